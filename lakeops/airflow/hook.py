@@ -57,7 +57,7 @@ class LakeopsHook(BaseHook):
 
         Raises:
             AirflowNotFoundException: no such connection, and the id is not the default one.
-            InvalidSettings, CatalogUnavailable, CatalogVersion: the lake cannot be opened.
+            InvalidSettings, CatalogUnavailable, PreconditionFailed: ``catalog_version``: the lake cannot be opened.
         """
         from lakeops.lake import Lake
 

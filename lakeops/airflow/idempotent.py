@@ -343,7 +343,7 @@ def create_branch(repository: Repository, name: str, source: str, run: TaskRun, 
     Raises:
         AlreadyExists: the branch holds somebody else's commits, or a tag has the name.
         RefNotFound: there is no ``source``.
-        NoMergeBase: the branch that exists shares no history with ``source``.
+        PreconditionFailed: ``no_merge_base``: the branch that exists shares no history with ``source``.
     """
     try:
         return repository.create_branch(name, source=source)

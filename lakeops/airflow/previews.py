@@ -22,17 +22,13 @@ from lakeops.airflow.task import address, failing_at_once, point_to
 from lakeops.model.changes import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.errors import (
     AlreadyExists,
-    DefaultBranch,
-    DirtyBranch,
     InvalidInput,
-    InvalidRef,
     MarkRefused,
     MergeConflict,
     NoChanges,
     NotFound,
     ObjectNotFound,
     PreconditionFailed,
-    ReadOnlyRepository,
     RefNotFound,
 )
 from lakeops.model.marks import SWEEPABLE
@@ -258,7 +254,7 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
         with hook.get_conn() as lake, hook.naming(lake):
             repository = lake.repository(hook.repository_name(given["repository"]))
             if repository.record.read_only:
-                raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
+                raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
             look, page = VERBS[verb]
             parts, query = page(given, repository.default_branch)
             # Before the verb is tried: whoever is refused, over a conflict for instance, wants to look most.
@@ -276,7 +272,9 @@ def _create_branch(_: Lake, repository: Repository, given: Given) -> FormPreview
 def _delete_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
     branch = repository.branch(given["branch"])
     if branch.id == repository.default_branch:
-        raise DefaultBranch(f"{branch.id!r} is the default branch of {repository.id!r}: it cannot be deleted")
+        raise PreconditionFailed(
+            f"{branch.id!r} is the default branch of {repository.id!r}: it cannot be deleted", kind="default_branch"
+        )
     shown = state_of(branch)
     lost = idempotent.unpublished(repository, branch.id, repository.default_branch)
     rest = f"{lost}: that would be lost" if lost else f"{repository.default_branch!r} has all of it"
@@ -306,7 +304,7 @@ def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:
     wanted = (ref, given["parent_number"])
     try:
         tally = DiffSummary.of(branch.revert_changes(*wanted))
-    except InvalidRef:  # its message should name the ref as it was given
+    except InvalidInput:  # its message should name the ref as it was given
         tally = DiffSummary.of(branch.revert_changes(given["ref"], given["parent_number"]))
     if tally.counts[ChangeType.CONFLICT]:
         raise MergeConflict(given["ref"], branch.id, conflicting(branch.revert_changes(*wanted)), replayed=True)
@@ -421,8 +419,9 @@ def _commit(repository: Repository, ref: str | None) -> tuple[str, str]:
 
 def _require_clean(branch: Branch) -> None:
     for change in branch.uncommitted():
-        raise DirtyBranch(
-            f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them"
+        raise PreconditionFailed(
+            f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them",
+            kind="dirty_branch",
         )
 
 

@@ -158,7 +158,7 @@ class TagExists(Condition):
     tag: str
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        """The tag's record. Raises ``InvalidName`` for what no tag can be called."""
+        """The tag's record. Raises ``InvalidInput`` (``invalid_name``) for what no tag can be called."""
         check_tag(self.tag)
         try:
             return repository.tag(self.tag).to_json()
@@ -196,7 +196,10 @@ class RefReplicated(Condition):
     ref_kind: str = "branch"
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        """The ref's record, with the commit that it can show now. Raises ``InvalidName`` for a name that none has."""
+        """The ref's record, with the commit that it can show now.
+
+        Raises ``InvalidInput`` (``invalid_name``) for a name that none has.
+        """
         from lakeops.lake import Mirror
 
         (check_branch if self.ref_kind == RefKind.BRANCH else check_tag)(self.name)

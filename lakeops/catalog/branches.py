@@ -31,7 +31,12 @@ from lakeops.catalog.records import BranchState, Pinned
 from lakeops.catalog.rows import reflog_record
 from lakeops.catalog.staging import any_staged, branch_update, check_pinned, earlier_commit
 from lakeops.catalog.tables import BRANCH, QUEUE, REFLOG, TAG
-from lakeops.model.errors import BranchMoved, DefaultBranch, NotAsSeen, RefNotFound
+from lakeops.model.errors import (
+    BranchMoved,
+    NotAsSeen,
+    PreconditionFailed,
+    RefNotFound,
+)
 from lakeops.model.mirrors import RefKind
 from lakeops.model.records import Ref, ReflogRecord
 
@@ -91,7 +96,9 @@ class Branches(Transitions):
         pinned: Pinned | None = None,
         hooks: Hooks = NONE,
     ) -> str:
-        """Delete a branch and its staging. Returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``.
+        """Delete a branch and its staging. Returns the old head.
+
+        Raises ``PreconditionFailed`` (``default_branch``), ``PreconditionFailed`` (``protected_branch``).
 
         With ``expected`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
         With ``pinned`` only one that is as it was then; else ``NotAsSeen``.
@@ -103,7 +110,9 @@ class Branches(Transitions):
             check_writable(conn, repository, action="delete-branch", branch=name)
             check_hooks(repository, "delete-branch", name, hooks)
             if repository.default_branch == name:
-                raise DefaultBranch(f"{name!r} is the default branch of repository {repository_id!r}: it stays")
+                raise PreconditionFailed(
+                    f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
+                )
             if expected is not None and (state != expected or any_staged(conn, state)):
                 raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
             if pinned is not None:
@@ -128,7 +137,8 @@ class Branches(Transitions):
     ) -> Ref:
         """Point a branch that is still in the expected state, and has nothing staged, at a live commit.
 
-        A known key returns what its first call did. Raises ``BranchMoved``, ``CommitExpired``, ``ProtectedBranch``.
+        A known key returns what its first call did. Raises ``BranchMoved``, ``CommitExpired``, ``PreconditionFailed``
+        (``protected_branch``).
         """
         repository_id, name = expected.repository_id, expected.id
 
@@ -200,7 +210,8 @@ class Tags(Transitions):
     ) -> Ref:
         """Point a tag at another live commit. A known key returns what its first call did.
 
-        Raises ``RefNotFound``, ``CommitExpired``, ``ProtectedTag``, and ``NotAsSeen`` for a tag that is not at ``old``.
+        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a
+        tag that is not at ``old``.
         """
         mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
 
@@ -231,7 +242,7 @@ class Tags(Transitions):
     ) -> str:
         """Delete a tag. Returns the commit that it pointed to.
 
-        Raises ``ProtectedTag``, and ``NotAsSeen`` for a tag that is not at ``old``.
+        Raises ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a tag that is not at ``old``.
         """
         mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
 

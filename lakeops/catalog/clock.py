@@ -26,7 +26,9 @@ from lakeops.catalog.guards import Transitions
 from lakeops.catalog.rows import AnyRow, from_ticks, ticks
 from lakeops.catalog.tables import CLOCK, MARK, REFLOG, REPOSITORY
 from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of
-from lakeops.model.errors import ClockInDoubt
+from lakeops.model.errors import (
+    MarkRefused,
+)
 from lakeops.model.marks import MarkState
 
 BOUND = timedelta(hours=60)
@@ -56,7 +58,10 @@ class Clocks(Transitions):
         return self.has_own_clock or isinstance(self.clock, SystemClock)
 
     def check_clock(self) -> datetime:
-        """The time, for what expires or deletes by age. See ``catalog.clock``. Raises ``ClockInDoubt``."""
+        """The time, for what expires or deletes by age. See ``catalog.clock``.
+
+        Raises ``MarkRefused`` (``clock_in_doubt``).
+        """
         return self.database.write(lambda conn: believe(conn, self.database.dialect.now(conn), self.clock))
 
     def confirm_clock(self) -> datetime:
@@ -83,21 +88,23 @@ def first_seen(conn: Connection, now: datetime, clock: Clock) -> None:
 
 
 def believe(conn: Connection, now: datetime, clock: Clock) -> datetime:
-    """The time, which the catalog has seen from then on. Raises ``ClockInDoubt``."""
+    """The time, which the catalog has seen from then on. Raises ``MarkRefused`` (``clock_in_doubt``)."""
     row, uptime = _find(conn), uptime_of(clock)
     waits = _waits_until(conn, row, now)
     latest = max((end for wait in waits for end in wait if end is not now), default=now)
     if now < latest - SLACK:
-        raise ClockInDoubt(
+        raise MarkRefused(
             f"the database's clock says {_spell(now)}, but something happened at {_spell(latest)}: it was set back; "
-            f"nothing is deleted until it is right again, {_CONFIRM}"
+            f"nothing is deleted until it is right again, {_CONFIRM}",
+            kind="clock_in_doubt",
         )
     before, after = max(waits, key=lambda wait: wait[1] - wait[0])
     if after - before > BOUND and not _proven(row, now, uptime):
-        raise ClockInDoubt(
+        raise MarkRefused(
             f"the database's clock says {_spell(now)}; nothing happened between {_spell(before)} and {_spell(after)}, "
             f"{(after - before).days} days: either nobody worked, or a clock jumped ahead and everything looks old; "
-            f"nothing is expired or deleted until it is set right, {_CONFIRM}"
+            f"nothing is expired or deleted until it is set right, {_CONFIRM}",
+            kind="clock_in_doubt",
         )
     _keep(conn, now, uptime)
     return now

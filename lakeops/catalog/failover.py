@@ -66,7 +66,7 @@ class FailOver(Transitions):
     def revive_proved(self, repository_id: str, ids: Iterable[str]) -> int:
         """Let unproved commits live again that are whole; how many. Others than unproved ones are left alone.
 
-        Raises ``ReadOnlyRepository``.
+        Raises ``PreconditionFailed`` (``read_only_repository``).
         """
         wanted = sorted(set(ids))
 

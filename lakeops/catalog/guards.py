@@ -48,9 +48,7 @@ from lakeops.model.errors import (
     AlreadyExists,
     AttemptExpired,
     CommitExpired,
-    ProtectedBranch,
-    ProtectedTag,
-    ReadOnlyRepository,
+    PreconditionFailed,
     RefNotFound,
     RepositoryNotFound,
 )
@@ -157,22 +155,28 @@ def check_writable(
         ReadOnlyRepository, ProtectedBranch, ProtectedTag.
     """
     if repository.read_only:
-        raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
+        raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
     if tag is not None:
         pattern = _matching(tag, _patterns(conn, repository.id, TAG_PROTECTION))
         if pattern is not None:
-            raise ProtectedTag(f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted")
+            raise PreconditionFailed(
+                f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted", kind="protected_tag"
+            )
     if branch is not None and action not in _THROUGH_PROTECTION:
         check_protection(branch, _patterns(conn, repository.id, *PROTECTING))
 
 
 def check_protection(branch: str, patterns: Iterable[str]) -> None:
-    """Refuse a branch that matches one of the patterns of protected branches. Raises ``ProtectedBranch``."""
+    """Refuse a branch that matches one of the patterns of protected branches.
+
+    Raises ``PreconditionFailed`` (``protected_branch``).
+    """
     pattern = _matching(branch, patterns)
     if pattern is not None:
-        raise ProtectedBranch(
+        raise PreconditionFailed(
             f"branch {branch!r} is protected by {pattern!r}: it changes through merges only; "
-            "work on another branch and merge it"
+            "work on another branch and merge it",
+            kind="protected_branch",
         )
 
 

@@ -15,7 +15,10 @@ from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import Transitions, check_writable, lock_repository
 from lakeops.catalog.rows import AnyRow, hooks_of
 from lakeops.catalog.tables import REPOSITORY
-from lakeops.model.errors import HooksChanged, NotFound
+from lakeops.model.errors import (
+    NotFound,
+    PreconditionFailed,
+)
 from lakeops.model.hooks import Hook
 
 Hooks = frozenset[Hook]
@@ -56,14 +59,15 @@ class HookRecords(Transitions):
 
 
 def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None:
-    """Refuse a caller who does not know all hooks of this change. Raises ``HooksChanged``."""
+    """Refuse a caller who does not know all hooks of this change. Raises ``PreconditionFailed`` (``hooks_changed``)."""
     if repository.hooks == []:
         return
     missing = sorted(hook.name for hook in hooks_of(repository) if hook.concerns(action, ref) and hook not in known)
     if missing:
-        raise HooksChanged(
+        raise PreconditionFailed(
             f"hook {missing[0]!r} of repository {repository.id!r} runs beside every {action} of {ref!r}, and this "
-            "caller has not run it; nothing was changed"
+            "caller has not run it; nothing was changed",
+            kind="hooks_changed",
         )
 
 

@@ -35,7 +35,12 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.rows import AnyRow, decoding, from_ticks, ticks
 from lakeops.catalog.tables import COMMIT, MARK, REFLOG, REPOSITORY
-from lakeops.model.errors import BranchMoved, ClockInDoubt, CollectionRunning, MarkNotFound, MarkRefused
+from lakeops.model.errors import (
+    BranchMoved,
+    MarkRefused,
+    NotFound,
+    Transient,
+)
 from lakeops.model.marks import BEGUN, UNPROVED, Mark, MarkState
 
 KEEP = timedelta(days=30)
@@ -53,7 +58,8 @@ class Marks(Transitions):
 
         Earlier marks that nobody began to sweep are over from then on: failed or stale. No attempt that began at or
         before ``cutoff`` links or publishes any more.
-        Raises ``ClockInDoubt``, and ``MarkRefused`` when ``cutoff`` is within the grace period, or the repository was
+        Raises ``MarkRefused`` (``clock_in_doubt``), and ``MarkRefused`` when ``cutoff`` is within the grace period, or
+        the repository was
         restored from a dump and not settled.
         """
 
@@ -87,7 +93,10 @@ class Marks(Transitions):
     def finish_mark(
         self, repository_id: str, mark_id: str, *, digest: str, rows: int, objects: int, size_bytes: int, listed: int
     ) -> Mark:
-        """Record the mark file. From then on the mark may be swept. Raises ``MarkRefused``, ``MarkNotFound``."""
+        """Record the mark file. From then on the mark may be swept.
+
+        Raises ``MarkRefused``, ``NotFound`` (``mark_not_found``).
+        """
 
         def work(conn: Connection) -> Mark:
             repository = lock_repository(conn, repository_id)
@@ -116,7 +125,7 @@ class Marks(Transitions):
     def restore_mark(self, repository_id: str, mark_id: str) -> Mark:
         """End a mark for good before it is swept: it is being restored then. One that is over is left as it is.
 
-        Raises ``MarkRefused`` once its sweep has begun, ``MarkNotFound``.
+        Raises ``MarkRefused`` once its sweep has begun, ``NotFound`` (``mark_not_found``).
         """
 
         def work(conn: Connection) -> Mark:
@@ -134,7 +143,7 @@ class Marks(Transitions):
         return self.database.write(work, settle=run_again)
 
     def begin_sweep(self, repository_id: str, mark_id: str) -> Mark:
-        """Let a sweep of this mark begin or go on. Raises ``MarkNotFound``, ``MarkRefused``.
+        """Let a sweep of this mark begin or go on. Raises ``NotFound`` (``mark_not_found``), ``MarkRefused``.
 
         Earlier marks whose sweep did not end are carried from then on: this one's list holds what they left.
         """
@@ -196,7 +205,7 @@ class Marks(Transitions):
         return now
 
     def mark(self, repository_id: str, mark_id: str) -> Mark:
-        """The mark. Raises ``MarkNotFound``."""
+        """The mark. Raises ``NotFound`` (``mark_not_found``)."""
 
         def work(conn: Connection) -> Mark:
             find_repository(conn, repository_id)
@@ -231,7 +240,7 @@ def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], s
         since: a mark that was begun before this has taken too long, and is failed here.
 
     Raises:
-        CollectionRunning: what a mark will hold is being worked out.
+        Transient: ``collection_running``: what a mark will hold is being worked out.
         BranchMoved: there is a mark that the caller does not know yet.
     """
     deadly = [state.value for state in (MarkState.MARKING, MarkState.MARKED, *BEGUN)]
@@ -241,9 +250,10 @@ def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], s
             continue
         if mark.state is MarkState.MARKING:
             if mark.created >= since or not _leave_marking(conn, repository_id, mark.id, state=MarkState.FAILED.value):
-                raise CollectionRunning(
+                raise Transient(
                     f"garbage collection is working out what nobody needs (mark {mark.id}), and an object that was "
-                    "written long ago cannot be linked meanwhile; try again in a few minutes"
+                    "written long ago cannot be linked meanwhile; try again in a few minutes",
+                    kind="collection_running",
                 )
         else:
             raise BranchMoved(f"garbage collection made the mark {mark.id} meanwhile; try again")
@@ -280,10 +290,11 @@ def _check_clock(conn: Connection, repository_id: str, now: datetime) -> None:
     query = select(MARK.c.created).where(MARK.c.repository_id == repository_id, MARK.c.created > ticks(now)).limit(1)
     later = conn.execute(query).scalar()
     if later is not None:
-        raise ClockInDoubt(
+        raise MarkRefused(
             f"the database's clock says {now:%Y-%m-%d %H:%M:%S} UTC, but a mark was made at "
             f"{from_ticks(later):%Y-%m-%d %H:%M:%S}: it was set back; nothing is deleted until it is right again, or "
-            "until somebody confirms it with `lakeops gc confirm-clock`"
+            "until somebody confirms it with `lakeops gc confirm-clock`",
+            kind="clock_in_doubt",
         )
 
 
@@ -337,11 +348,13 @@ def _take_over(conn: Connection, repository_id: str, mark: Mark) -> None:
 
 
 def find_mark(conn: Connection, repository_id: str, mark_id: str) -> Mark:
-    """The mark as a transaction sees it. Raises ``MarkNotFound``."""
+    """The mark as a transaction sees it. Raises ``NotFound`` (``mark_not_found``)."""
     query = select(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id)
     row = conn.execute(query).one_or_none()
     if row is None:
-        raise MarkNotFound(f"repository {repository_id!r} has no mark {mark_id!r}; `lakeops gc list` shows them")
+        raise NotFound(
+            f"repository {repository_id!r} has no mark {mark_id!r}; `lakeops gc list` shows them", kind="mark_not_found"
+        )
     return _record(row)
 
 

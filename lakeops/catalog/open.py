@@ -37,7 +37,11 @@ from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
 from lakeops.catalog.staging import Staging, Uploads
 from lakeops.model.clock import Clock
-from lakeops.model.errors import CatalogUnavailable, CatalogVersion, InvalidSettings
+from lakeops.model.errors import (
+    CatalogUnavailable,
+    InvalidSettings,
+    PreconditionFailed,
+)
 
 T = TypeVar("T")
 
@@ -142,7 +146,8 @@ def open_catalog(
     Raises:
         InvalidSettings: the URL makes no sense.
         CatalogUnavailable: the database does not answer.
-        CatalogVersion: its schema is newer than this code, or older and ``upgrade`` was not given.
+        PreconditionFailed: ``catalog_version``: its schema is newer than this code, or older and ``upgrade`` was not
+            given.
     """
     url = _parse(database_url)
     # Unlike Path.is_file, this raises nothing for what cannot be a name.
@@ -194,7 +199,7 @@ def revision(dialect: Dialect, conn: Connection) -> str | None:
     """The database's schema revision, or None when it has no lakeops tables at all.
 
     Raises:
-        CatalogVersion: there are such tables, but nothing says of which revision.
+        PreconditionFailed: ``catalog_version``: there are such tables, but nothing says of which revision.
     """
     names = conn.exec_driver_sql(dialect.table_names).scalars().all()
     tables = {name for name in names if name.startswith(PREFIX)}
@@ -204,13 +209,21 @@ def revision(dialect: Dialect, conn: Connection) -> str | None:
         found: str | None = conn.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()  # noqa: S608
         if found is not None:
             return found
-    raise CatalogVersion("this database has lakeops tables without a schema revision: it is not a lakeops catalog")
+    raise PreconditionFailed(
+        "this database has lakeops tables without a schema revision: it is not a lakeops catalog",
+        kind="catalog_version",
+    )
 
 
 def require(found: str | None) -> str:
-    """The revision of a catalog that somebody else has made. Raises ``CatalogVersion`` when nobody has."""
+    """The revision of a catalog that somebody else has made.
+
+    Raises ``PreconditionFailed`` (``catalog_version``) when nobody has.
+    """
     if found is None:
-        raise CatalogVersion("this database holds no lakeops catalog: check which database the URL names")
+        raise PreconditionFailed(
+            "this database holds no lakeops catalog: check which database the URL names", kind="catalog_version"
+        )
     return found
 
 
@@ -218,19 +231,22 @@ def check_revision(found: str, *, upgrade_first: bool) -> bool:
     """Whether the schema is older than this code and may be brought up to date now.
 
     Raises:
-        CatalogVersion: it is newer than this code, or older and somebody has to decide on the upgrade.
+        PreconditionFailed: ``catalog_version``: it is newer than this code, or older and somebody has to decide on the
+            upgrade.
     """
     if found == REVISIONS[-1]:
         return False
     if found not in REVISIONS:
-        raise CatalogVersion(
+        raise PreconditionFailed(
             f"the catalog's schema {found!r} is newer than this lakeops, which knows up to {REVISIONS[-1]!r}: "
-            "install a newer lakeops"
+            "install a newer lakeops",
+            kind="catalog_version",
         )
     if not upgrade_first:
-        raise CatalogVersion(
+        raise PreconditionFailed(
             f"the catalog's schema {found!r} is older than this lakeops, which needs {REVISIONS[-1]!r}: "
-            "back the database up and run `lakeops doctor --upgrade`"
+            "back the database up and run `lakeops doctor --upgrade`",
+            kind="catalog_version",
         )
     return True
 
@@ -239,7 +255,7 @@ def upgrade(database: Database) -> None:
     """Bring the schema to this code's revision, in one transaction. Others that try meanwhile wait, then find it done.
 
     Raises:
-        CatalogVersion: it is newer than this code.
+        PreconditionFailed: ``catalog_version``: it is newer than this code.
     """
     from lakeops.catalog.migrations.run import run_migrations
 

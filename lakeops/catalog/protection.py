@@ -23,7 +23,10 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.tables import PASSED_CHECK, PROTECTION
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import MissingCheck, NotFound
+from lakeops.model.errors import (
+    NotFound,
+    PreconditionFailed,
+)
 from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, PassedCheck, Protection
 
 _HERE = PROTECTION.c.repository_id == bindparam("repository")
@@ -82,7 +85,7 @@ class Protections(Transitions):
         """Record that a live commit has passed a check. What was recorded first stays.
 
         ``by`` is who says so. The user whom the caller works for, or the database login, when left out.
-        Raises ``RefNotFound``, ``CommitExpired``, ``ReadOnlyRepository``.
+        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``read_only_repository``).
         """
 
         def work(conn: Connection) -> PassedCheck:
@@ -115,7 +118,7 @@ class Protections(Transitions):
     def check_merge(self, repository_id: str, branch: str, source: str) -> None:
         """Refuse what ``publish`` would refuse: to merge a commit into a branch that does not take it now.
 
-        Raises ``ReadOnlyRepository``, ``MissingCheck``.
+        Raises ``PreconditionFailed`` (``read_only_repository``), ``PreconditionFailed`` (``missing_check``).
         """
 
         def work(conn: Connection) -> None:
@@ -130,14 +133,18 @@ class Protections(Transitions):
 
 
 def require_passed(conn: Connection, repository_id: str, branch: str, source: str) -> None:
-    """Refuse to merge a commit that lacks a check that the branch needs. Raises ``MissingCheck``."""
+    """Refuse to merge a commit that lacks a check that the branch needs.
+
+    Raises ``PreconditionFailed`` (``missing_check``).
+    """
     rows = conn.execute(_LACKING, {"repository": repository_id, "commit": source})
     lacking = sorted({row.check_name for row in rows if fnmatchcase(branch, row.pattern)})
     if lacking:
         names = ", ".join(map(repr, lacking))
-        raise MissingCheck(
+        raise PreconditionFailed(
             f"branch {branch!r} takes only commits that have passed their checks, and {source[:16]} lacks {names}; "
-            "run what checks it, or record the outcome with `lakeops check pass`"
+            "run what checks it, or record the outcome with `lakeops check pass`",
+            kind="missing_check",
         )
 
 

@@ -21,7 +21,11 @@ from lakeops.catalog.guards import Transitions, check_writable, find_repository,
 from lakeops.catalog.lookups import PageLookup
 from lakeops.catalog.rows import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
-from lakeops.model.errors import AlreadyExists, NamespaceTaken, ReadOnlyRepository
+from lakeops.model.errors import (
+    AlreadyExists,
+    NamespaceTaken,
+    PreconditionFailed,
+)
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Commit, Repository
 
@@ -82,8 +86,9 @@ class Repositories(Transitions):
                 MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None)
             )
             if not read_only and conn.execute(following).first():
-                raise ReadOnlyRepository(
-                    f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing"
+                raise PreconditionFailed(
+                    f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing",
+                    kind="read_only_repository",
                 )
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=read_only))
             if was != read_only:
@@ -95,7 +100,8 @@ class Repositories(Transitions):
     def update_metadata(self, repository_id: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Set keys of a repository's metadata. None removes one. Returns all of it as it is now.
 
-        Raises ``ReadOnlyRepository``, and ``InvalidInput`` where all of it together is too large.
+        Raises ``PreconditionFailed`` (``read_only_repository``), and ``InvalidInput`` where all of it together is too
+        large.
         """
 
         def work(conn: Connection) -> dict[str, str]:

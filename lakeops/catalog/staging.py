@@ -68,7 +68,10 @@ class Staging(Transitions):
     """Uncommitted changes."""
 
     def stageable(self, repository_id: str, branch: str) -> BranchAt:
-        """The branch, when it may be staged to now. Raises ``ProtectedBranch``, ``ReadOnlyRepository``."""
+        """The branch, when it may be staged to now.
+
+        Raises ``PreconditionFailed`` (``protected_branch``), ``PreconditionFailed`` (``read_only_repository``).
+        """
 
         def work(conn: Connection) -> BranchAt:
             state, head = find_stageable(conn, repository_id, branch)
@@ -109,8 +112,10 @@ class Staging(Transitions):
         has been staged at one of their paths. ``unchanged`` is for rows that were worked out from what the branch
         showed at a place: ``BranchMoved`` is raised when anything has been staged there since. What is committed does
         not change while ``expected`` holds.
-        Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``; with ``cleared`` also
-        ``CollectionRunning`` while a mark is being made, and ``BranchMoved`` when there is a mark beside those.
+        Raises ``PreconditionFailed`` (``protected_branch``), ``PreconditionFailed`` (``read_only_repository``),
+        ``AttemptExpired``; with ``cleared`` also
+        ``Transient`` (``collection_running``) while a mark is being made, and ``BranchMoved`` when there is a mark
+        beside those.
         """
         # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
         dialect = self.database.dialect
@@ -328,7 +333,8 @@ def lock_stageable(
 ) -> tuple[AnyRow, BranchState]:
     """A repository's row and a branch, both locked, when the branch may be staged to.
 
-    Raises ``RepositoryNotFound``, ``RefNotFound``, ``ReadOnlyRepository``, ``ProtectedBranch``.
+    Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``),
+    ``PreconditionFailed`` (``protected_branch``).
     """
     if conn.dialect.name == "sqlite":
         return _found(conn, _ALONE, repository_id, name)

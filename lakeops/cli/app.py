@@ -19,8 +19,7 @@ from typer.core import TyperGroup
 
 from lakeops.cli.options import BadArgument, Json
 from lakeops.cli.output import Printer, StdoutClosed, StdoutFailed
-from lakeops.model.errors import LakeopsError, MergeConflict
-from lakeops.model.errors.faults import out_of_resources
+from lakeops.model.errors import LakeopsError, MergeConflict, out_of_resources
 from lakeops.model.text import masked
 from lakeops.version import __version__
 

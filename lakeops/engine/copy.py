@@ -79,7 +79,10 @@ class Moved:
 
 
 def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
-    """Copy a task's objects, several at a time. Raises ``NotTheOwner`` once a catalog writes to the destination."""
+    """Copy a task's objects, several at a time.
+
+    Raises ``PreconditionFailed`` (``not_the_owner``) once a catalog writes to the destination.
+    """
     check_nobody_owns(destination, task.known)
 
     def copy(item: StoredObject) -> bool:
@@ -98,7 +101,10 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
 
 
 def delete_objects(task: DeleteTask, destination: ObjectStore) -> Moved:
-    """Delete what the source does not have, having asked for each key once more. Raises ``NotTheOwner``."""
+    """Delete what the source does not have, having asked for each key once more.
+
+    Raises ``PreconditionFailed`` (``not_the_owner``).
+    """
     asked, failures = _do_each(lambda key: _is_there(task.source, key), task.keys)
     doomed = [key for key, is_there in asked if not is_there]
     check_nobody_owns(destination, task.known)

@@ -20,7 +20,13 @@ import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.arrays import array, from_numpy, in_one
-from lakeops.model.errors import AddressRefused, Corrupted, InvalidInput, ObjectNotFound, Transient
+from lakeops.model.errors import (
+    Corrupted,
+    InvalidInput,
+    ObjectNotFound,
+    PreconditionFailed,
+    Transient,
+)
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.diff import needed
 from lakeops.ranges.entry_validation import ABSOLUTE, check_entries
@@ -215,7 +221,7 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
             return row.file, ()
         try:
             check_rows(table, task.terms.policy or AddressPolicy(store.url))
-        except (InvalidInput, AddressRefused) as error:
+        except (InvalidInput, PreconditionFailed) as error:
             return absent(row, refused=error.message)
         except (Corrupted, pa.ArrowInvalid) as error:
             return absent(row, damage=f"{row.key}: {' '.join(str(error).split())}")
@@ -241,7 +247,7 @@ def absent(row: RangeRow, *, damage: str | None = None, refused: str | None = No
 def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
     """Check the rows of a range that somebody else wrote: digests say that they are his, and nothing of what they hold.
 
-    Raises ``InvalidInput``, ``AddressRefused``, ``pyarrow.ArrowInvalid``.
+    Raises ``InvalidInput``, ``PreconditionFailed`` (``address_refused``), ``pyarrow.ArrowInvalid``.
     """
     table.validate(full=True)
     check_entries(table)

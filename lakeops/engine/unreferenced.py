@@ -27,7 +27,10 @@ from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
 from lakeops.machine import cores
 from lakeops.model.arrays import array, from_numpy, in_one, to_numpy
-from lakeops.model.errors import EngineUnavailable, LakeopsError, Transient
+from lakeops.model.errors import (
+    LakeopsError,
+    Transient,
+)
 from lakeops.ranges.metarange import Metarange, ranges_for
 from lakeops.store.base import ObjectStore
 
@@ -107,7 +110,7 @@ def unreferenced(
     Raises:
         InvalidInput: the listing has other columns.
         Corrupted: a range is not what was written. ``ObjectNotFound``: it is gone.
-        EngineUnavailable: the scratch directory is full, or Spark gave up.
+        Transient: ``engine_unavailable``: the scratch directory is full, or Spark gave up.
     """
     engine = engine.for_work(-(-ranges.num_rows // _READING))
     kept_places = tuple(prefixes)
@@ -304,16 +307,17 @@ def _database(scratch: Path) -> Iterator[DuckDBPyConnection]:
 
 @contextmanager
 def _explained(scratch: Path, *failures: type[Exception]) -> Iterator[None]:
-    """What fails on this machine inside the block (a full disk, too little memory) comes as ``EngineUnavailable``."""
+    """Raise ``engine_unavailable`` for what fails on this machine inside the block: a full disk, too little memory."""
     try:
         yield
     except LakeopsError:  # of a store, some of which are OSErrors too
         raise
     except (OSError, pa.ArrowInvalid, *failures) as error:
         reason = str(error).partition("\n")[0]
-        raise EngineUnavailable(
+        raise Transient(
             f"the join that finds unreferenced objects failed: {reason}; see that {scratch.parent} has room, or run it "
-            "on Spark; nothing was deleted"
+            "on Spark; nothing was deleted",
+            kind="engine_unavailable",
         ) from error
 
 

@@ -18,9 +18,7 @@ from xml.sax.saxutils import escape
 from lakeops.model.errors import (
     CommitExpired,
     InvalidInput,
-    InvalidRef,
     LakeopsError,
-    ObjectCollected,
     PathTaken,
     PreconditionFailed,
     RefNotFound,
@@ -65,12 +63,12 @@ def refusal(error: LakeopsError) -> Refused:
     match error:
         case RepositoryNotFound():
             return Refused(404, "NoSuchBucket", error.message)
-        case RefNotFound() | InvalidRef():
+        case RefNotFound() | InvalidInput(kind="invalid_ref"):
             return Refused(404, "NoSuchKey", error.message)
         case PathTaken():
             # Delta's GCSLogStore, which is right over S3A too, knows a conflict by the status in the message.
             return Refused(412, "PreconditionFailed", f"412 Precondition Failed: {error.message}")
-        case CommitExpired() | ObjectCollected():
+        case CommitExpired() | PreconditionFailed(kind="object_collected"):
             return Refused(403, "InvalidObjectState", error.message)
         case InvalidInput():
             return Refused(400, "InvalidArgument", error.message)

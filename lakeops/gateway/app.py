@@ -24,8 +24,7 @@ from lakeops.gateway.chunks import Chunks, chunks_of
 from lakeops.gateway.signature import Seed, Signed, verify
 from lakeops.gateway.writing import SPOOL_BYTES, Request, Writing
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidSettings, LakeopsError
-from lakeops.model.errors.faults import out_of_resources
+from lakeops.model.errors import InvalidSettings, LakeopsError, out_of_resources
 from lakeops.model.records import Credentials
 from lakeops.model.text import excerpt, masked, safe
 

@@ -9,7 +9,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakeops.gateway.answers import Refused, document, element, etag, nest, timestamp, url_encoded
-from lakeops.model.errors import InvalidRef, RefNotFound
+from lakeops.model.errors import (
+    InvalidInput,
+    RefNotFound,
+)
 from lakeops.model.records import Entry
 
 if TYPE_CHECKING:
@@ -52,7 +55,9 @@ def _below(repository: Repository, ref: str, path: str, after: str, delimiter: s
     behind = after.removeprefix(folder) if after > folder else ""
     try:
         found = repository.ref(ref).list(path, after=behind, delimiter=delimiter)
-    except (RefNotFound, InvalidRef):
+    except (RefNotFound, InvalidInput) as error:
+        if error.kind not in {"ref_not_found", "invalid_ref"}:
+            raise
         return
     for one in found:
         yield Item(folder + one.path, one if isinstance(one, Entry) else None)

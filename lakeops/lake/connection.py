@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
-from lakeops.model.errors.faults import naming_what_ran_out
+from lakeops.model.errors import naming_what_ran_out
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.ops.batcher import StageBatcher
@@ -78,7 +78,8 @@ class LakeConnection:
 
         Raises:
             InvalidSettings: a setting makes no sense.
-            CatalogVersion: the catalog is newer than this code, or needs ``lakeops doctor --upgrade``.
+            PreconditionFailed: ``catalog_version``: the catalog is newer than this code, or needs ``lakeops doctor
+                --upgrade``.
             CatalogUnavailable: the database does not answer.
         """
         chosen = settings or Settings.load(home=home, database_url=database_url)

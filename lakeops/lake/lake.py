@@ -44,7 +44,7 @@ class Lake(LakeConnection):
             metadata: key/value pairs kept with the repository.
 
         Raises:
-            InvalidName: the name breaks the rules.
+            InvalidInput: ``invalid_name``: the name breaks the rules.
             InvalidUri: the storage namespace is no URL that lakeops writes to.
             AlreadyExists: a repository has the name.
             NamespaceTaken: the storage namespace holds a repository, or overlaps with one.
@@ -124,7 +124,7 @@ class Lake(LakeConnection):
         Raises:
             AlreadyExists: a repository has the name.
             NamespaceTaken: the storage namespace overlaps with a repository of this lake.
-            NotAReplica: the storage namespace belongs to another repository.
+            PreconditionFailed: ``not_a_replica``: the storage namespace belongs to another repository.
             InvalidInput: the text leads to no source, or holds a password.
             CatalogUnavailable: the source's database does not answer.
             CatalogError: the source's database refuses.
@@ -223,7 +223,7 @@ class Lake(LakeConnection):
         Raises:
             NotAllReplicated: some objects failed. Run it again: it goes on from there.
             NamespaceTaken: the destination overlaps with another repository.
-            NotTheOwner: a catalog writes to it: it was opened for writing.
+            PreconditionFailed: ``not_the_owner``: a catalog writes to it: it was opened for writing.
             PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
             InvalidInput: source and destination overlap.
             NotFound: the source is no repository's storage namespace.

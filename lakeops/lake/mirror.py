@@ -16,11 +16,11 @@ from lakeops.model.clock import Clock, SystemClock
 from lakeops.model.errors import (
     CatalogError,
     CatalogUnavailable,
-    CatalogVersion,
     InvalidInput,
     InvalidSettings,
     LakeopsError,
     NotAMirror,
+    PreconditionFailed,
 )
 from lakeops.model.mirrors import Mirror as MirrorRecord
 from lakeops.model.mirrors import MirrorStatus, RefKind, RefName, RefStatus, check_patience
@@ -71,8 +71,9 @@ class Mirror(Repository):
 
         Raises:
             NotAMirror: it was promoted to a writable repository.
-            NotAReplica: source or storage namespace belong to another repository.
-            ReplicaMismatch, Corrupted: something arrived that is not what the source recorded. Refs that do not need
+            PreconditionFailed: ``not_a_replica``: source or storage namespace belong to another repository.
+            LakeopsError, Corrupted: ``replica_mismatch``: something arrived that is not what the source recorded. Refs
+                that do not need
                 it have been promoted.
             CatalogUnavailable, CatalogError, InvalidSettings: the source cannot be reached.
         """
@@ -140,7 +141,7 @@ class Mirror(Repository):
 
         Raises:
             NotAMirror: it was promoted before.
-            NotTheOwner: another catalog has opened the same storage namespace for writing.
+            PreconditionFailed: ``not_the_owner``: another catalog has opened the same storage namespace for writing.
             MirrorOvertaken: a pass ran at the same time. Try again.
         """
         with self._try(source) as found:
@@ -257,7 +258,8 @@ def reaching(
     """Open the source lake: the given one, or the one that the reference leads to, which is closed afterwards.
 
     Raises:
-        CatalogUnavailable, CatalogError, CatalogVersion, InvalidSettings: it cannot be opened. No message holds a
+        CatalogUnavailable, CatalogError, PreconditionFailed, InvalidSettings: ``catalog_version``: it cannot be
+            opened. No message holds a
             password.
     """
     if given is not None:
@@ -265,8 +267,9 @@ def reaching(
         return
     try:
         lake = open_source(reference, clock)
-    except (CatalogUnavailable, CatalogError, CatalogVersion, InvalidSettings) as error:
-        raise type(error)(f"the source {_for_message(reference)} cannot be reached: {error.message}") from None
+    except (CatalogUnavailable, CatalogError, InvalidSettings, PreconditionFailed) as error:
+        said = f"the source {_for_message(reference)} cannot be reached: {error.message}"
+        raise type(error)(said, kind=error.kind) from None
     with lake:
         yield lake
 

@@ -39,7 +39,10 @@ class Readable:
 
     @property
     def head(self) -> Commit:
-        """The commit that the ref means now. Raises ``RefNotFound``, ``InvalidRef``, ``AmbiguousRef``."""
+        """The commit that the ref means now.
+
+        Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``), ``InvalidInput`` (``ambiguous_ref``).
+        """
         return resolve_commit(self._ctx, self.id, live=False)
 
     @property
@@ -80,7 +83,10 @@ class Ref(Readable):
 
     @property
     def commit(self) -> Commit:
-        """The commit that the ref means now. Raises ``RefNotFound``, ``InvalidRef``, ``AmbiguousRef``."""
+        """The commit that the ref means now.
+
+        Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``), ``InvalidInput`` (``ambiguous_ref``).
+        """
         return self.head
 
 
@@ -152,7 +158,7 @@ class GarbageCollection:
     set_grace: Final = verb(lambda: ops.gc.rules.set_grace)
 
     def confirm_clock(self) -> datetime:
-        """Confirm the catalog's clock after ``ClockInDoubt``. Returns the time that is believed from now on.
+        """Confirm the catalog's clock after a ``clock_in_doubt``. Returns the time that is believed from now on.
 
         This counts for all repositories of the catalog. Look at the clock before you call it: when the clock is ahead,
         everything looks older than it is. Nobody should be writing who began while the clock was wrong.
@@ -175,9 +181,10 @@ class GarbageCollection:
             dry_run: change nothing, and return what a mark would do now, with its ``report``.
 
         Raises:
-            ReadOnlyRepository: the repository is a mirror.
-            NotTheOwner: another catalog may delete in the storage namespace. ``adopt`` takes it over.
-            ClockInDoubt: the clock was set back or may have jumped ahead. See ``confirm_clock``.
+            PreconditionFailed: ``read_only_repository``: the repository is a mirror.
+            PreconditionFailed: ``not_the_owner``: another catalog may delete in the storage namespace. ``adopt`` takes
+                it over.
+            MarkRefused: ``clock_in_doubt``: the clock was set back or may have jumped ahead. See ``confirm_clock``.
             MarkRefused: the run took longer than the deadline, or the mark was restored meanwhile.
             Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
         """
@@ -268,10 +275,10 @@ class Repository:
         """A new branch at ``source``, or at the default branch. Copies nothing.
 
         Raises:
-            InvalidName: the name breaks the rules.
+            InvalidInput: ``invalid_name``: the name breaks the rules.
             AlreadyExists: a branch or a tag has the name.
             RefNotFound, CommitExpired: there is no such commit to begin at.
-            ReadOnlyRepository: the repository takes no changes.
+            PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         """
         ops.branch.create_branch(self._ctx, name, source or self.default_branch)
         return Branch(self._ctx, name)

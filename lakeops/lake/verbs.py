@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from lakeops.model.errors.faults import naming_what_ran_out
+from lakeops.model.errors import naming_what_ran_out
 from lakeops.ops.context import Context
 
 P = ParamSpec("P")

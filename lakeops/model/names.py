@@ -12,7 +12,10 @@ from __future__ import annotations
 import re
 from typing import Self
 
-from lakeops.model.errors import InvalidName, InvalidPath
+from lakeops.model.errors import (
+    InvalidInput,
+    InvalidPath,
+)
 from lakeops.model.text import excerpt, flaw
 
 
@@ -58,13 +61,14 @@ def check_repository(name: str) -> str:
     """The name, when it is a repository name: 3 to 63 of ``a-z``, ``0-9`` and ``-``, not beginning with ``-``.
 
     Raises:
-        InvalidName: it is not.
+        InvalidInput: ``invalid_name``: it is not.
     """
     if flaw(name, at_most=MAX_NAME_BYTES) is None and _REPOSITORY.fullmatch(name):
         return name
-    raise InvalidName(
+    raise InvalidInput(
         f"{excerpt(name)} is not a repository name: it takes 3 to 63 lower-case letters, digits and hyphens, "
-        "and begins with a letter or digit"
+        "and begins with a letter or digit",
+        kind="invalid_name",
     )
 
 
@@ -72,7 +76,7 @@ def check_branch(name: str) -> str:
     """The name, when it is a branch name.
 
     Raises:
-        InvalidName: it is not. The message says which rule it breaks, and where.
+        InvalidInput: ``invalid_name``: it is not. The message says which rule it breaks, and where.
     """
     return _check(name, "branch")
 
@@ -81,7 +85,7 @@ def check_tag(name: str) -> str:
     """The name, when it is a tag name. Tags and branches follow the same rules.
 
     Raises:
-        InvalidName: it is not. The message says which rule it breaks, and where.
+        InvalidInput: ``invalid_name``: it is not. The message says which rule it breaks, and where.
     """
     return _check(name, "tag")
 
@@ -89,7 +93,7 @@ def check_tag(name: str) -> str:
 def _check(name: str, what: str) -> str:
     broken = broken_rule(name)
     if broken is not None:
-        raise InvalidName(f"{excerpt(name)} is not a {what} name: it {broken}")
+        raise InvalidInput(f"{excerpt(name)} is not a {what} name: it {broken}", kind="invalid_name")
     return name
 
 

@@ -21,7 +21,10 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from lakeops.model.errors import AmbiguousRef, InvalidRef, RefNotFound
+from lakeops.model.errors import (
+    InvalidInput,
+    RefNotFound,
+)
 from lakeops.model.names import COMMIT_ID, broken_rule
 from lakeops.model.records import Commit
 from lakeops.model.text import excerpt, flaw
@@ -84,7 +87,7 @@ def parse_ref(text: str) -> RefExpression:
     """The parts of a ref expression.
 
     Raises:
-        InvalidRef: it is not one. The message says where it goes wrong.
+        InvalidInput: ``invalid_ref``: it is not one. The message says where it goes wrong.
     """
     reason = flaw(text, at_least=1, at_most=MAX_EXPRESSION_BYTES)
     if reason is not None:
@@ -105,8 +108,8 @@ def parse_ref(text: str) -> RefExpression:
     return RefExpression(text, base, _steps(text, end), committed_only)
 
 
-def _invalid(text: str, reason: str) -> InvalidRef:
-    return InvalidRef(f"{excerpt(text)} is not a ref expression: {reason}")
+def _invalid(text: str, reason: str) -> InvalidInput:
+    return InvalidInput(f"{excerpt(text)} is not a ref expression: {reason}", kind="invalid_ref")
 
 
 def _steps(text: str, start: int) -> tuple[Step, ...]:
@@ -142,9 +145,9 @@ def resolve(expression: RefExpression | str, lookup: RefLookup) -> str:
     Without steps, nothing is read but the base.
 
     Raises:
-        InvalidRef: the text is not a ref expression.
+        InvalidInput: ``invalid_ref``: the text is not a ref expression.
         RefNotFound: nothing answers to the base, or a step leads past the root or to a parent that is not there.
-        AmbiguousRef: the base is a prefix of several commit ids.
+        InvalidInput: ``ambiguous_ref``: the base is a prefix of several commit ids.
     """
     if not isinstance(expression, RefExpression):
         expression = parse_ref(expression)
@@ -173,7 +176,8 @@ def _base(expression: RefExpression, lookup: RefLookup) -> str:
     if not candidates:
         raise RefNotFound(f"no branch, tag or commit answers to {excerpt(name)}")
     if len(candidates) > 1:
-        raise AmbiguousRef(name, candidates)
+        some = ", ".join(one[:16] for one in candidates)
+        raise InvalidInput(f"{name!r} is ambiguous: it matches {some}; give more characters", kind="ambiguous_ref")
     return candidates[0]
 
 

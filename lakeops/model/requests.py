@@ -11,7 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lakeops.model.errors import InvalidInput, InvalidName
+from lakeops.model.errors import (
+    InvalidInput,
+)
 from lakeops.model.text import excerpt, flaw
 
 MAX_KEY_BYTES = 256
@@ -83,10 +85,13 @@ MAX_AMOUNT = (1 << 63) - 1
 
 
 def check_asked(text: str, what: str) -> str:
-    """A name or a part of one that the catalog can be asked for. It may be empty. Raises ``InvalidName``."""
+    """A name or a part of one that the catalog can be asked for. It may be empty.
+
+    Raises ``InvalidInput`` (``invalid_name``).
+    """
     reason = flaw(text, at_most=MAX_ASKED_BYTES)
     if reason is not None:
-        raise InvalidName(f"{excerpt(text)} cannot be {what}: it {reason}")
+        raise InvalidInput(f"{excerpt(text)} cannot be {what}: it {reason}", kind="invalid_name")
     return text
 
 

@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lakeops.model.errors import InvalidRules
+from lakeops.model.errors import (
+    InvalidInput,
+)
 from lakeops.model.names import broken_rule
 
 UNDO_DAYS = 7
@@ -171,13 +173,15 @@ class Rules(_Checked):
 
 
 def read_rules(text: str) -> Rules:
-    """The rules that a JSON text holds. Raises ``InvalidRules``."""
+    """The rules that a JSON text holds. Raises ``InvalidInput`` (``invalid_rules``)."""
     try:
         given = json.loads(text, object_pairs_hook=_no_repeats)
-    except InvalidRules:  # a ValueError too
+    except InvalidInput:  # a ValueError too
         raise
     except (ValueError, RecursionError) as error:
-        raise InvalidRules(f"retention rules are a JSON object, and this is not JSON: {error}") from None
+        raise InvalidInput(
+            f"retention rules are a JSON object, and this is not JSON: {error}", kind="invalid_rules"
+        ) from None
     return parse_rules(given)
 
 
@@ -185,17 +189,18 @@ def parse_rules(given: object) -> Rules:
     """The rules that parsed JSON says.
 
     Raises:
-        InvalidRules: a key is unknown, missing or comes twice, a number is not a whole one of days, the log is shorter
+        InvalidInput: ``invalid_rules``: a key is unknown, missing or comes twice, a number is not a whole one of days,
+            the log is shorter
             than the undo window, a name cannot be one. The message says where.
     """
     if not isinstance(given, Mapping):
-        raise InvalidRules(f"the rules must be a JSON object, not {_for_message(given)}")
+        raise InvalidInput(f"the rules must be a JSON object, not {_for_message(given)}", kind="invalid_rules")
     try:
         return Rules.model_validate(dict(given))
     except ValidationError as error:
-        raise InvalidRules(_sentence(error)) from None
+        raise InvalidInput(_sentence(error), kind="invalid_rules") from None
     except RecursionError:
-        raise InvalidRules("the rules are nested too deeply") from None
+        raise InvalidInput("the rules are nested too deeply", kind="invalid_rules") from None
 
 
 def _sentence(error: ValidationError) -> str:
@@ -217,7 +222,7 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise InvalidRules(f"the rules have the key {key!r} twice in one object")
+            raise InvalidInput(f"the rules have the key {key!r} twice in one object", kind="invalid_rules")
         found[key] = value
     return found
 

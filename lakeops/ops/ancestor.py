@@ -19,7 +19,11 @@ from lakeops.engine.local import LocalEngine
 from lakeops.engine.merging import merged_base, needed, plan_merge
 from lakeops.model import graph
 from lakeops.model.changes import Change, Strategy
-from lakeops.model.errors import InvalidInput, MergeConflict, NoMergeBase
+from lakeops.model.errors import (
+    InvalidInput,
+    MergeConflict,
+    PreconditionFailed,
+)
 from lakeops.model.records import Commit
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, require_live
@@ -170,12 +174,12 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
     """The sides of a merge. ``names`` are what source and destination are called.
 
     Raises:
-        NoMergeBase: they share no history.
+        PreconditionFailed: ``no_merge_base``: they share no history.
         CommitExpired: what they share was pruned.
     """
     bases = merge_bases(ctx, destination.id, source.id)
     if not bases:
-        raise NoMergeBase(f"{names[0]!r} and {names[1]!r} share no history")
+        raise PreconditionFailed(f"{names[0]!r} and {names[1]!r} share no history", kind="no_merge_base")
     for base in bases:
         if base.is_gone:
             require_live(base)

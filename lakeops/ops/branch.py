@@ -7,7 +7,13 @@ from collections.abc import Callable
 from lakeops.catalog.hooks import Hooks
 from lakeops.catalog.records import BranchState, Pinned
 from lakeops.model import graph
-from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidName, NotForward, RefNotFound
+from lakeops.model.errors import (
+    AlreadyExists,
+    BranchMoved,
+    InvalidInput,
+    PreconditionFailed,
+    RefNotFound,
+)
 from lakeops.model.hooks import HookEvent
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, Commit, PassedCheck, Ref
@@ -24,9 +30,9 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
     """A new branch at what ``source`` means now.
 
     Raises:
-        InvalidName, AlreadyExists: the name breaks the rules, or a branch or a tag has it.
+        InvalidInput, AlreadyExists: ``invalid_name``: the name breaks the rules, or a branch or a tag has it.
         RefNotFound, CommitExpired: there is no such commit to read.
-        ReadOnlyRepository: the repository takes no changes.
+        PreconditionFailed: ``read_only_repository``: the repository takes no changes.
     """
     check_branch(name)
     commit_id, token = resolve_id(ctx, source), ctx.ids.new()
@@ -51,7 +57,8 @@ def delete_branch(ctx: Context, name: str, *, pinned: Pinned | None = None) -> R
         pinned: what ``Branch.pin`` gave before somebody looked at the branch. One that changed since stays.
 
     Raises:
-        DefaultBranch, ProtectedBranch, ReadOnlyRepository: the branch stays whatever happens.
+        PreconditionFailed: ``default_branch``, ``protected_branch``, ``read_only_repository``: the branch stays
+            whatever happens.
         NotAsSeen: the branch, or what is uncommitted on it, is not what was pinned.
         RefNotFound: there is no such branch.
     """
@@ -96,9 +103,9 @@ def move_branch(
             first. What it raises ends the call, and nothing is moved.
 
     Raises:
-        NotForward: the commit does not descend from the head, and ``force`` is not set.
-        DirtyBranch: the branch has uncommitted changes.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no moves.
+        PreconditionFailed: ``not_forward``: the commit does not descend from the head, and ``force`` is not set.
+        PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no moves.
         RefNotFound, CommitExpired: there is no such branch, or no such commit to read.
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
@@ -120,9 +127,10 @@ def move_branch(
     def attempt() -> Ref:
         head = require_stageable(ctx, name).head
         if not force and not is_forward(ctx, head, commit):
-            raise NotForward(
+            raise PreconditionFailed(
                 f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
-                "there takes commits out of its history; set force (--force) if it shall"
+                "there takes commits out of its history; set force (--force) if it shall",
+                kind="not_forward",
             )
         state = require_clean_and_drop_noops(ctx, name)
         if state.commit_id != head.id:
@@ -158,9 +166,9 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
     tag where the first call would have put it, although a branch moved meanwhile, and finds its own tag.
 
     Raises:
-        InvalidName: the name breaks the rules.
+        InvalidInput: ``invalid_name``: the name breaks the rules.
         RefNotFound, CommitExpired: there is no such commit to read.
-        ReadOnlyRepository: the repository takes no changes.
+        PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         AlreadyExists: there is such a tag. With a key: there is one at another commit.
         KeyReused: the key stands for another call.
     """
@@ -214,7 +222,7 @@ def move_tag(ctx: Context, name: str, ref: str, *, old: str | None = None, idemp
     Raises:
         RefNotFound, CommitExpired: there is no such tag, or no such commit to read.
         NotAsSeen: the tag is not at ``old``.
-        ReadOnlyRepository: the repository takes no changes.
+        PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         KeyReused: the key stands for another call.
     """
     from lakeops.ops.publish import CommitRequest, find_by_key  # late: reads ranges
@@ -245,7 +253,7 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> Ref:
     Raises:
         RefNotFound: there is no such tag.
         NotAsSeen: the tag is not at ``old``.
-        ProtectedTag, ReadOnlyRepository: the tag stays whatever happens.
+        PreconditionFailed: ``protected_tag``, ``read_only_repository``: the tag stays whatever happens.
     """
     check_asked(name, "a tag")
     at = changing(
@@ -277,7 +285,7 @@ def require_check(ctx: Context, pattern: str, name: str) -> None:
     """Let branches that match a glob pattern change through merges only, of commits that have passed a check.
 
     Raises:
-        InvalidName: the pattern or the check's name breaks the rules.
+        InvalidInput: ``invalid_name``: the pattern or the check's name breaks the rules.
     """
     ctx.catalog.protect(ctx.repository_id, _pattern(pattern), kind=CHECK_PROTECTION, check=_check(name))
 
@@ -292,9 +300,9 @@ def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None) -> P
         by: who says so. The user of Airflow, or the database login, when left out.
 
     Raises:
-        InvalidName: the name breaks the rules.
+        InvalidInput: ``invalid_name``: the name breaks the rules.
         RefNotFound, CommitExpired: there is no such commit to read.
-        ReadOnlyRepository: the repository takes no changes.
+        PreconditionFailed: ``read_only_repository``: the repository takes no changes.
     """
     if by is not None:
         check_asked(by, "who passes a check")
@@ -314,12 +322,16 @@ def passed_checks(ctx: Context, ref: str) -> list[PassedCheck]:
 def _pattern(pattern: str) -> str:
     check_asked(pattern, "a pattern")
     if not pattern or any(char in pattern for char in "/\0\n"):
-        raise InvalidName(f"{excerpt(pattern)} matches no name; use a name or a glob such as 'release-*'")
+        raise InvalidInput(
+            f"{excerpt(pattern)} matches no name; use a name or a glob such as 'release-*'", kind="invalid_name"
+        )
     return pattern
 
 
 def _check(name: str) -> str:
     check_asked(name, "a check")
     if not 1 <= len(name) <= MAX_CHECK_NAME or not name.isprintable() or name != name.strip():
-        raise InvalidName(f"{excerpt(name)} cannot be a check: use 1 to {MAX_CHECK_NAME} printable characters")
+        raise InvalidInput(
+            f"{excerpt(name)} cannot be a check: use 1 to {MAX_CHECK_NAME} printable characters", kind="invalid_name"
+        )
     return name

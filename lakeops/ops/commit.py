@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +14,12 @@ from lakeops.catalog.records import Intent
 from lakeops.model import graph
 from lakeops.model import ids as texts
 from lakeops.model.arrays import in_one
-from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, ProtectedBranch, ReadOnlyRepository
+from lakeops.model.errors import (
+    InvalidInput,
+    KeyReused,
+    NoChanges,
+    PreconditionFailed,
+)
 from lakeops.model.records import Commit
 from lakeops.model.requests import Request
 from lakeops.model.text import excerpt
@@ -59,7 +63,7 @@ def commit(
 
     Raises:
         NoChanges: there is nothing to commit, and ``allow_empty`` is not set.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no commits.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no commits.
         KeyReused: the key stands for another branch, message, metadata or content.
         BranchMoved: others moved the branch, and this call's turn did not come in time. Try again.
     """
@@ -115,8 +119,11 @@ def commit(
         return known
     # Where the key's commit has what this call sealed, it covers this call. Nothing was staged again.
     if result.by_key and not (own and ctx.catalog.consumed_by(ctx.repository_id, own[0]) == result.commit.id):
-        with suppress(ProtectedBranch, ReadOnlyRepository):  # then nobody can commit these rows either
+        try:
             when_moved(ctx)(_drop_repeated, ctx, request, result.commit)
+        except PreconditionFailed as error:
+            if error.kind not in {"protected_branch", "read_only_repository"}:  # then nobody can commit these rows
+                raise
     return result.commit
 
 

@@ -17,7 +17,10 @@ from threading import Thread
 from typing import TypeVar
 
 from lakeops.catalog.hooks import Hooks
-from lakeops.model.errors import HookMissing, HookRefused, HooksChanged, LakeopsError
+from lakeops.model.errors import (
+    LakeopsError,
+    PreconditionFailed,
+)
 from lakeops.model.hooks import ACTIONS, AFTER, BEFORE, GROUP, REFS_DUMP, SECONDS, Hook, HookEvent, check_hook
 from lakeops.model.requests import check_asked
 from lakeops.ops.context import Context
@@ -53,7 +56,7 @@ def set_hook(
     Raises:
         InvalidInput: something of it makes no sense.
         PermissionDenied: the database login is no maintainer's.
-        ReadOnlyRepository: the repository takes no changes.
+        PreconditionFailed: ``read_only_repository``: the repository takes no changes.
     """
     given = check_hook(Hook(name, when, tuple(actions), pattern, seconds))
     hook = replace(given, actions=tuple(one for one in ACTIONS if one in given.actions))
@@ -110,9 +113,9 @@ def changing(
         after: the commit that the ref points to now. None when nothing was changed. Left out: as foretold.
 
     Raises:
-        HookRefused: a hook stopped it.
-        HookMissing: a hook that runs before it cannot be loaded here.
-        HooksChanged: hooks were set again and again meanwhile.
+        PreconditionFailed: ``hook_refused``: a hook stopped it.
+        PreconditionFailed: ``hook_missing``: a hook that runs before it cannot be loaded here.
+        PreconditionFailed: ``hooks_changed``: hooks were set again and again meanwhile.
         Anything that ``change`` raises.
     """
     known, run = ctx.repository.hooks, set[Hook]()
@@ -126,9 +129,9 @@ def changing(
                 run.add(hook)
         try:
             done = change(mine)
-        except HooksChanged:
+        except PreconditionFailed as error:
             tries -= 1
-            if not tries:
+            if error.kind != "hooks_changed" or not tries:
                 raise
             known = ctx.catalog.repository(ctx.repository_id).hooks
             continue
@@ -159,7 +162,7 @@ def _run_before(hook: Hook, event: HookEvent) -> None:
 
 
 def _load(hook: Hook) -> Call:
-    """The entry point. Raises ``HookMissing``."""
+    """The entry point. Raises ``PreconditionFailed`` (``hook_missing``)."""
     from importlib.metadata import entry_points
 
     found = tuple(entry_points(group=GROUP, name=hook.name))
@@ -170,14 +173,15 @@ def _load(hook: Hook) -> Call:
             return call
         except Exception as error:  # noqa: BLE001 - it is somebody else's code
             reason = f"{type(error).__name__}: {error}"
-    raise HookMissing(
+    raise PreconditionFailed(
         f"hook {hook.name!r} cannot be loaded here ({reason}); install it, or let a maintainer remove it with "
-        "`lakeops hook remove`"
+        "`lakeops hook remove`",
+        kind="hook_missing",
     )
 
 
 def _run(hook: Hook, call: Call, event: HookEvent) -> None:
-    """Call a hook, for as long as it may take. Raises ``HookRefused``."""
+    """Call a hook, for as long as it may take. Raises ``PreconditionFailed`` (``hook_refused``)."""
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -190,8 +194,13 @@ def _run(hook: Hook, call: Call, event: HookEvent) -> None:
     thread.start()
     thread.join(hook.seconds)
     if thread.is_alive():
-        raise HookRefused(f"hook {hook.name!r} of {event.action} did not end within {hook.seconds} s; its time is up")
+        raise PreconditionFailed(
+            f"hook {hook.name!r} of {event.action} did not end within {hook.seconds} s; its time is up",
+            kind="hook_refused",
+        )
     if failures:
         message = failures[0].message if isinstance(failures[0], LakeopsError) else str(failures[0])
         words = message or type(failures[0]).__name__
-        raise HookRefused(f"hook {hook.name!r} stopped {event.action} of {event.ref!r}: {words}")
+        raise PreconditionFailed(
+            f"hook {hook.name!r} stopped {event.action} of {event.ref!r}: {words}", kind="hook_refused"
+        )

@@ -63,7 +63,7 @@ def check_source(ctx: Context, url: str) -> str:
     Raises:
         InvalidUri: it is not a location.
         InvalidInput: it and a repository's namespace overlap.
-        AddressRefused: the repository may not refer to what lies there.
+        PreconditionFailed: ``address_refused``: the repository may not refer to what lies there.
     """
     source = parse_location(url).url
     check_source_apart(ctx.catalog, ctx.stores, source, ctx.repository)
@@ -179,13 +179,14 @@ def import_objects(
 
     Raises:
         InvalidUri, InvalidInput, InvalidPath: the source, or a name in it, cannot be imported.
-        AddressRefused: the setting ``external_prefixes`` does not allow it, or it is a directory and the repository in
+        PreconditionFailed: ``address_refused``: the setting ``external_prefixes`` does not allow it, or it is a
+            directory and the repository in
             a bucket.
         ObjectNotFound: there is nothing at the source, and ``allow_empty_source`` is not set.
-        DirtyBranch: the branch has uncommitted changes.
+        PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
         NoChanges: the prefix holds these very objects already.
         Transient: the source changed while it was listed. Try again.
-        ProtectedBranch: the branch takes no commits.
+        PreconditionFailed: ``protected_branch``: the branch takes no commits.
         BranchMoved: others moved the branch meanwhile. Try again.
     """
     text = check_message(message)

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from lakeops.model import graph
 from lakeops.model.changes import Change, MergeResult, Strategy, StrategyName, Summary
-from lakeops.model.errors import InvalidInput, InvalidRef, NoChanges
+from lakeops.model.errors import (
+    InvalidInput,
+    NoChanges,
+)
 from lakeops.model.ids import SQUASHED, check_commit_metadata, make_commit
 from lakeops.model.records import Commit
 from lakeops.model.requests import Request, check_amount
@@ -79,8 +82,8 @@ def merge(
     Raises:
         MergeConflict: both sides changed the same paths and no strategy settles it. ``conflicts`` lists all of these
             paths, and nothing is published.
-        DirtyBranch: the destination has uncommitted changes.
-        NoMergeBase: the two share no history.
+        PreconditionFailed: ``dirty_branch``: the destination has uncommitted changes.
+        PreconditionFailed: ``no_merge_base``: the two share no history.
         RefNotFound: there is no such source or destination.
         BranchMoved: others moved the destination, and this call's turn did not come in time. Try again.
     """
@@ -140,8 +143,9 @@ def preview_merge(
 ) -> MergeResult:
     """What ``merge`` would do now, worked out by the same function. Publishes nothing: ``reference`` is None.
 
-    Raises what ``merge`` raises: ``MergeConflict`` with all conflicting paths, ``DirtyBranch``, ``NoMergeBase``, then
-    ``MissingCheck`` and ``ReadOnlyRepository``. Hooks do not run.
+    Raises what ``merge`` raises: ``MergeConflict`` with all conflicting paths, ``PreconditionFailed``
+    (``dirty_branch``), ``PreconditionFailed`` (``no_merge_base``), then
+    ``PreconditionFailed`` (``missing_check``) and ``PreconditionFailed`` (``read_only_repository``). Hooks do not run.
     """
     settle, names = check_strategy(strategy), (source, destination)
     ours, left_out, head = ctx.catalog.in_snapshot(
@@ -200,10 +204,11 @@ def revert(
         on_head: as for ``merge``.
 
     Raises:
-        InvalidRef: a merge commit needs a parent number. The initial commit cannot be reverted. A range is empty.
+        InvalidInput: ``invalid_ref``: a merge commit needs a parent number. The initial commit cannot be reverted. A
+            range is empty.
         MergeConflict: later commits changed the same paths.
         NoChanges: it is undone already.
-        DirtyBranch: the branch has uncommitted changes.
+        PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
     """
     given = _checked(message, metadata)
     refs = _listed(ref)
@@ -251,7 +256,7 @@ def _commits_to_revert(ctx: Context, refs: Sequence[str], parent_number: int | N
             if len(steps) > MOST_REVERTED:
                 break
         if len(steps) == before:
-            raise InvalidRef(f"{ref!r} is an empty range: {old!r} has all commits of {new!r}")
+            raise InvalidInput(f"{ref!r} is an empty range: {old!r} has all commits of {new!r}", kind="invalid_ref")
     if not steps:
         raise InvalidInput("name a commit to revert")
     if len(steps) > MOST_REVERTED:
@@ -292,7 +297,8 @@ def cherry_pick(
         on_head: as for ``merge``.
 
     Raises:
-        InvalidRef, MergeConflict, NoChanges, DirtyBranch: as for ``revert``.
+        InvalidInput, MergeConflict, NoChanges, PreconditionFailed: ``invalid_ref``, ``dirty_branch``: as for
+            ``revert``.
     """
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
@@ -393,15 +399,19 @@ def _step(ctx: Context, ref: str, parent_number: int | None) -> tuple[Commit, Co
 
 
 def _parent(ctx: Context, commit: Commit, number: int | None, ref: str) -> Commit:
-    """The parent that a change is taken against. Raises ``InvalidRef``."""
+    """The parent that a change is taken against. Raises ``InvalidInput`` (``invalid_ref``)."""
     count = len(commit.parents)
     if not count:
-        raise InvalidRef(f"{ref!r} is the initial commit: it has no parent to compare with")
+        raise InvalidInput(f"{ref!r} is the initial commit: it has no parent to compare with", kind="invalid_ref")
     if number is None:
         if count > 1:
-            raise InvalidRef(f"{ref!r} is a merge of {count} parents; say which one with a parent number from 1")
+            raise InvalidInput(
+                f"{ref!r} is a merge of {count} parents; say which one with a parent number from 1", kind="invalid_ref"
+            )
         number = 1
     check_amount(number, "the parent number")
     if not 1 <= number <= count:
-        raise InvalidRef(f"{ref!r} has {count} parent{'s' if count > 1 else ''}; there is no parent {number}")
+        raise InvalidInput(
+            f"{ref!r} has {count} parent{'s' if count > 1 else ''}; there is no parent {number}", kind="invalid_ref"
+        )
     return require_live(lookup(ctx).get(commit.parents[number - 1]))

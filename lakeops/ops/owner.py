@@ -17,7 +17,6 @@ from lakeops.catalog.records import Ownership
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     NamespaceTaken,
-    NotTheOwner,
     ObjectNotFound,
     PreconditionFailed,
     Transient,
@@ -72,7 +71,7 @@ def take_turn(ctx: Context) -> None:
     """Begin a mark: prove that this catalog may delete here, and put a fresh nonce into the record.
 
     Raises:
-        NotTheOwner: another catalog may.
+        PreconditionFailed: ``not_the_owner``: another catalog may.
         NamespaceTaken: the namespace is another repository's.
     """
     check_claim(ctx.store, ctx.repository)
@@ -91,7 +90,7 @@ def take_turn(ctx: Context) -> None:
 
 
 def check_owner(ctx: Context) -> Owner:
-    """The record in the namespace, which is this catalog's. Raises ``NotTheOwner``."""
+    """The record in the namespace, which is this catalog's. Raises ``PreconditionFailed`` (``not_the_owner``)."""
     _, owner = _current(ctx)
     return owner
 
@@ -100,7 +99,9 @@ def find_owner(ctx: Context) -> tuple[Owner | None, bool]:
     """Which catalog may delete in the storage namespace (None: none), and whether it is this one."""
     try:
         return check_owner(ctx), True
-    except NotTheOwner:
+    except PreconditionFailed as error:
+        if error.kind != "not_the_owner":
+            raise
         text = _read(ctx.store)
         return (None if text is None else read_owner(text)), False
 
@@ -138,7 +139,7 @@ def take_for_writing(ctx: Context) -> Owner:
     From here on nobody replicates into the namespace any more. Running it again changes nothing.
 
     Raises:
-        NotTheOwner: another catalog has opened it for writing.
+        PreconditionFailed: ``not_the_owner``: another catalog has opened it for writing.
     """
     for _ in range(TRIES):
         found = _read(ctx.store)
@@ -208,7 +209,10 @@ def _finish(ctx: Context) -> str:
 
 
 def _current(ctx: Context) -> tuple[Ownership, Owner]:
-    """What the catalog knows and the record in the namespace, when they agree. Raises ``NotTheOwner``."""
+    """What the catalog knows and the record in the namespace, when they agree.
+
+    Raises ``PreconditionFailed`` (``not_the_owner``).
+    """
     last: tuple[str | None, Ownership] | None = None
     for _ in range(TRIES):
         found, own = _read(ctx.store), ctx.catalog.ownership(ctx.repository_id)
@@ -241,12 +245,13 @@ def _read(store: ObjectStore) -> str | None:
         return None
 
 
-def _refusal(ctx: Context, found: Owner | None) -> NotTheOwner:
+def _refusal(ctx: Context, found: Owner | None) -> PreconditionFailed:
     here = ctx.catalog.identity()
-    return NotTheOwner(
+    return PreconditionFailed(
         f"storage namespace {ctx.store.url!r} {_owner_text(found)}, and not to this one ({here.shown}): nothing is "
         f"marked or deleted. If this catalog is a copy, leave collection to the other one; if it was restored or moved "
-        f"to take its place, run `lakeops repo adopt lakefs://{ctx.repository_id}`"
+        f"to take its place, run `lakeops repo adopt lakefs://{ctx.repository_id}`",
+        kind="not_the_owner",
     )
 
 

@@ -24,7 +24,11 @@ from typing import TYPE_CHECKING, TypeVar
 from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.model.changes import Summary
 from lakeops.model.clock import pause, retrying, stopwatch
-from lakeops.model.errors import BranchMoved, DirtyBranch, LakeopsError
+from lakeops.model.errors import (
+    BranchMoved,
+    LakeopsError,
+    PreconditionFailed,
+)
 from lakeops.model.hooks import HookEvent
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
@@ -169,7 +173,7 @@ def snapshot(ctx: Context, branch: str) -> BranchSnapshot:
 
 
 def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table | None) -> None:
-    """Refuse a branch with uncommitted changes. Raises ``DirtyBranch``.
+    """Refuse a branch with uncommitted changes. Raises ``PreconditionFailed`` (``dirty_branch``).
 
     Staged rows that change nothing over the head are no changes. The publish transaction takes them off the branch,
     so that they cannot come to matter over the new head.
@@ -178,13 +182,18 @@ def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table | No
         raise dirty(branch, batch.column("path")[0].as_py())
 
 
-def dirty(branch: str, path: str) -> DirtyBranch:
+def dirty(branch: str, path: str) -> PreconditionFailed:
     """The error for a branch with uncommitted changes, of which ``path`` is one."""
-    return DirtyBranch(f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first")
+    return PreconditionFailed(
+        f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first", kind="dirty_branch"
+    )
 
 
 def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
-    """The branch without its staged rows, which must change nothing. Raises ``DirtyBranch``, ``BranchMoved``."""
+    """The branch without its staged rows, which must change nothing.
+
+    Raises ``PreconditionFailed`` (``dirty_branch``), ``BranchMoved``.
+    """
     found = snapshot(ctx, branch)
     require_clean(ctx, branch, found.head, found.staged)
     state = _seal_noops(ctx, found)
@@ -198,7 +207,8 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
 def _seal_noops(ctx: Context, found: BranchSnapshot) -> BranchState:
     """The branch once rows that change nothing are sealed, so that a transaction takes them off.
 
-    Rows that came meanwhile are sealed with them, so all are looked at again. Raises ``DirtyBranch``.
+    Rows that came meanwhile are sealed with them, so all are looked at again. Raises ``PreconditionFailed``
+    (``dirty_branch``).
     """
     if found.staged is None or not found.staged.num_rows:
         return found.state
@@ -225,7 +235,8 @@ def publish(
 
     Raises:
         BranchMoved: others moved the branch since, or somebody else is first in its queue. Nothing was published.
-        DirtyBranch: rows were staged since that change something, and the verb needs a clean branch.
+        PreconditionFailed: ``dirty_branch``: rows were staged since that change something, and the verb needs a clean
+            branch.
         KeyReused: the key stands for another call.
         Anything else that ``Catalog.publish`` raises.
     """

@@ -54,7 +54,7 @@ def put(
     Raises:
         InvalidPath, InvalidInput: the path or the metadata breaks the rules.
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_path(path)
     # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
@@ -131,7 +131,7 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
     Raises:
         ObjectNotFound: the branch shows no object at the path.
         NotAsSeen: it shows another one than was ``seen``. Nothing was staged.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_path(path)
     started = begin_staging(ctx, branch)

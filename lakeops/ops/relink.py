@@ -52,7 +52,7 @@ def copy(
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
         InvalidPath: a new path breaks the rules.
         InvalidInput: source and destination are the same, or ``if_absent`` came with ``recursive``.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     if if_absent and recursive:
         raise InvalidInput("if_absent is for one object; leave out recursive")
@@ -209,8 +209,8 @@ def link(
     Raises:
         NotAsSeen: the branch shows another object at the path, and ``in_place`` was asked for. Nothing was staged.
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
-        ObjectNotFound, ObjectCollected: the object is gone, or is about to go.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+        ObjectNotFound, PreconditionFailed: ``object_collected``: the object is gone, or is about to go.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_path(path)
     kept = check_metadata(entry.metadata if metadata is None else metadata)

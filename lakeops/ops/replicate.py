@@ -110,7 +110,8 @@ def replicate(
         InvalidInput: the two places overlap.
         NotFound: the source is no repository's storage namespace.
         NamespaceTaken: the destination is another repository's.
-        NotTheOwner: a catalog writes to the destination: it was opened for writing, before or meanwhile.
+        PreconditionFailed: ``not_the_owner``: a catalog writes to the destination: it was opened for writing, before
+            or meanwhile.
         PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
         NotAllReplicated: some objects could not be copied or deleted. The others were. Run it again.
     """

@@ -108,7 +108,7 @@ def update_metadata(ctx: Context, changes: Mapping[str, str | None]) -> dict[str
 
     Raises:
         InvalidInput: it is not a map of texts, or too large.
-        ReadOnlyRepository: the repository takes no changes. A mirror has its source's.
+        PreconditionFailed: ``read_only_repository``: the repository takes no changes. A mirror has its source's.
     """
     if not isinstance(changes, Mapping):
         raise InvalidInput(f"metadata: {excerpt(changes)} is not a map from text to text")

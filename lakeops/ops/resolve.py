@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.records import BranchAt
-from lakeops.model.errors import InvalidRef, NotFound, NotReplicated, ObjectNotFound, RefNotFound
+from lakeops.model.errors import (
+    InvalidInput,
+    NotFound,
+    NotReplicated,
+    ObjectNotFound,
+    RefNotFound,
+)
 from lakeops.model.graph import ReadAhead
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Commit, gone
@@ -118,7 +124,7 @@ def resolve_id(ctx: Context, text: str) -> str:
     """The id of the commit that a ref expression means. A transition that rests on it says whether it is live.
 
     Raises:
-        InvalidRef, AmbiguousRef, RefNotFound: as the expression deserves.
+        InvalidInput, RefNotFound: ``invalid_ref``, ``ambiguous_ref``: as the expression deserves.
     """
     return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
 
@@ -127,7 +133,7 @@ def resolve_commit(ctx: Context, text: str, *, live: bool = True, names: Catalog
     """The commit that a ref expression means. Whoever walks on from it passes ``names``, which read ahead.
 
     Raises:
-        InvalidRef, AmbiguousRef, RefNotFound: as the expression deserves.
+        InvalidInput, RefNotFound: ``invalid_ref``, ``ambiguous_ref``: as the expression deserves.
         CommitExpired: retention took it, and ``live`` asks for one that can be read.
     """
     commit = _resolved(ctx, text, names or lookup(ctx))
@@ -171,14 +177,20 @@ def is_dirty(ctx: Context, ref: str) -> bool:
 
 
 def require_branch(ctx: Context, name: str) -> str:
-    """The name, when it is a branch's. Raises ``RefNotFound``, or ``InvalidRef`` for an expression."""
+    """The name, when it is a branch's.
+
+    Raises ``RefNotFound``, or ``InvalidInput`` (``invalid_ref``) for an expression.
+    """
     return ctx.catalog.branch(ctx.repository_id, check_name(name)).id
 
 
 def check_name(name: str) -> str:
-    """The name, when it can be a branch's and is no expression. Nothing is read. Raises ``InvalidRef``."""
+    """The name, when it can be a branch's and is no expression. Nothing is read.
+
+    Raises ``InvalidInput`` (``invalid_ref``).
+    """
     if not parse_ref(name).is_name:
-        raise InvalidRef(f"{name!r} is an expression; this needs the name of a branch")
+        raise InvalidInput(f"{name!r} is an expression; this needs the name of a branch", kind="invalid_ref")
     return name
 
 

@@ -11,7 +11,9 @@ from collections.abc import Collection
 from typing import Any
 
 from lakeops.model import graph
-from lakeops.model.errors import NoMergeBase
+from lakeops.model.errors import (
+    PreconditionFailed,
+)
 from lakeops.model.lineage import Node
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context, require_live
@@ -97,7 +99,7 @@ def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
 
 
 def merge_base(ctx: Context, left: str, right: str) -> Commit:
-    """A best common ancestor of two refs. Raises ``NoMergeBase``."""
+    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
 
     def found() -> list[Commit]:
         one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
@@ -105,6 +107,6 @@ def merge_base(ctx: Context, left: str, right: str) -> Commit:
 
     bases = ctx.catalog.in_snapshot(found)
     if not bases:
-        raise NoMergeBase(f"{left!r} and {right!r} share no history")
+        raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
     base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
     return require_live(base) if base.is_gone else base

@@ -56,7 +56,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
     Raises:
         ObjectNotFound: there is nothing, or one of the objects is missing from the store.
         Corrupted: an object has another size than was recorded.
-        RefNotFound, CommitExpired, AmbiguousRef, InvalidRef: there is no such ref to read.
+        RefNotFound, CommitExpired, InvalidInput: ``ambiguous_ref``, ``invalid_ref``: there is no such ref to read.
     """
     wanted = as_folder(prefix)
 

@@ -38,8 +38,9 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
         InvalidInput: a column is missing, has another type, or holds values that no object has.
         InvalidPath: a path breaks the rules, or comes twice.
         ObjectNotFound: one of the objects is not in the namespace.
-        ObjectCollected: nothing refers to one of the objects any more, and garbage collection is about to delete it.
-        CollectionRunning: garbage collection is deciding about objects that are old. Try again.
+        PreconditionFailed: ``object_collected``: nothing refers to one of the objects any more, and garbage collection
+            is about to delete it.
+        Transient: ``collection_running``: garbage collection is deciding about objects that are old. Try again.
     """
     started = begin_staging(ctx, branch)
     ctx.stage_queue(branch).flush_pending()
@@ -69,7 +70,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
 
     Raises:
         NotAsSeen: the branch, or what is uncommitted under the prefix, is not what was pinned.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_prefix(prefix)
     started = begin_staging(ctx, branch)

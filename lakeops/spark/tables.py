@@ -447,8 +447,9 @@ def write(
 
     Raises:
         InvalidUri, InvalidInput: the URI or the mode makes no sense.
-        RepositoryNotFound, RefNotFound, InvalidRef: there is no such branch. Tags and commits cannot be written to.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+        RepositoryNotFound, RefNotFound, InvalidInput: ``invalid_ref``: there is no such branch. Tags and commits
+            cannot be written to.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
         PathTaken: there are objects that the mode does not allow.
         Unsupported: Spark is told to overwrite only the partitions that the DataFrame has.
     """

@@ -53,7 +53,7 @@ class Stores:
         """The store and the key of a physical address, relative to the policy's namespace or absolute.
 
         An absolute address may lie wherever the policy allows: its store is rooted at its bucket, or at its file's
-        directory. Raises ``AddressRefused``, ``InvalidUri``.
+        directory. Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
         """
         found = policy.check(address)
         if not is_absolute(found):

@@ -6,7 +6,11 @@ replication may have brought along.
 
 from __future__ import annotations
 
-from lakeops.model.errors import Corrupted, NotTheOwner, ObjectNotFound
+from lakeops.model.errors import (
+    Corrupted,
+    ObjectNotFound,
+    PreconditionFailed,
+)
 from lakeops.model.owner import Owner, read_owner
 from lakeops.model.text import excerpt, safe
 from lakeops.store.base import ObjectStore
@@ -36,7 +40,7 @@ def known_at(source: ObjectStore) -> Known:
 
 
 def check_nobody_owns(destination: ObjectStore, known: Known) -> None:
-    """Refuse to copy into a namespace that a catalog writes to. Raises ``NotTheOwner``."""
+    """Refuse to copy into a namespace that a catalog writes to. Raises ``PreconditionFailed`` (``not_the_owner``)."""
     for key, owner in owners_at(destination).items():
         if owner is not None and (key, owner.identity.catalog) in known:
             continue
@@ -44,8 +48,9 @@ def check_nobody_owns(destination: ObjectStore, known: Known) -> None:
         if owner is not None:
             place = safe(owner.identity.shown)
             whose = f"the catalog at {place} as repository {excerpt(owner.repository)} (epoch {owner.epoch})"
-        raise NotTheOwner(
+        raise PreconditionFailed(
             f"{destination.url} is written to by {whose}, for instance after a fail-over: nothing is copied over it or "
             "deleted there. Stop this replication; if that repository is gone for good, forget it with "
-            "`lakeops repo delete` where it is, or delete the file " + key
+            "`lakeops repo delete` where it is, or delete the file " + key,
+            kind="not_the_owner",
         )

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lakeops.model.errors import AddressRefused
+from lakeops.model.errors import (
+    PreconditionFailed,
+)
 from lakeops.model.text import excerpt
 from lakeops.store.layout import DATA, is_absolute, relative
 from lakeops.store.location import lies_in, real_place, split_address
@@ -35,17 +37,24 @@ class AddressPolicy:
     managed: tuple[tuple[str, str], ...] = ()
 
     def check(self, address: str) -> str:
-        """An address as it is stored, when it may be opened. Raises ``AddressRefused``, ``InvalidUri``."""
+        """An address as it is stored, when it may be opened.
+
+        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
+        """
         key = relative(self.namespace, address)
         if is_absolute(key):
             place, name = split_address(key)
             self.check_folders([place.url if place.scheme == "file" else f"{place.url}/{name.rpartition('/')[0]}"])
         elif not key.startswith(DATA):
-            raise AddressRefused(f"{excerpt(address)} is no object of {self.namespace}; nothing of it is read")
+            raise PreconditionFailed(
+                f"{excerpt(address)} is no object of {self.namespace}; nothing of it is read", kind="address_refused"
+            )
         return key
 
     def check_folders(self, folders: Iterable[str]) -> None:
-        """Refuse objects in a directory that entries may not refer to. Raises ``AddressRefused``, ``InvalidUri``.
+        """Refuse objects in a directory that entries may not refer to.
+
+        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
 
         Args:
             folders: directories, or a bucket's prefixes, as absolute addresses spell them.
@@ -54,7 +63,7 @@ class AddressPolicy:
         for folder in folders:
             reason = self._reason(folder, real_place(folder), allowed)
             if reason is not None:
-                raise AddressRefused(f"objects in {excerpt(folder)} are refused: {reason}")
+                raise PreconditionFailed(f"objects in {excerpt(folder)} are refused: {reason}", kind="address_refused")
 
     def _reason(self, folder: str, place: str, allowed: list[str] | None) -> str | None:
         local = folder.startswith("file://")

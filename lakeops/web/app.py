@@ -12,8 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from lakeops.model.errors import CatalogError, LakeopsError, RepositoryNotFound
-from lakeops.model.errors.faults import out_of_resources
+from lakeops.model.errors import CatalogError, LakeopsError, RepositoryNotFound, out_of_resources
 from lakeops.web.page import HEADERS, Problem, Redirect, Site, address, render
 from lakeops.web.pages import Pages
 

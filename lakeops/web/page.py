@@ -115,12 +115,12 @@ _TEMPLATES.tests["web_address"] = is_web_address
 _TEMPLATES.globals |= {"STYLE": Markup(_STYLE), "SCRIPT": Markup(_SCRIPT), "counted": counted}  # noqa: S704 - files of this package
 
 
-STATUS: tuple[tuple[type[LakeopsError], int, str], ...] = (
+STATUS: tuple[tuple[type[LakeopsError] | str, int, str], ...] = (
     (errors.NotReplicated, 503, "Replication has not brought it here yet. The page of mirrors says what is missing."),
     (errors.NotFound, 404, "It may have been deleted or renamed. The list shows what is there now."),
     (errors.CommitExpired, 410, "Retention rules took it. A newer commit, or a tag, may still have what you look for."),
-    (errors.NoMergeBase, 400, "Compare them with “all that differs, in either”, which needs no common history."),
-    (errors.CatalogVersion, 500, "Whoever looks after this server has to bring lakeops or its catalog up to date."),
+    ("no_merge_base", 400, "Compare them with “all that differs, in either”, which needs no common history."),
+    ("catalog_version", 500, "Whoever looks after this server has to bring lakeops or its catalog up to date."),
     (errors.InvalidSettings, 500, "Whoever looks after this server has to correct its settings."),
     (errors.PermissionDenied, 500, "Whoever looks after this server has to let it read the catalog."),
     (errors.CatalogUnavailable, 503, "The catalog's database does not answer. Try again in a while."),
@@ -169,7 +169,11 @@ class Problem(NamedTuple):
         if type(error) is ObjectNotFound and isinstance(error.__cause__, ObjectNotFound):
             # Nobody asked for this path: the store lacks a file that a commit needs.
             return cls(error.message, 500, DAMAGED)
-        known = ((status, advice) for kind, status, advice in STATUS if isinstance(error, kind))
+        known = (
+            (status, advice)
+            for which, status, advice in STATUS
+            if (error.kind == which if isinstance(which, str) else isinstance(error, which))
+        )
         return cls(error.message, *next(known, (500, DAMAGED)))
 
 

@@ -13,7 +13,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakeops.model.changes import Change
-from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, RefNotFound, StoreUnavailable
+from lakeops.model.errors import (
+    InvalidInput,
+    LakeopsError,
+    RefNotFound,
+    StoreUnavailable,
+)
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Commit
 from lakeops.model.refs import parse_ref
@@ -287,7 +292,7 @@ class Pages(ObjectPages, UpkeepPages):
         asked = [one for one in self._query_value("from").split(",") if one]
         try:
             head = repository.ref(ref).commit
-        except (RefNotFound, InvalidRef):
+        except (RefNotFound, InvalidInput):
             deleted = _deletion(repository, ref)
             if deleted is None:
                 raise

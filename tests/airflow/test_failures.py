@@ -25,7 +25,7 @@ from lakeops.model.errors import (
     Corrupted,
     InvalidInput,
     MergeConflict,
-    ReadOnlyRepository,
+    PreconditionFailed,
     RefNotFound,
 )
 
@@ -66,7 +66,7 @@ def logged(error: Exception, log: io.StringIO) -> dict[str, Any]:
     [
         (InvalidInput("no repository"), "invalid_input: no repository"),
         (RefNotFound("no 'x'"), "ref_not_found: no 'x'"),
-        (ReadOnlyRepository("read-only"), "read_only_repository: read-only"),
+        (PreconditionFailed("read-only", kind="read_only_repository"), "read_only_repository: read-only"),
         (MergeConflict("dev", "main", ["a", "b"]), "'dev' conflicts with 'main' on 2 paths: a, b"),
     ],
 )

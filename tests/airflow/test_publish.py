@@ -12,9 +12,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from support.errors import has_kind
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import BranchMoved, InvalidInput, MissingCheck
+from lakeops.model.errors import (
+    BranchMoved,
+    InvalidInput,
+    PreconditionFailed,
+)
 
 sdk = pytest.importorskip("airflow.sdk")
 
@@ -751,7 +756,7 @@ def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flig
     flights.require_check("main", "complete")
     flights.create_branch("dev").put("x", b"1")
     flights.branch("dev").commit("unchecked")
-    with pytest.raises(MissingCheck, match="lacks 'complete'"):
+    with pytest.raises(PreconditionFailed, match="lacks 'complete'", check=has_kind("missing_check")):
         flights.merge("dev", "main")
     run = build("checked").test()
     assert states(run)["publish.merge"] == "success"

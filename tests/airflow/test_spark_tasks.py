@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from services.spark import QUICK_JVM, TESTS, Cluster, cluster, until
+from support.errors import has_kind
 
 from lakeops import Lake, Repository, Split
 
@@ -126,10 +127,12 @@ def test_a_master_that_is_not_there_is_left_to_the_retries(
     home: Path, repo: Repository, run: Any, monkeypatch: Any
 ) -> None:
     from lakeops.airflow.operators import LakeopsCommitOperator
-    from lakeops.model.errors import EngineUnavailable
+    from lakeops.model.errors import (
+        Transient,
+    )
 
     extra = {"engine": "spark", "spark_master": "spark://127.0.0.1:1"}
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home), "extra": extra}))
-    with pytest.raises(EngineUnavailable, match="no Spark master answers"):
+    with pytest.raises(Transient, match="no Spark master answers", check=has_kind("engine_unavailable")):
         run(LakeopsCommitOperator(task_id="t", repo="repo", branch="main", message="m", lakeops_conn_id="mine"))
     assert messages(repo) == ["first"]

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.catalogs import REPO, an_entry, everything, gone, put, seal, table_of
+from support.errors import has_kind
 
 from lakeops.catalog.records import Staged
 from lakeops.model.records import Entry
@@ -92,9 +93,11 @@ def test_chunks_slices_and_wider_types_are_taken(catalog):
 def test_a_bulk_load_that_is_refused_leaves_nothing(catalog):
     catalog.protect(REPO, "main")
     before = everything(catalog)
-    from lakeops.model.errors import ProtectedBranch
+    from lakeops.model.errors import (
+        PreconditionFailed,
+    )
 
-    with pytest.raises(ProtectedBranch):
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
         catalog.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
     assert everything(catalog) == before
     catalog.unprotect(REPO, "main")

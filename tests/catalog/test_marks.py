@@ -5,9 +5,15 @@ from threading import Barrier, Thread
 
 import pytest
 from support.catalogs import REPO, an_entry, create, everything, put
+from support.errors import has_kind
 
 from lakeops.catalog.tables import MARK
-from lakeops.model.errors import BranchMoved, CollectionRunning, MarkNotFound, MarkRefused
+from lakeops.model.errors import (
+    BranchMoved,
+    MarkRefused,
+    NotFound,
+    Transient,
+)
 from lakeops.model.marks import HOLDING, MarkState
 
 GRACE = timedelta(hours=24)
@@ -80,7 +86,7 @@ def test_an_unknown_or_foreign_mark_is_not_found(catalog):
     catalog.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
     for mark_id in ("theirs", "none", ""):
         for act in (catalog.begin_sweep, catalog.mark):
-            with pytest.raises(MarkNotFound, match=f"'repo' has no mark {mark_id!r}"):
+            with pytest.raises(NotFound, match=f"'repo' has no mark {mark_id!r}", check=has_kind("mark_not_found")):
                 act(REPO, mark_id)
     assert catalog.marks(REPO) == []
 
@@ -131,7 +137,7 @@ def test_old_objects_are_linked_only_past_marks_that_were_looked_into(catalog):
     put(catalog, an_entry("a"), cleared=frozenset())
     begin(catalog, "one")
     put(catalog, an_entry("fresh"))
-    with pytest.raises(CollectionRunning, match="mark one"):
+    with pytest.raises(Transient, match="mark one", check=has_kind("collection_running")):
         put(catalog, an_entry("b"), cleared=frozenset())
     put(catalog, an_entry("too young for it"), cleared=frozenset({"one"}))
     finish(catalog, "one")
@@ -169,7 +175,8 @@ def test_a_link_that_races_with_a_mark_is_a_root_or_is_refused(catalog, opened, 
             start.wait()
             try:
                 other.put_staged(REPO, "main", [an_entry("a", f"x{number}")], started=other.now(), cleared=frozenset())
-            except (CollectionRunning, BranchMoved):
+            except Transient as error:
+                assert error.kind in {"collection_running", "branch_moved"}
                 refused.append(number)
 
         thread = Thread(target=link)

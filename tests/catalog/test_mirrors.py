@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.catalogs import FIRST, REPO, a_commit, a_mirror, commit_all, create, create_mirror, everything, new_token
+from support.errors import has_kind
 
 from lakeops.catalog.mirrors import Mirrors
 from lakeops.model.errors import (
@@ -12,7 +13,7 @@ from lakeops.model.errors import (
     NamespaceTaken,
     NotAMirror,
     NotFound,
-    ReadOnlyRepository,
+    PreconditionFailed,
     RefNotFound,
 )
 from lakeops.model.mirrors import MirrorRef, RefKind, RefName
@@ -99,7 +100,7 @@ def test_only_a_mirror_takes_what_is_for_mirrors(catalog, call):
 
 
 def test_a_mirror_stays_read_only(mirror):
-    with pytest.raises(ReadOnlyRepository, match="promote-writable"):
+    with pytest.raises(PreconditionFailed, match="promote-writable", check=has_kind("read_only_repository")):
         mirror.set_read_only(HERE, False)
     mirror.set_read_only(HERE, True)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from support.catalogs import FIRST, REPO, a_commit, commit_all, draft, put, seal
 from support.catalogs import an_entry as entry
+from support.errors import has_kind
 
 from lakeops.catalog.records import PrunePlan
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import ReadOnlyRepository
+from lakeops.model.errors import (
+    PreconditionFailed,
+)
 
 
 @pytest.fixture
@@ -118,5 +121,5 @@ def test_keys_and_tokens_go(catalog, line):
 
 def test_a_read_only_repository_is_not_pruned(catalog, line):
     catalog.set_read_only(REPO, True)
-    with pytest.raises(ReadOnlyRepository):
+    with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
         prune(catalog, "keys")

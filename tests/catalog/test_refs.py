@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, draft, new_token, paths, put, seal
+from support.errors import has_kind
 from support.statements import ours, statements
 
 from lakeops.model.errors import (
     AlreadyExists,
     CommitExpired,
-    DefaultBranch,
     NotFound,
-    ProtectedBranch,
+    PreconditionFailed,
     RefNotFound,
 )
 
@@ -123,7 +123,7 @@ def test_deleting_a_branch_retires_its_staging(catalog):
 
 
 def test_the_default_branch_stays(catalog):
-    with pytest.raises(DefaultBranch, match="'main'"):
+    with pytest.raises(PreconditionFailed, match="'main'", check=has_kind("default_branch")):
         catalog.delete_branch(REPO, "main", actor="ada")
     with pytest.raises(RefNotFound):
         catalog.delete_branch(REPO, "nope", actor="ada")
@@ -168,7 +168,9 @@ def test_protection_is_by_glob_pattern(catalog):
     branch(catalog, "release-1")
     branch(catalog, "Release-1")
     put(catalog, an_entry("a"), branch="Release-1")
-    with pytest.raises(ProtectedBranch, match=r"'release-1' is protected by 'release-\*'"):
+    with pytest.raises(
+        PreconditionFailed, match=r"'release-1' is protected by 'release-\*'", check=has_kind("protected_branch")
+    ):
         put(catalog, an_entry("a"), branch="release-1")
     catalog.unprotect(REPO, "release-*")
     put(catalog, an_entry("a"), branch="release-1")
@@ -180,7 +182,7 @@ def test_protection_is_by_glob_pattern(catalog):
 def test_a_protected_branch_takes_merges_alone(catalog, action):
     catalog.protect(REPO, "main")
     state = catalog.branch(REPO, "main")
-    with pytest.raises(ProtectedBranch):
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
         catalog.publish(draft(catalog, state, a_commit("one", FIRST), action=action))
     assert catalog.branch(REPO, "main") == state
     merged = catalog.publish(draft(catalog, state, a_commit("one", FIRST), action="merge"))
@@ -197,6 +199,6 @@ def test_a_protected_branch_refuses_staging_and_deletion_but_not_reset(catalog):
         lambda: catalog.begin_upload(REPO, "dev", "data/x/", upload="u"),
         lambda: catalog.delete_branch(REPO, "dev", actor="ada"),
     ):
-        with pytest.raises(ProtectedBranch):
+        with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
             refused()
     assert catalog.reset(REPO, "dev", actor="ada") == 1

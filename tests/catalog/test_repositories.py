@@ -17,8 +17,15 @@ from support.catalogs import (
     put,
     seal,
 )
+from support.errors import has_kind
 
-from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotFound, ReadOnlyRepository, RepositoryNotFound
+from lakeops.model.errors import (
+    AlreadyExists,
+    NamespaceTaken,
+    NotFound,
+    PreconditionFailed,
+    RepositoryNotFound,
+)
 from lakeops.model.records import Repository, Split
 from lakeops.model.reports import ReportKind
 
@@ -190,7 +197,7 @@ def test_a_read_only_repository_refuses_every_writing_transition(catalog, name):
     mark(catalog, "old")
     catalog.set_read_only(REPO, True)
     before = everything(catalog)
-    with pytest.raises(ReadOnlyRepository, match="'repo'"):
+    with pytest.raises(PreconditionFailed, match="'repo'", check=has_kind("read_only_repository")):
         WRITES[name](catalog)
     assert everything(catalog) == before
     catalog.set_read_only(REPO, False)

@@ -9,6 +9,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from support.catalogs import REPO, create, everything
+from support.errors import has_kind
 from support.forked import run_forked
 from support.quick_catalogs import run_migrations, schema_made_once
 
@@ -19,7 +20,11 @@ from lakeops.catalog.migrations.run import config
 from lakeops.catalog.models import METADATA
 from lakeops.catalog.open import open_catalog
 from lakeops.model.clock import SystemClock
-from lakeops.model.errors import CatalogError, CatalogVersion, InvalidSettings
+from lakeops.model.errors import (
+    CatalogError,
+    InvalidSettings,
+    PreconditionFailed,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -93,11 +98,15 @@ def test_the_known_revisions_are_the_migrations():
 def test_a_newer_catalog_is_refused(empty, opened, database_url):
     set_revision(empty, "9999")
     try:
-        with pytest.raises(CatalogVersion, match=r"'9999' is newer than this lakeops.*install a newer lakeops"):
+        with pytest.raises(
+            PreconditionFailed,
+            match=r"'9999' is newer than this lakeops.*install a newer lakeops",
+            check=has_kind("catalog_version"),
+        ):
             opened(database_url)
-        with pytest.raises(CatalogVersion, match="newer"):
+        with pytest.raises(PreconditionFailed, match="newer", check=has_kind("catalog_version")):
             opened(database_url, upgrade=True)
-        with pytest.raises(CatalogVersion, match="newer"):
+        with pytest.raises(PreconditionFailed, match="newer", check=has_kind("catalog_version")):
             empty.upgrade()
     finally:
         set_revision(empty, schema.REVISIONS[-1])
@@ -105,7 +114,7 @@ def test_a_newer_catalog_is_refused(empty, opened, database_url):
 
 def test_an_older_schema_is_brought_up_to_date_only_when_somebody_decides_it(monkeypatch):
     monkeypatch.setattr(schema, "REVISIONS", ("0001", "0002"))
-    with pytest.raises(CatalogVersion, match="lakeops doctor --upgrade"):
+    with pytest.raises(PreconditionFailed, match="lakeops doctor --upgrade", check=has_kind("catalog_version")):
         schema.check_revision("0001", upgrade_first=False)
     assert schema.check_revision("0001", upgrade_first=True)
     assert not schema.check_revision("0002", upgrade_first=False)
@@ -113,14 +122,18 @@ def test_an_older_schema_is_brought_up_to_date_only_when_somebody_decides_it(mon
 
 def test_an_older_postgresql_catalog_names_the_command(opened, postgres_url, monkeypatch):
     monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "next"))
-    with pytest.raises(CatalogVersion, match="back the database up and run `lakeops doctor --upgrade`"):
+    with pytest.raises(
+        PreconditionFailed,
+        match="back the database up and run `lakeops doctor --upgrade`",
+        check=has_kind("catalog_version"),
+    ):
         opened(postgres_url)
 
 
 def test_lakeops_tables_without_a_revision_are_not_a_catalog(empty, opened, database_url):
     empty.database.write(lambda conn: conn.execute(text(f"DELETE FROM {VERSION_TABLE}")) and None)
     try:
-        with pytest.raises(CatalogVersion, match="not a lakeops catalog"):
+        with pytest.raises(PreconditionFailed, match="not a lakeops catalog", check=has_kind("catalog_version")):
             opened(database_url)
     finally:
         insert = text(f"INSERT INTO {VERSION_TABLE} VALUES ('{schema.REVISIONS[-1]}')")

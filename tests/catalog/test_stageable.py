@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from support.catalogs import FIRST, REPO, an_entry
 
-from lakeops.model.errors import LakeopsError, ProtectedBranch, ReadOnlyRepository, RefNotFound, RepositoryNotFound
+from lakeops.model.errors import (
+    LakeopsError,
+    RefNotFound,
+    RepositoryNotFound,
+)
 from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION
 
 
@@ -40,14 +44,14 @@ def test_one_pattern_of_several_protects(catalog, kind):
     for pattern in ("release-*", "ma*", "x"):
         catalog.protect(REPO, pattern, kind=kind, check="tests" if kind == CHECK_PROTECTION else "")
     error = refusals(catalog)
-    assert isinstance(error, ProtectedBranch)
+    assert error.kind == "protected_branch"
     assert "'main' is protected by 'ma*'" in error.message
 
 
 def test_a_read_only_repository_is_named(catalog):
     catalog.set_read_only(REPO, True)
     error = refusals(catalog)
-    assert isinstance(error, ReadOnlyRepository)
+    assert error.kind == "read_only_repository"
     assert f"repository {REPO!r}" in error.message
 
 

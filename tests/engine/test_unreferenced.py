@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.big_listing import make_ranges
+from support.errors import has_kind
 from support.references import ALIKE, listing, names, referring, rows
 from support.rows import THOROUGH, Groups, RecordingStore, numbered
 from support.rows import built as built_from
@@ -26,7 +27,6 @@ from lakeops.engine.local import LocalEngine
 from lakeops.engine.unreferenced import distinct_ranges, unreferenced
 from lakeops.model.errors import (
     Corrupted,
-    EngineUnavailable,
     InvalidInput,
     ObjectNotFound,
     StoreUnavailable,
@@ -248,7 +248,10 @@ def test_references_that_are_cut_off_stop_everything(tmp_path):
     with module._database(tmp_path) as database, pytest.raises(Transient, match="references were lost"):
         module._joined(database, table, file)
     os.truncate(file, file.stat().st_size - 100)
-    with pytest.raises(EngineUnavailable, match="nothing was deleted"), module._database(tmp_path) as database:
+    with (
+        pytest.raises(Transient, match="nothing was deleted", check=has_kind("engine_unavailable")),
+        module._database(tmp_path) as database,
+    ):
         module._joined(database, table, file)
 
 
@@ -259,7 +262,10 @@ def test_references_that_break_off_late_stop_everything(tmp_path, monkeypatch):
     file = referenced_in(tmp_path / "0.referenced", some)
     os.truncate(file, file.stat().st_size - 1_000)
     monkeypatch.setattr(module, "_BATCH", 2_048)
-    with pytest.raises(EngineUnavailable, match="nothing was deleted"), module._database(tmp_path) as database:
+    with (
+        pytest.raises(Transient, match="nothing was deleted", check=has_kind("engine_unavailable")),
+        module._database(tmp_path) as database,
+    ):
         module._joined(database, table, file)
 
 
@@ -272,7 +278,11 @@ def test_a_disk_that_takes_nothing_is_one_clear_error(store, tmp_path, monkeypat
     file = referenced_in(tmp_path / "0.referenced", some)
     nowhere = tmp_path / "gone" / "scratch"
     with (
-        pytest.raises(EngineUnavailable, match=r"directory .*; see that .*gone has room, .* nothing was deleted"),
+        pytest.raises(
+            Transient,
+            match=r"directory .*; see that .*gone has room, .* nothing was deleted",
+            check=has_kind("engine_unavailable"),
+        ),
         module._database(nowhere) as database,
     ):
         module._joined(database, table, file)
@@ -281,7 +291,9 @@ def test_a_disk_that_takes_nothing_is_one_clear_error(store, tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(module._Search, "_sort_out", full)
-    with pytest.raises(EngineUnavailable, match=r"No space left on device; see that .* has room"):
+    with pytest.raises(
+        Transient, match=r"No space left on device; see that .* has room", check=has_kind("engine_unavailable")
+    ):
         found(store, ["data/1/a"], referring(store, ["data/1/a"]).table)
 
 
@@ -313,7 +325,7 @@ def test_duckdb_asks_nobody_for_anything(tmp_path):
         "from mine",
     ]
     for statement in refused:
-        with pytest.raises(EngineUnavailable), module._database(tmp_path) as database:
+        with pytest.raises(Transient, check=has_kind("engine_unavailable")), module._database(tmp_path) as database:
             database.execute(statement)
     assert mine.num_rows == 1
 

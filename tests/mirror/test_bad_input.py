@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.errors import (
+    has_kind,
+    raising,
+)
 from support.mirrors import SPLIT, open_lake
 
 from lakeops import Lake, Settings
@@ -13,16 +17,14 @@ from lakeops.model.errors import (
     AlreadyExists,
     CatalogError,
     CatalogUnavailable,
-    CatalogVersion,
     Corrupted,
     InvalidInput,
     InvalidSettings,
+    LakeopsError,
     NamespaceTaken,
     NotAMirror,
-    NotAReplica,
-    ReadOnlyRepository,
+    PreconditionFailed,
     RefNotFound,
-    ReplicaMismatch,
     RepositoryNotFound,
 )
 from lakeops.model.sources import SourceKind, parse_source
@@ -129,7 +131,7 @@ def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
         ),
     ]
     for error, call in refused:
-        with pytest.raises(error):
+        with raising(error):
             call()
         assert (names(there), here.catalog.history("flights").mirrors) == before, error
     assert not (tmp_path / "nothing").exists()
@@ -185,7 +187,7 @@ def test_a_database_without_a_catalog_is_left_alone(pair, tmp_path):
 
     file = tmp_path / "other.db"
     sqlite3.connect(file).close()
-    with pytest.raises(CatalogVersion, match="holds no lakeops catalog"):
+    with pytest.raises(PreconditionFailed, match="holds no lakeops catalog", check=has_kind("catalog_version")):
         pair.there.create_mirror("other", source=f"sqlite:///{file}#flights")
     with sqlite3.connect(file) as found:
         assert found.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
@@ -200,7 +202,9 @@ def test_an_object_of_another_size_is_named_and_nothing_is_shown(pair):
     pair.replicator.settle()
     address = layout.relative(pair.repo.storage_namespace, pair.repo.ref("main").stat("dir/a").physical_address)
     pair.store.put(address, b"wrong size")
-    with pytest.raises(ReplicaMismatch, match=r"'dir/a'.*10 bytes and the source recorded 5"):
+    with pytest.raises(
+        LakeopsError, match=r"'dir/a'.*10 bytes and the source recorded 5", check=has_kind("replica_mismatch")
+    ):
         pair.mirror.sync()
     assert pair.heads() == {"main": first, "dev": other.id}  # the other branch went on
     status = pair.mirror.status()
@@ -232,7 +236,7 @@ def test_a_namespace_that_is_another_repositorys_is_said_to_be(pair):
     claim = pair.replicator.source.get(layout.CLAIM)
     pair.store.put(layout.CLAIM, pair.here.stores().at(other.storage_namespace).get(layout.CLAIM))
     for _ in range(2):
-        with pytest.raises(NotAReplica, match="belongs to repository 'other'"):
+        with pytest.raises(PreconditionFailed, match="belongs to repository 'other'", check=has_kind("not_a_replica")):
             pair.mirror.sync()
     pair.store.put(layout.CLAIM, claim)
     pair.replicator.settle()
@@ -245,7 +249,7 @@ def test_a_repository_that_was_made_again_under_the_name_is_another_one(pair, cl
     pair.here.delete_repository("flights")
     clock.advance(hours=1)
     pair.here.create_repository("flights", "file://" + pair.repo.storage_namespace.removeprefix("file://") + "-2")
-    with pytest.raises(NotAReplica, match="deleted and created again"):
+    with pytest.raises(PreconditionFailed, match="deleted and created again", check=has_kind("not_a_replica")):
         pair.mirror.sync()
     assert pair.heads() == shown
 
@@ -265,7 +269,7 @@ def test_only_mirrors_are_synced(pair):
 
 
 def test_garbage_is_not_collected_on_mirrors(pair):
-    with pytest.raises(ReadOnlyRepository):
+    with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
         pair.mirror.gc.mark()
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.errors import has_kind
 from support.mirrors import check_whole, open_lake, open_pair, read_whole, replicator
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import CommitExpired, MarkRefused, MirrorOvertaken, NotAMirror, ProtectedBranch
+from lakeops.model.errors import (
+    CommitExpired,
+    MarkRefused,
+    MirrorOvertaken,
+    NotAMirror,
+    PreconditionFailed,
+)
 from lakeops.ops.mirror.prove import Proved
 from lakeops.store import layout
 from lakeops.testing import ManualClock
@@ -252,7 +259,7 @@ def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
     assert list(repo.protections()) == ["main"]
     assert repo.tag_protections() == ["v*"]
     assert [(one.pattern, one.check) for one in repo.required_checks()] == [("main", "quality")]
-    with pytest.raises(ProtectedBranch):
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
         repo.branch("main").put("a", b"2")
     assert [finding for finding in repo.fsck() if finding.severity == "error"] == []
 

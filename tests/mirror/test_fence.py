@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from support.copies import copied_file, open_at
+from support.errors import has_kind
 from support.faulty_catalog import ALL_EFFECTS
 from support.mirrors import OneByOne, Pair, open_lake, open_pair
 from support.soundness import assert_sound
@@ -16,7 +17,12 @@ from lakeops import Lake
 from lakeops.engine.copy import CopyTask, DeleteTask, copy_objects, delete_objects
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.jobs import explained
-from lakeops.model.errors import NamespaceTaken, NotAMirror, NotTheOwner
+from lakeops.model.errors import (
+    Corrupted,
+    NamespaceTaken,
+    NotAMirror,
+    PreconditionFailed,
+)
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -60,9 +66,9 @@ def test_replication_from_the_old_site_neither_writes_nor_deletes(pair, shown):
     diverge(pair)
     _, destination = stores(pair)
     before = sorted(destination.list(), key=lambda item: item.key)
-    with pytest.raises(NotTheOwner, match="epoch 1"):
+    with pytest.raises(PreconditionFailed, match="epoch 1", check=has_kind("not_the_owner")):
         again(pair)
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         pair.here.replicate(pair.repo.storage_namespace, pair.mirror.storage_namespace, delete=True, force=True)
     assert sorted(destination.list(), key=lambda item: item.key) == before
     assert contents(pair.there) == shown
@@ -85,7 +91,7 @@ def test_a_run_under_way_stops_before_its_next_batch(pair, shown, monkeypatch, o
 
     faults.hook(operation, at=at, when="after", action=promote)
     source, destination = stores(pair)
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         replicate(source, faults.around(destination), OneByOne(), delete=True, force=True)
     assert [call for call in faults.calls[promoted_at[0] :] if call.operation in EFFECTS] == []
     assert sum(call.operation in EFFECTS for call in faults.calls) >= (0 if operation == "scan" else at)
@@ -98,15 +104,15 @@ def test_a_task_asks_at_its_start(pair, shown):
     item = next(iter(source.list(layout.DATA)))
     assert copy_objects(CopyTask(0, source, (item,), known), destination).objects == 1
     pair.mirror.promote_writable()
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         copy_objects(CopyTask(0, source, (item,), known), destination)
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         delete_objects(DeleteTask(0, source, ("data/2026010100/none",), known), destination)
 
 
 def test_a_worker_tells_the_driver_why_it_stopped():
-    said = explained("Traceback ...\nlakeops.model.errors.state.NotTheOwner: s3://b is written to by another\nmore")
-    assert isinstance(said, NotTheOwner)
+    said = explained("Traceback ...\nlakeops.model.errors.Corrupted: s3://b is written to by another\nmore")
+    assert isinstance(said, Corrupted)
     assert said.message == "s3://b is written to by another"
 
 
@@ -127,7 +133,7 @@ def test_a_record_that_replication_brought_along_closes_nothing(tmp_path, clock)
         assert repo.adopt().owner.epoch == 2
         repo.gc.mark()
         pair.repo.gc.mark()
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
             again(pair)
 
 
@@ -156,7 +162,8 @@ def test_killed_at_every_effect_and_run_again(tmp_path, clock):
                 killed = False
         try:
             replicate(*places, LocalEngine(2), delete=True, force=True)
-        except NotTheOwner:
+        except PreconditionFailed as error:
+            assert error.kind == "not_the_owner"
             refused += 1
         with open_lake(home / "there", clock) as lake:
             assert contents(lake) == shown
@@ -167,7 +174,7 @@ def test_killed_at_every_effect_and_run_again(tmp_path, clock):
             assert not repo.record.read_only
             assert repo.owner()[1]
             repo.branch("main").put("new", b"of the new site")
-            with pytest.raises(NotTheOwner):
+            with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
                 replicate(*places, LocalEngine(2), delete=True, force=True)
             assert contents(lake) == {**shown, "new": b"of the new site"}
             repo.gc.mark()
@@ -183,12 +190,12 @@ def test_an_older_copy_of_the_mirrors_catalog_does_not_promote_again(pair, shown
     url = copied_file(tmp_path / "there", tmp_path / "backup")
     pair.mirror.promote_writable()
     with open_at(tmp_path / "backup", url, clock) as backup:
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
             backup.mirror("flights").promote_writable()
         assert backup.repository("flights").record.read_only
         backup.repository("flights").adopt()
         backup.mirror("flights").promote_writable()
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
             pair.there.repository("flights").gc.mark()
         backup.repository("flights").gc.mark()
 
@@ -199,7 +206,7 @@ def test_two_lakes_promote_one_namespace(pair, shown, tmp_path, clock):
         rival = other.create_mirror("flights", pair.mirror.storage_namespace, source=pair.here)
         rival.sync()
         rival.promote_writable()
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
             pair.mirror.promote_writable()
         assert pair.there.repository("flights").record.read_only
 

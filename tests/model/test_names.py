@@ -9,9 +9,12 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import has_kind
 from support.git_oracle import GitOracle
 
-from lakeops.model.errors import InvalidName
+from lakeops.model.errors import (
+    InvalidInput,
+)
 from lakeops.model.names import MAX_NAME_BYTES, broken_rule, check_branch, check_repository, check_tag
 from lakeops.model.refs import RefExpression, parse_ref
 from lakeops.model.uris import LakeUri
@@ -45,19 +48,19 @@ def test_valid_names_come_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", INVALID, ids=lambda name: ascii(name)[:30])
 def test_invalid_names_say_which_rule_and_where(name: str) -> None:
-    with pytest.raises(InvalidName, match=re.escape(INVALID[name])) as caught:
+    with pytest.raises(InvalidInput, match=re.escape(INVALID[name]), check=has_kind("invalid_name")) as caught:
         check_branch(name)
     assert "branch name" in caught.value.message
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 300
-    with pytest.raises(InvalidName, match="tag name"):
+    with pytest.raises(InvalidInput, match="tag name", check=has_kind("invalid_name")):
         check_tag(name)
 
 
 @pytest.mark.parametrize("value", [None, 7, b"main", ["main"], True])
 def test_what_is_not_text_is_refused(value: object) -> None:
     for check in (check_branch, check_tag, check_repository):
-        with pytest.raises(InvalidName):
+        with pytest.raises(InvalidInput, check=has_kind("invalid_name")):
             check(value)
 
 
@@ -87,7 +90,7 @@ def test_valid_repositories(name: str) -> None:
     ],
 )
 def test_invalid_repositories(name: str) -> None:
-    with pytest.raises(InvalidName, match="3 to 63"):
+    with pytest.raises(InvalidInput, match="3 to 63", check=has_kind("invalid_name")):
         check_repository(name)
 
 

@@ -7,8 +7,11 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import has_kind
 
-from lakeops.model.errors import InvalidRules
+from lakeops.model.errors import (
+    InvalidInput,
+)
 from lakeops.model.rules import BranchRule, Rules, TagRule, parse_rules, read_rules
 
 LAKEFS = {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
@@ -104,7 +107,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_rules_are_refused_with_the_place(name):
     rules, words = BAD[name]
-    with pytest.raises(InvalidRules) as caught:
+    with pytest.raises(InvalidInput, check=has_kind("invalid_rules")) as caught:
         parse_rules(rules)
     assert words in caught.value.message
     assert "\n" not in caught.value.message
@@ -122,7 +125,7 @@ def test_bad_rules_are_refused_with_the_place(name):
     ],
 )
 def test_bad_text_is_refused(text, words):
-    with pytest.raises(InvalidRules, match=words):
+    with pytest.raises(InvalidInput, match=words, check=has_kind("invalid_rules")):
         read_rules(text)
 
 
@@ -136,7 +139,8 @@ nearly = st.dictionaries(st.sampled_from(["default_retention_days", "branches", 
 def test_anything_else_is_rules_or_an_error(value):
     try:
         rules = parse_rules(value)
-    except InvalidRules as error:
+    except InvalidInput as error:
+        assert error.kind == "invalid_rules"
         assert error.exit_code == 2
         return
     assert parse_rules(json.loads(rules.to_text())) == rules

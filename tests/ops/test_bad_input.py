@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from support.errors import (
+    has_kind,
+    raising,
+)
 from support.scenes import open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
@@ -57,21 +62,21 @@ BAD_CALLS = [
     (lambda repo: repo.ref("nothing").commit, errors.RefNotFound, "nothing"),
     (lambda repo: repo.ref("main~99").commit, errors.RefNotFound, "first commit"),
     (lambda repo: repo.ref("main^2").commit, errors.RefNotFound, "parent 2"),
-    (lambda repo: repo.ref("main^{tree}").commit, errors.InvalidRef, "tree"),
-    (lambda repo: repo.ref("").commit, errors.InvalidRef, "empty"),
-    (lambda repo: repo.ref("a/b").commit, errors.InvalidRef, "a/b"),
-    (lambda repo: repo.create_branch("a b"), errors.InvalidName, "a b"),
-    (lambda repo: repo.create_branch("-x"), errors.InvalidName, "-x"),
-    (lambda repo: repo.create_branch("x/y"), errors.InvalidName, "x/y"),
+    (lambda repo: repo.ref("main^{tree}").commit, "invalid_ref", "tree"),
+    (lambda repo: repo.ref("").commit, "invalid_ref", "empty"),
+    (lambda repo: repo.ref("a/b").commit, "invalid_ref", "a/b"),
+    (lambda repo: repo.create_branch("a b"), "invalid_name", "a b"),
+    (lambda repo: repo.create_branch("-x"), "invalid_name", "-x"),
+    (lambda repo: repo.create_branch("x/y"), "invalid_name", "x/y"),
     (lambda repo: repo.create_branch("dev"), errors.AlreadyExists, "dev"),
     (lambda repo: repo.create_branch("new", source="gone"), errors.RefNotFound, "gone"),
     (lambda repo: repo.create_tag("v1", "main"), errors.AlreadyExists, "v1"),
-    (lambda repo: repo.create_tag("v..2", "main"), errors.InvalidName, "v..2"),
+    (lambda repo: repo.create_tag("v..2", "main"), "invalid_name", "v..2"),
     (lambda repo: repo.delete_tag("v9"), errors.RefNotFound, "v9"),
-    (lambda repo: repo.delete_branch("main"), errors.DefaultBranch, "main"),
+    (lambda repo: repo.delete_branch("main"), "default_branch", "main"),
     (lambda repo: repo.delete_branch("gone"), errors.RefNotFound, "gone"),
     (lambda repo: repo.branch("v1"), errors.RefNotFound, "v1"),
-    (lambda repo: repo.branch("main~1"), errors.InvalidRef, "main~1"),
+    (lambda repo: repo.branch("main~1"), "invalid_ref", "main~1"),
     (lambda repo: repo.branch("main").put("", b""), errors.InvalidPath, "empty"),
     (lambda repo: repo.branch("main").put("é" * 513, b""), errors.InvalidPath, "1024"),
     (lambda repo: repo.branch("main").put("a\0b", b""), errors.InvalidPath, "NUL"),
@@ -83,12 +88,12 @@ BAD_CALLS = [
     (lambda repo: repo.branch("main").commit("nothing to do"), errors.NoChanges, "main"),
     (lambda repo: repo.branch("main").commit(" "), errors.InvalidInput, "message"),
     (lambda repo: repo.merge("dev", "gone"), errors.RefNotFound, "gone"),
-    (lambda repo: repo.merge("dev", "main~1"), errors.InvalidRef, "main~1"),
+    (lambda repo: repo.merge("dev", "main~1"), "invalid_ref", "main~1"),
     (lambda repo: repo.merge("dev", "main", strategy="mine"), errors.InvalidInput, "mine"),
-    (lambda repo: repo.branch("main").revert("main~1"), errors.InvalidRef, "initial"),
-    (lambda repo: repo.cherry_pick("dev", "main", parent_number=2), errors.InvalidRef, "parent 2"),
+    (lambda repo: repo.branch("main").revert("main~1"), "invalid_ref", "initial"),
+    (lambda repo: repo.cherry_pick("dev", "main", parent_number=2), "invalid_ref", "parent 2"),
     (lambda repo: repo.branch("main").reset(prefix="a", path="a"), errors.InvalidInput, "both"),
-    (lambda repo: repo.protect(""), errors.InvalidName, "glob"),
+    (lambda repo: repo.protect(""), "invalid_name", "glob"),
     (lambda repo: repo.unprotect("never-*"), errors.NotFound, "never"),
     (lambda repo: repo.branch("main").output("x", mode="upsert").__enter__(), errors.InvalidInput, "upsert"),
     (lambda repo: repo.ref("main").presign("a"), errors.Unsupported, ""),
@@ -98,7 +103,7 @@ BAD_CALLS = [
 @pytest.mark.parametrize(("call", "error", "says"), BAD_CALLS)
 def test_bad_calls_change_nothing(shared: Repository, call, error, says: str) -> None:
     before = state(shared)
-    with pytest.raises(error) as caught:
+    with raising(error) as caught:
         call(shared)
     assert says in caught.value.message
     assert "\n" not in caught.value.message
@@ -107,7 +112,7 @@ def test_bad_calls_change_nothing(shared: Repository, call, error, says: str) ->
 
 @pytest.mark.parametrize("name", ["", "ab", "Upper", "-dash", "under_score", "a" * 64, "a/b", "../x"])
 def test_bad_repository_names(lake: Lake, name: str) -> None:
-    with pytest.raises(errors.InvalidName):
+    with pytest.raises(errors.InvalidInput, check=has_kind("invalid_name")):
         lake.create_repository(name)
     assert list(lake.repositories()) == []
 
@@ -125,10 +130,11 @@ def test_an_ambiguous_prefix_lists_the_candidates(seeded: Repository, fill) -> N
     while len(digits) == len(set(digits)):  # there are sixteen digits
         digits.append(fill(seeded, "dev", a=f"version {len(digits)}")[0])
     prefix = next(digit for digit in digits if digits.count(digit) > 1)
-    with pytest.raises(errors.AmbiguousRef) as caught:
+    with pytest.raises(errors.InvalidInput, check=has_kind("ambiguous_ref")) as caught:
         _ = seeded.ref(prefix).commit
-    assert len(caught.value.candidates) > 1
-    assert all(candidate.startswith(prefix) for candidate in caught.value.candidates)
+    named = re.findall(r"\b[0-9a-f]{16}\b", caught.value.message)
+    assert len(named) > 1
+    assert all(one.startswith(prefix) for one in named)
 
 
 def test_a_taken_namespace_is_refused(lake: Lake, seeded: Repository, tmp_path: Path, settings) -> None:
@@ -152,7 +158,7 @@ def test_a_dirty_destination(seeded: Repository) -> None:
         lambda: seeded.branch("main").revert("main"),
         lambda: seeded.cherry_pick("dev", "main"),
     ):
-        with pytest.raises(errors.DirtyBranch, match="dirty"):
+        with pytest.raises(errors.PreconditionFailed, match="dirty", check=has_kind("dirty_branch")):
             call()
     assert state(seeded) == before
 
@@ -167,13 +173,13 @@ def test_a_protected_branch_takes_merges_only(seeded: Repository) -> None:
         lambda: seeded.branch("main").commit("no"),
         lambda: seeded.branch("main").output("x").__enter__(),
     ):
-        with pytest.raises(errors.ProtectedBranch, match="main"):
+        with pytest.raises(errors.PreconditionFailed, match="main", check=has_kind("protected_branch")):
             call()
     assert state(seeded) == before
     seeded.unprotect("mai*")
     seeded.branch("main").reset()
     seeded.protect("main")
-    with pytest.raises(errors.ProtectedBranch):
+    with pytest.raises(errors.PreconditionFailed, check=has_kind("protected_branch")):
         seeded.branch("main").revert("main")
     assert seeded.merge("dev", "main").reference
 
@@ -192,7 +198,7 @@ def test_a_read_only_repository_refuses_every_change(lake: Lake, seeded: Reposit
         lambda: seeded.create_tag("v2", "main"),
         lambda: seeded.delete_tag("v1"),
     ):
-        with pytest.raises(errors.ReadOnlyRepository, match="repo"):
+        with pytest.raises(errors.PreconditionFailed, match="repo", check=has_kind("read_only_repository")):
             call()
     assert state(seeded) == before
     assert lake.repository("repo").record.read_only
@@ -207,11 +213,11 @@ def test_refs_without_common_history(lake: Lake, seeded: Repository) -> None:
         lambda conn: conn.execute(_insert(orphan, "repo")), settle=lambda conn: None
     )
     seeded.create_branch("orphan", source=orphan.id)
-    with pytest.raises(errors.NoMergeBase, match="share no history"):
+    with pytest.raises(errors.PreconditionFailed, match="share no history", check=has_kind("no_merge_base")):
         seeded.merge("orphan", "main")
-    with pytest.raises(errors.NoMergeBase):
+    with pytest.raises(errors.PreconditionFailed, check=has_kind("no_merge_base")):
         seeded.merge_base("orphan", "main")
-    with pytest.raises(errors.NoMergeBase):
+    with pytest.raises(errors.PreconditionFailed, check=has_kind("no_merge_base")):
         seeded.compare("main", "orphan")
 
 
@@ -358,5 +364,5 @@ def test_a_catalog_newer_than_the_code_is_refused(lake: Lake, repo: Repository, 
     with sqlite3.connect(settings.home / "catalog.db") as connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999_from_the_future'")
     connection.close()
-    with pytest.raises(errors.CatalogVersion, match="newer"):
+    with pytest.raises(errors.PreconditionFailed, match="newer", check=has_kind("catalog_version")):
         Lake.open(settings=settings)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.errors import has_kind
 from support.scenes import open_faulty, tree
 
 from lakeops import Repository, Settings
@@ -85,7 +86,7 @@ def test_an_empty_batch_does_nothing(faulty):
 
 def test_branches_that_take_no_changes(repo):
     repo.protect("main")
-    with pytest.raises(errors.ProtectedBranch), repo.branch("main").batch():
+    with pytest.raises(errors.PreconditionFailed, check=has_kind("protected_branch")), repo.branch("main").batch():
         pytest.fail("the batch was opened")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from support.errors import has_kind
 
 from lakeops.model import errors
 
@@ -38,7 +39,7 @@ def test_what_stands_against_a_revert_is_seen_as_a_conflict(repo, fill):
 
 
 def test_a_revert_that_cannot_be_is_refused_before_it_is_tried(repo, fill):
-    with pytest.raises(errors.InvalidRef, match="initial commit"):
+    with pytest.raises(errors.InvalidInput, match="initial commit", check=has_kind("invalid_ref")):
         list(repo.branch("main").revert_changes("main"))
 
 

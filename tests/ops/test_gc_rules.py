@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.errors import has_kind
 
 from lakeops.model import errors
 
@@ -28,13 +29,13 @@ def test_rules_are_kept_with_the_repository(lake, repo):
 )
 def test_bad_rules_leave_the_old_ones(repo, bad):
     repo.gc.set_rules(RULES)
-    with pytest.raises(errors.InvalidRules, match=r"mian|dev|-5"):
+    with pytest.raises(errors.InvalidInput, match=r"mian|dev|-5", check=has_kind("invalid_rules")):
         repo.gc.set_rules({"default_retention_days": 1, "branches": [bad]})
     assert repo.gc.rules() == RULES
 
 
 def test_an_unknown_tag_is_refused_and_a_pattern_never(repo):
-    with pytest.raises(errors.InvalidRules, match="the tag 'v1'"):
+    with pytest.raises(errors.InvalidInput, match="the tag 'v1'", check=has_kind("invalid_rules")):
         repo.gc.set_rules({"default_retention_days": 1, "tags": [{"tag_id": "v1", "expire_after_days": 9}]})
     rules = {"default_retention_days": 1, "branches": [{"branch_id": "dev-*", "retention_days": 5}]}
     assert repo.gc.set_rules(rules) == rules
@@ -42,7 +43,7 @@ def test_an_unknown_tag_is_refused_and_a_pattern_never(repo):
 
 def test_a_read_only_repository_takes_no_rules(repo):
     repo.set_read_only()
-    with pytest.raises(errors.ReadOnlyRepository):
+    with pytest.raises(errors.PreconditionFailed, check=has_kind("read_only_repository")):
         repo.gc.set_rules(RULES)
 
 

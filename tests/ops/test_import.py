@@ -13,6 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from services.s3 import S3_KINDS
 from support.budget import examples
+from support.errors import (
+    has_kind,
+    raising,
+)
 from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository, Settings, Split
@@ -179,7 +183,7 @@ def refused(repo, main):
     head, shown = main.head, paths(main)
 
     def check(error, url, prefix="raw", match=None, **options):
-        with pytest.raises(error, match=match):
+        with raising(error, match=match):
             main.import_objects(url, prefix, "m", **options)
         assert main.head == head
         assert paths(main) == shown
@@ -325,7 +329,7 @@ def test_special_files_are_left_out_on_demand(main, tmp_path):
 def test_a_dirty_branch(repo, main, source):
     main.put("elsewhere", b"1")
     head = main.head
-    with pytest.raises(errors.DirtyBranch, match="'elsewhere'"):
+    with pytest.raises(errors.PreconditionFailed, match="'elsewhere'", check=has_kind("dirty_branch")):
         main.import_objects(source, "raw", "m")
     assert main.head == head
     assert [change.path for change in main.uncommitted()] == ["elsewhere"]
@@ -333,10 +337,10 @@ def test_a_dirty_branch(repo, main, source):
 
 def test_protected_and_read_only(repo, main, refused, source):
     repo.protect("main")
-    refused(errors.ProtectedBranch, source)
+    refused("protected_branch", source)
     repo.unprotect("main")
     repo.set_read_only()
-    refused(errors.ReadOnlyRepository, source)
+    refused("read_only_repository", source)
 
 
 @pytest.mark.parametrize("message", ["", " ", "a\0b"])
@@ -348,7 +352,7 @@ def test_messages(refused, source, message, main):
 def test_refs_that_are_no_branch(repo, main, source):
     with pytest.raises(errors.RefNotFound):
         Branch(repo._ctx, "none").import_objects(source, "raw", "m")
-    with pytest.raises(errors.InvalidRef):
+    with pytest.raises(errors.InvalidInput, check=has_kind("invalid_ref")):
         Branch(repo._ctx, "main~1").import_objects(source, "raw", "m")
 
 

@@ -8,18 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.errors import has_kind
 from support.scenes import open_faulty, tree
 
 from lakeops.model.errors import (
     AlreadyExists,
     CloneConflict,
-    DirtyBranch,
     InvalidInput,
     InvalidPath,
-    InvalidRef,
     NoChanges,
     ObjectNotFound,
-    ProtectedBranch,
+    PreconditionFailed,
     RefNotFound,
     StoreUnavailable,
 )
@@ -160,7 +159,9 @@ def test_a_tag_or_commit_takes_no_commits(lake, cloned, fill, folder, ref):
     local.checkout(ref.format(id=cloned.ref("main").commit_id))
     cloned.delete_branch("gone")
     (folder / "a").write_text("mine")
-    with pytest.raises(InvalidRef, match="is no branch, and only a branch takes commits") as refused:
+    with pytest.raises(
+        InvalidInput, match="is no branch, and only a branch takes commits", check=has_kind("invalid_ref")
+    ) as refused:
         local.commit("no")
     assert "\n" not in refused.value.message
     assert files(folder)["a"] == "mine"
@@ -169,12 +170,12 @@ def test_a_tag_or_commit_takes_no_commits(lake, cloned, fill, folder, ref):
 def test_branches_that_take_no_commits_refuse_before_anything_is_uploaded(lake, cloned, folder, settings):
     (folder / "a").write_text("mine")
     cloned.branch("main").put("elsewhere", b"staged")
-    with pytest.raises(DirtyBranch):
+    with pytest.raises(PreconditionFailed, check=has_kind("dirty_branch")):
         lake.local(folder).commit("no")
     cloned.branch("main").reset()
     cloned.protect("main")
     faults = Faults()
-    with open_faulty(settings, faults) as other, pytest.raises(ProtectedBranch):
+    with open_faulty(settings, faults) as other, pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
         other.local(folder).commit("no")
     assert [call for call in faults.calls if call.operation == "put"] == []
 

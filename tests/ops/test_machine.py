@@ -21,6 +21,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.errors import (
+    has_kind,
+    raising,
+)
 from support.machine import Model, ModelBranch, ModelCommit, difference, foretold, merged
 from support.soundness import assert_sound
 
@@ -152,7 +156,7 @@ class History(RuleBasedStateMachine):
         tree, conflicts = merged(*trees, strategy)
         assert seen == foretold(trees[2], trees[1], tree, conflicts)
         if self.model.changes(destination):
-            with pytest.raises(errors.DirtyBranch):
+            with pytest.raises(errors.PreconditionFailed, check=has_kind("dirty_branch")):
                 self.repo.merge(ref, destination, strategy=strategy)
             return
         if conflicts:
@@ -198,10 +202,10 @@ class History(RuleBasedStateMachine):
 
         for call in (act, look):
             if self.model.changes(branch):
-                with pytest.raises(errors.InvalidRef if call is act and parent > len(parents) else errors.DirtyBranch):
+                with raising("invalid_ref" if call is act and parent > len(parents) else "dirty_branch"):
                     call()
             elif parent > len(parents):
-                with pytest.raises(errors.InvalidRef):
+                with pytest.raises(errors.InvalidInput, check=has_kind("invalid_ref")):
                     call()
         if parent > len(parents) or self.model.changes(branch):
             return
@@ -248,7 +252,7 @@ class History(RuleBasedStateMachine):
     @rule(name=consumes(branches))
     def delete_branch(self, name: str) -> object:
         if name == "main":
-            with pytest.raises(errors.DefaultBranch):
+            with pytest.raises(errors.PreconditionFailed, check=has_kind("default_branch")):
                 self.repo.delete_branch(name)
             self.repo.create_branch("spare", source="main")
             self.repo.delete_branch("spare")

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.errors import has_kind
 
 from lakeops import Branch, Lake, Repository
 from lakeops.model.errors import (
     CommitExpired,
-    DirtyBranch,
-    InvalidRef,
-    NotForward,
-    ProtectedBranch,
-    ReadOnlyRepository,
+    InvalidInput,
+    PreconditionFailed,
     RefNotFound,
 )
 from lakeops.testing import ManualClock
@@ -34,7 +32,7 @@ def test_forward_back_and_sideways(repo: Repository, main: Branch, contents) -> 
     assert side.move("main~1").to_json() == {"id": "side", "commit_id": repo.ref("main~1").commit_id}
     assert side.move(tip).commit_id == tip == side.commit_id
     for where in ("main~1", "dev", "main~12"):
-        with pytest.raises(NotForward, match="--force"):
+        with pytest.raises(PreconditionFailed, match="--force", check=has_kind("not_forward")):
             side.move(where)
     assert side.move("dev", force=True).commit_id == dev
     assert contents(repo, "side") == contents(repo, "dev")
@@ -59,7 +57,7 @@ def test_what_is_staged_is_neither_lost_nor_taken_along(repo: Repository, main: 
     assert list(main.uncommitted()) == []
     main.put("a00", b"2")
     for force in (False, True):
-        with pytest.raises(DirtyBranch, match="a00"):
+        with pytest.raises(PreconditionFailed, match="a00", check=has_kind("dirty_branch")):
             main.move(tip, force=force)
     assert main.read("a00") == b"2"
     assert main.commit_id != tip
@@ -88,14 +86,14 @@ def test_a_row_that_is_staged_meanwhile_is_seen(lake: Lake, repo: Repository, ma
         return inner(*args, **kwargs)
 
     lake.catalog.move_branch = move_branch  # type: ignore[method-assign]
-    with pytest.raises(DirtyBranch, match="late"):
+    with pytest.raises(PreconditionFailed, match="late", check=has_kind("dirty_branch")):
         main.move("main~1", force=True)
     assert (main.commit_id, main.read("late")) == (before, b"1")
 
 
 def test_refusals(lake: Lake, repo: Repository, main: Branch) -> None:
     repo.create_tag("v1", "main")
-    with pytest.raises(InvalidRef):
+    with pytest.raises(InvalidInput, check=has_kind("invalid_ref")):
         repo._ctx.catalog.branch("repo", "main") and main.move("main^{tree}")
     with pytest.raises(RefNotFound):
         main.move("nosuch", force=True)
@@ -106,11 +104,11 @@ def test_refusals(lake: Lake, repo: Repository, main: Branch) -> None:
     with pytest.raises(CommitExpired):
         repo.move_tag("v1", expired)
     repo.protect("main")
-    with pytest.raises(ProtectedBranch):
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
         main.move("main~1", force=True)
     repo.set_read_only()
     for call in (lambda: main.move("main~1", force=True), lambda: repo.move_tag("v1", "main~1")):
-        with pytest.raises(ReadOnlyRepository):
+        with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
             call()
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from lakeops import Lake, Repository, Settings
 from lakeops.cli.app import app
-from lakeops.model.errors import InvalidInput, LakeopsError, OutOfResources
-from lakeops.model.errors.faults import out_of_resources
+from lakeops.model.errors import InvalidInput, LakeopsError, OutOfResources, out_of_resources
 from lakeops.testing import Faults, open_faulty
 
 ERRORS = [
@@ -127,7 +126,7 @@ def test_an_import_without_a_descriptor_is_told_from_a_missing_package(monkeypat
     assert out_of_resources(missing) is None
     assert out_of_resources(InvalidInput("x")) is None
     assert out_of_resources(OSError(errno.ENOENT, "x")) is None
-    monkeypatch.setattr("lakeops.model.errors.faults._has_free_descriptor", lambda: False)
+    monkeypatch.setattr("lakeops.model.errors._has_free_descriptor", lambda: False)
     found = out_of_resources(missing)
     assert found is not None
     assert "ulimit -n" in found.message

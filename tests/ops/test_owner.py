@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from services.postgres import fresh_database
 from support.copies import copied_file, dropped, dump_of, dumped_file, open_at, pass_for, sqlite_url, template_of
+from support.errors import has_kind
 from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import SPLIT, tree
 from support.soundness import assert_sound
@@ -20,7 +21,6 @@ from lakeops.model.errors import (
     AlreadyExists,
     LakeopsError,
     NamespaceTaken,
-    NotTheOwner,
     PreconditionFailed,
     RepositoryNotFound,
     StoreUnavailable,
@@ -97,7 +97,7 @@ def test_a_copy_neither_marks_nor_sweeps_until_it_adopts(copies, clock):
         lambda: staging.gc.sweep(pending.id),
         lambda: staging.gc.sweep(pending.id, force=True),
     ):
-        with pytest.raises(NotTheOwner) as refused:
+        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")) as refused:
             attempt()
         assert copies[0].catalog.identity().shown in refused.value.message
         assert "lakeops repo adopt lakefs://flights" in refused.value.message
@@ -119,14 +119,14 @@ def test_whoever_adopted_last_deletes_and_the_other_one_stops(copies, clock):
     assert taken.before.identity.shown == copies[0].catalog.identity().shown
     assert staging.adopt().owner == taken.owner
     for attempt in (production.gc.mark, lambda: production.gc.sweep(before.id)):
-        with pytest.raises(NotTheOwner, match="epoch 2"):
+        with pytest.raises(PreconditionFailed, match="epoch 2", check=has_kind("not_the_owner")):
             attempt()
     shown = tree(staging, "main")
     assert staging.gc.sweep(staging.gc.mark().id).deleted > 0
     assert tree(staging, "main") == shown
     assert_sound(staging, data=True)
     assert production.adopt().owner.epoch == 3
-    with pytest.raises(NotTheOwner, match="epoch 3"):
+    with pytest.raises(PreconditionFailed, match="epoch 3", check=has_kind("not_the_owner")):
         staging.gc.mark()
     production.gc.sweep(production.gc.mark().id)
 
@@ -151,10 +151,10 @@ def test_of_two_clones_the_first_that_marks_is_the_owner(clones, first, clock):
     clock.advance(days=3)
     shown = tree(owner, "main")
     mark = owner.gc.mark()
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         other.gc.mark()
     owner.gc.sweep(mark.id)
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         other.gc.mark()
     assert tree(owner, "main") == shown
     assert {finding.kind for finding in other.fsck() if finding.severity == "warning"} == {"owner_mismatch"}
@@ -167,7 +167,7 @@ def test_clones_that_mark_at_once(clones):
         with ThreadPoolExecutor(2) as pool:
             done = list(pool.map(_outcome, [repo.gc.mark for repo in repos]))
         assert done.count(None) == 1
-        assert [type(error) for error in done if error is not None] == [NotTheOwner]
+        assert [error.kind for error in done if error is not None] == ["not_the_owner"]
 
 
 def _outcome(act: Callable[[], object]) -> LakeopsError | None:
@@ -197,10 +197,10 @@ def test_a_sweep_stops_when_another_catalog_adopts(clones, clock, tmp_path, monk
         assert mark.rows > 4
         faults.hook("delete", prefix="data/", when="after", action=lambda _: heir.adopt())
         there = objects(heir)
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
             repo.gc.sweep(mark.id, force=True)
         assert len(there - objects(heir)) == 2
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
             repo.gc.sweep(mark.id, force=True)
     shown = tree(heir, "main")
     heir.gc.sweep(heir.gc.mark().id)
@@ -213,7 +213,7 @@ def test_a_mark_is_not_finished_once_another_catalog_adopted(clones, clock, tmp_
     with open_at(tmp_path / "home", sqlite_url(tmp_path / "home"), clock, faults) as lake:
         repo, heir = lake.repository("flights"), clones[1].repository("flights")
         faults.hook(moment, prefix="" if moment == "begin_mark" else layout.GC, action=lambda _: heir.adopt())
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
             repo.gc.mark()
         assert not [mark for mark in repo.gc.marks() if mark.state == "marked"]
 
@@ -226,7 +226,7 @@ def test_a_moved_catalog_adopts(opened, tmp_path, clock):
     for file in home.glob("catalog.db*"):
         file.unlink()
     repo = moved.repository("flights")
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         repo.gc.mark()
     repo.adopt()
     assert repo.gc.sweep(repo.gc.mark().id).deleted > 0
@@ -244,7 +244,9 @@ def test_without_a_record_nothing_is_deleted(opened, tmp_path, clock, damage):
     else:
         store.put(key, b"" if damage == "empty" else b"{")
     for attempt in (repo.gc.mark, lambda: repo.gc.sweep(mark.id)):
-        with pytest.raises(NotTheOwner, match="no owner record that can be read"):
+        with pytest.raises(
+            PreconditionFailed, match="no owner record that can be read", check=has_kind("not_the_owner")
+        ):
             attempt()
     assert {finding.kind for finding in repo.fsck() if finding.severity == "warning"} == {"owner_missing"}
     assert repo.adopt().owner.epoch == 1
@@ -310,7 +312,7 @@ def test_adopting_is_killed_at_every_effect_and_run_again(tmp_path, clock):
             ours = [again.repository("flights").owner()[1], before.repository("flights").owner()[1]]
             assert ours.count(True) == 1
             again.repository("flights").adopt()
-            with pytest.raises(NotTheOwner):
+            with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
                 before.repository("flights").gc.mark()
             again.repository("flights").gc.mark()
         effect, when = (effect, "after") if when == "before" else (effect + 1, "before")

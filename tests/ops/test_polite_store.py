@@ -26,7 +26,6 @@ from lakeops.model.errors import (
     NoChanges,
     NotAllReplicated,
     ObjectNotFound,
-    ReplicaMismatch,
     StoreError,
     StoreUnavailable,
     Transient,
@@ -263,7 +262,10 @@ def _hold(world: World, lie: str) -> None:
                 failed = True
             except LakeopsError as error:
                 says_why = any(words in error.message for words in ("in byte order", "what is no answer", "try again"))
-                known = isinstance(error, (Corrupted, NamespaceTaken, ReplicaMismatch, NotAllReplicated, StoreError))
+                known = (
+                    isinstance(error, (Corrupted, NamespaceTaken, NotAllReplicated, StoreError))
+                    or error.kind == "replica_mismatch"
+                )
                 known = known if lie in RECORDED else says_why
                 assert known, (name, error)
                 failed = True

@@ -20,6 +20,7 @@ import pytest
 from sqlalchemy import delete
 from support.copies import copied_file, open_at, sqlite_url
 from support.damage import sql
+from support.errors import has_kind
 from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import SPLIT, tree
 from support.soundness import assert_sound
@@ -33,7 +34,7 @@ from lakeops.model.errors import (
     MarkRefused,
     NamespaceTaken,
     NotFound,
-    NotTheOwner,
+    PreconditionFailed,
     RecordRefused,
 )
 from lakeops.ops.refs import manifest
@@ -169,16 +170,16 @@ def test_the_restored_catalog_takes_nothing_from_the_living_one(opened, tmp_path
     drill = opened("copy").repository(copy.id)
     clock.advance(days=30)
     drill.gc.confirm_clock()
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         drill.gc.mark()
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         drill.refs.dump()
     drill.adopt()
     with pytest.raises(MarkRefused, match="refs settle"):
         drill.gc.mark()
     assert drill.gc.mark(dry_run=True).rows
     assert tree(living, "main") == shown
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         living.refs.dump()
     living.adopt()
     living.gc.confirm_clock()
@@ -191,7 +192,7 @@ def test_the_restored_catalog_takes_nothing_from_the_living_one(opened, tmp_path
 def test_a_copy_of_the_catalog_writes_no_dump(opened, tmp_path, clock):
     full_of_history(opened("home"), tmp_path / "bucket", clock)
     copied_file(tmp_path / "home", tmp_path / "copy")
-    with pytest.raises(NotTheOwner):
+    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         opened("copy").repository("flights").refs.dump(full=True)
 
 

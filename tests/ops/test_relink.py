@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.errors import raising
 from support.scenes import tree
 
 from lakeops import Branch, Repository
@@ -12,10 +13,8 @@ from lakeops.catalog.database import _UnknownError
 from lakeops.model.errors import (
     InvalidInput,
     InvalidPath,
-    LakeopsError,
     NoChanges,
     ObjectNotFound,
-    ProtectedBranch,
     RefNotFound,
 )
 
@@ -87,8 +86,8 @@ def test_what_cannot_be_copied(repo: Repository, main: Branch) -> None:
         (lambda: main.copy("raw/01", "\0"), InvalidPath),
         (lambda: main.copy("raw/01", ""), InvalidPath),
         (lambda: main.copy("raw", "x" * 1023, recursive=True), InvalidPath),
-        (lambda: repo.branch("prod").copy("raw/01", "x"), ProtectedBranch),
-        (lambda: repo.branch("prod").update_metadata("raw/01", {"a": "b"}), ProtectedBranch),
+        (lambda: repo.branch("prod").copy("raw/01", "x"), "protected_branch"),
+        (lambda: repo.branch("prod").update_metadata("raw/01", {"a": "b"}), "protected_branch"),
         (lambda: main.update_metadata("raw/01"), InvalidInput),
         (lambda: main.update_metadata("raw/01", {"": "b"}), InvalidInput),
         (lambda: main.update_metadata("raw/01", {"a": "b" * 3000}), InvalidInput),
@@ -96,9 +95,8 @@ def test_what_cannot_be_copied(repo: Repository, main: Branch) -> None:
         (lambda: main.update_metadata("nosuch", {"a": "b"}), ObjectNotFound),
     ]
     for call, error in calls:
-        with pytest.raises(error):
+        with raising(error):
             call()
-        assert issubclass(error, LakeopsError)
     assert tree(repo, "main") == before
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.errors import has_kind
 
-from lakeops.model.errors import InvalidInput, ReadOnlyRepository
+from lakeops.model.errors import (
+    InvalidInput,
+    PreconditionFailed,
+)
 from lakeops.model.ids import COMMIT_METADATA_BYTES
 
 
@@ -50,5 +54,5 @@ def test_all_of_it_together_is_bounded(lake, repo):
 
 def test_a_read_only_repository_keeps_its_own(repo):
     repo.set_read_only()
-    with pytest.raises(ReadOnlyRepository):
+    with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
         repo.update_metadata({"k": "v"})

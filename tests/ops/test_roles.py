@@ -12,15 +12,15 @@ import pytest
 from services.postgres import fresh_database
 from sqlalchemy import text
 from support.catalogs import an_entry, table_of
+from support.errors import has_kind
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import (
     InvalidInput,
     LakeopsError,
-    MissingCheck,
     NotFound,
     PermissionDenied,
-    ProtectedBranch,
+    PreconditionFailed,
     Unsupported,
 )
 from lakeops.model.records import Split
@@ -200,15 +200,15 @@ def test_the_server_asks_for_checks_too(team: dict[str, Lake]) -> None:
     owner.require_check("strict", "quality")
     writer.create_branch("work", "main").put("w", b"1")
     commit = writer.branch("work").commit("work")
-    with pytest.raises(MissingCheck):
+    with pytest.raises(PreconditionFailed, check=has_kind("missing_check")):
         writer.merge("work", "strict")
-    with pytest.raises(ProtectedBranch):
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
         writer.branch("strict").put("w", b"1")
     writer.ref(commit.id).pass_check("quality")
     assert writer.merge("work", "strict").reference
     writer.branch("work").put("v", b"1")
     writer.branch("work").commit("more")
-    with pytest.raises(MissingCheck):
+    with pytest.raises(PreconditionFailed, check=has_kind("missing_check")):
         writer.merge("work", "strict", squash=True)
     writer.ref("work").pass_check("quality")
     assert writer.merge("work", "strict", squash=True).reference

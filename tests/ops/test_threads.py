@@ -8,11 +8,18 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from support.errors import has_kind
 from support.scenes import SPLIT, open_faulty, tree
 
 from lakeops import Lake, Repository, Settings
 from lakeops.model.clock import pause
-from lakeops.model.errors import CommitExpired, DirtyBranch, LakeopsError, MergeConflict, StoreUnavailable
+from lakeops.model.errors import (
+    CommitExpired,
+    LakeopsError,
+    MergeConflict,
+    PreconditionFailed,
+    StoreUnavailable,
+)
 from lakeops.model.findings import Severity
 from lakeops.ops import publish as publishing
 from lakeops.testing import Crash, Faults
@@ -178,6 +185,6 @@ def test_uncommitted_changes_are_refused_while_others_publish(repo: Repository, 
         wait_until(lambda: waiting() == 1)
         second = pool.submit(repo.merge, "dev1", "main")
         assert first.result().reference
-        with pytest.raises(DirtyBranch):
+        with pytest.raises(PreconditionFailed, check=has_kind("dirty_branch")):
             second.result()
     check(repo)

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from services.spark import SPARK_CONF as CONF
 from services.spark import until
+from support.errors import has_kind
 from support.references import LISTED, found, referring, rows
 from support.rows import SMALL, entry_table, numbered
 from support.spark_work import held_rewrite, slow_first_reading, slow_first_rows, slow_first_try, unavailable
@@ -25,7 +26,11 @@ from lakeops.engine.spark import antijoin
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import active
 from lakeops.model.clock import Ids
-from lakeops.model.errors import EngineUnavailable, MergeConflict, StoreUnavailable
+from lakeops.model.errors import (
+    MergeConflict,
+    StoreUnavailable,
+    Transient,
+)
 from lakeops.store.layout import RANGES, TASKS
 from lakeops.testing import ManualClock
 
@@ -86,7 +91,11 @@ def prepared(opened: Lake) -> Repository:
 def test_a_cluster_without_room_is_said_in_bounded_time(master, monkeypatch):
     monkeypatch.setattr("lakeops.engine.spark.engine.PATIENCE", 2.0)
     engine = SparkEngine(master.url, conf=CONF | {"spark.executor.memory": "100g"})
-    with pytest.raises(EngineUnavailable, match="gave no worker within 2 s: see whether the cluster has free cores"):
+    with pytest.raises(
+        Transient,
+        match="gave no worker within 2 s: see whether the cluster has free cores",
+        check=has_kind("engine_unavailable"),
+    ):
         engine.group(100)
     assert active() is None
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.errors import has_kind
 from support.rows import SMALL, applied, attempt, built, change_sets, contents, numbered, repositories, staged_table
 from support.spark_work import (
     Number,
@@ -32,7 +33,13 @@ from lakeops.engine.choose import ChoosingEngine
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import Connection, active
-from lakeops.model.errors import Corrupted, EngineUnavailable, LakeopsError, StoreUnavailable, Unsupported
+from lakeops.model.errors import (
+    Corrupted,
+    LakeopsError,
+    StoreUnavailable,
+    Transient,
+    Unsupported,
+)
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import TASKS
 from lakeops.store.local import LocalStore
@@ -163,7 +170,9 @@ def test_what_does_not_go_away_comes_back_as_it_was(spark, store):
 
 
 def test_a_worker_that_dies_at_every_try_is_one_clear_error(spark, store):
-    with pytest.raises(EngineUnavailable, match=r"Spark gave up: .*nothing was published") as caught:
+    with pytest.raises(
+        Transient, match=r"Spark gave up: .*nothing was published", check=has_kind("engine_unavailable")
+    ) as caught:
         list(spark.run(crash, [Number(0)], store))
     assert "\n" not in caught.value.message
 

@@ -114,8 +114,8 @@ def _sync(world: World, process: Process) -> None:
     other = Process(world, world.there)
     try:
         other.lake.mirror("repo").sync(source=process.lake)
-    except (errors.Corrupted, errors.ReplicaMismatch):
-        if not world.torn:
+    except errors.LakeopsError as error:
+        if error.kind not in {"corrupted", "replica_mismatch"} or not world.torn:
             raise
     finally:
         other.close()

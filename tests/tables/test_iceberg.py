@@ -20,8 +20,14 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.expressions import EqualTo
+from support.errors import has_kind
 
-from lakeops import InvalidInput, InvalidRef, Lake, MergeConflict, Repository
+from lakeops import (
+    InvalidInput,
+    Lake,
+    MergeConflict,
+    Repository,
+)
 from lakeops.fs import LakeopsFileSystem
 
 Open = Callable[[str], Catalog]
@@ -151,7 +157,7 @@ def test_names_and_what_is_not_there(published: Repository, catalog: Open) -> No
         main.create_namespace("a/b")
     with pytest.raises(NamespaceNotEmptyError):
         main.drop_namespace("web")
-    with pytest.raises(InvalidRef, match="needs the name of a branch"):
+    with pytest.raises(InvalidInput, match="needs the name of a branch", check=has_kind("invalid_ref")):
         catalog("main~1").create_namespace("more")
     main.drop_table("web.sales")
     with pytest.raises(NoSuchTableError):

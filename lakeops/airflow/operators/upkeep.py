@@ -14,7 +14,11 @@ from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import source_of
 from lakeops.airflow.previews import describe_mark
 from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, truth
-from lakeops.model.errors import InvalidInput, RefNotFound, ReplicaMissing
+from lakeops.model.errors import (
+    InvalidInput,
+    LakeopsError,
+    RefNotFound,
+)
 from lakeops.model.findings import Finding, Severity
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_branch, check_tag
@@ -246,7 +250,9 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
                 self.announce(context, mirror, branch, head, since=since, more={"mirror": ref.to_json()})
         for ref in (*status.branches.values(), *status.tags.values()):
             if ref.stalled and (only is None or RefName(ref.kind, ref.id) in only):
-                raise ReplicaMissing(f"{ref.kind} {ref.id!r} of mirror {name!r} waits for {ref.awaited}")
+                raise LakeopsError(
+                    f"{ref.kind} {ref.id!r} of mirror {name!r} waits for {ref.awaited}", kind="replica_missing"
+                )
         return status.to_json()
 
     def _require_known(self, name: str, status: MirrorStatus) -> None:

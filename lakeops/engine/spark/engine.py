@@ -21,7 +21,10 @@ from lakeops.engine.spark.jobs import Jobs, translated
 from lakeops.engine.spark.session import Connection, active, connect
 from lakeops.engine.spark.worker import PARK_ABOVE, Outcome, PackedTask, Parking, Performer, warm_up
 from lakeops.model.clock import Ids
-from lakeops.model.errors import EngineUnavailable, LakeopsError
+from lakeops.model.errors import (
+    LakeopsError,
+    Transient,
+)
 from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -90,7 +93,7 @@ class SparkEngine:
 
         Raises:
             Unsupported: workers lack a package, or do not see the store.
-            EngineUnavailable: Spark gave up after all retries.
+            Transient: ``engine_unavailable``: Spark gave up after all retries.
             The error of the first task that failed, as it was.
         """
         source = iter(tasks)
@@ -192,15 +195,17 @@ def _cancel(jobs: Jobs, tag: str, running: Iterable[Future[Any]]) -> None:
 def _await_worker(connection: Connection) -> None:
     """Wait until a first worker has run something: before, a cluster does not say how many cores it has.
 
-    Raises ``EngineUnavailable`` when that takes too long, ``Unsupported`` when the worker cannot import lakeops.
+    Raises ``Transient`` (``engine_unavailable``) when that takes too long, ``Unsupported`` when the worker cannot
+    import lakeops.
     """
     tag = f"lakeops-{Ids().new()}"
     with ThreadPoolExecutor(1) as pool, translated():
         first = pool.submit(connection.jobs.run, warm_up, [PackedTask(None)], tag)
         if not wait([first], PATIENCE).done:
             _cancel(connection.jobs, tag, {first})
-            raise EngineUnavailable(
+            raise Transient(
                 f"Spark gave no worker within {PATIENCE:.0f} s: see whether the cluster has free cores, or set "
-                "engine=local"
+                "engine=local",
+                kind="engine_unavailable",
             )
         first.result()

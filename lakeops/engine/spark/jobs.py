@@ -19,7 +19,11 @@ import pyarrow as pa
 
 from lakeops.engine.spark.worker import Outcome, PackedTask, in_arrow
 from lakeops.model import errors
-from lakeops.model.errors import EngineUnavailable, LakeopsError, Unsupported
+from lakeops.model.errors import (
+    LakeopsError,
+    Transient,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,13 +169,16 @@ def explained(text: str) -> LakeopsError:
     if versions:
         return Unsupported(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)")
     if "stopped SparkContext" in text:
-        return EngineUnavailable(
+        return Transient(
             "Spark stopped: its master did not take this application, or somebody ended the session; see that the "
-            "master is a Spark master of the same version, try again, or set engine=local"
+            "master is a Spark master of the same version, try again, or set engine=local",
+            kind="engine_unavailable",
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     first = lines[-1] if "Traceback" in text and not text.startswith("Job aborted") else lines[0]
-    return EngineUnavailable(f"Spark gave up: {first[:500]}; nothing was published, try again or set engine=local")
+    return Transient(
+        f"Spark gave up: {first[:500]}; nothing was published, try again or set engine=local", kind="engine_unavailable"
+    )
 
 
 def _text(error: BaseException) -> str:

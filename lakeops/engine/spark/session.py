@@ -28,7 +28,11 @@ from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
 from lakeops.engine.spark.jobs import Jobs, translated
-from lakeops.model.errors import EngineUnavailable, InvalidSettings, Unsupported
+from lakeops.model.errors import (
+    InvalidSettings,
+    Transient,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -124,7 +128,7 @@ def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
 
     Raises:
         Unsupported: there is no PySpark, or no Java for it.
-        EngineUnavailable: the master does not answer, or Spark does not start.
+        Transient: ``engine_unavailable``: the master does not answer, or Spark does not start.
         InvalidSettings: the master's URL makes no sense.
     """
     try:
@@ -239,7 +243,7 @@ def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - 
     except PySparkRuntimeError:
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise EngineUnavailable(f"Spark's JVM did not start: {lines[-1][:500]}") from None
+        raise Transient(f"Spark's JVM did not start: {lines[-1][:500]}", kind="engine_unavailable") from None
     return SparkContext(conf=settings, gateway=gateway)
 
 
@@ -293,7 +297,7 @@ def _shim(folder: Path, runtime: Path) -> dict[str, str]:
 
 
 def require_answer(master: str) -> None:
-    """Raise ``EngineUnavailable`` unless one of the master's addresses takes a connection."""
+    """Raise ``Transient`` (``engine_unavailable``) unless one of the master's addresses takes a connection."""
     failures = []
     for host, port in _addresses(master):
         try:
@@ -303,9 +307,10 @@ def require_answer(master: str) -> None:
         else:
             return
     if failures:
-        raise EngineUnavailable(
+        raise Transient(
             f"no Spark master answers at {', '.join(failures)}: start it, correct LAKEOPS_SPARK_MASTER, or set "
-            "engine=local"
+            "engine=local",
+            kind="engine_unavailable",
         )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from lakeops.catalog.records import Records
-from lakeops.model.errors import InvalidInput, InvalidName
+from lakeops.model.errors import (
+    InvalidInput,
+)
 from lakeops.model.findings import Finding, found
 from lakeops.model.ids import id_of
 from lakeops.model.names import check_branch
@@ -64,7 +66,7 @@ def _refs(records: Records) -> Iterator[Finding]:
             yield found(f"{noun}_target_expired", where, f"it points to commit {target}, which is expired")
         try:
             check_branch(name)
-        except InvalidName as error:
+        except InvalidInput as error:
             yield found("ref_name_invalid", where, error.message)
 
 

@@ -21,7 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakeops.engine.addresses import managed
-from lakeops.model.errors import Corrupted, InvalidInput, MarkRefused, ObjectCollected, ObjectNotFound
+from lakeops.model.errors import (
+    Corrupted,
+    InvalidInput,
+    MarkRefused,
+    ObjectNotFound,
+    PreconditionFailed,
+)
 from lakeops.model.marks import HOLDING, SWEEPABLE, Mark, MarkState
 from lakeops.model.requests import check_asked
 from lakeops.ops.context import Context
@@ -141,7 +147,7 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
     The report was written by the mark's run. Its ``mark`` has the state of now.
 
     Raises:
-        MarkNotFound: this repository has no such mark.
+        NotFound: ``mark_not_found``: this repository has no such mark.
         ObjectNotFound: the mark has no report, because its run was killed.
     """
     mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
@@ -177,7 +183,7 @@ def cleared(ctx: Context, objects: pa.Array) -> frozenset[str]:
     """The marks that hold none of these objects and never will, or have nothing left to delete.
 
     Raises:
-        ObjectCollected: one of them holds one of the objects.
+        PreconditionFailed: ``object_collected``: one of them holds one of the objects.
     """
     found = set()
     for mark in ctx.catalog.marks(ctx.repository_id):
@@ -192,9 +198,10 @@ def cleared(ctx: Context, objects: pa.Array) -> frozenset[str]:
                 doomed = pc.is_in(batch.column(0), value_set=within)
                 if pc.any(doomed).as_py():
                     name = batch.column(0).filter(doomed)[0].as_py()
-                    raise ObjectCollected(
+                    raise PreconditionFailed(
                         f"nothing refers to {name!r} any more, and mark {mark.id} is going to delete it: "
-                        "upload the contents again"
+                        "upload the contents again",
+                        kind="object_collected",
                     )
     return frozenset(found)
 

@@ -26,7 +26,10 @@ import pyarrow.compute as pc
 from lakeops.catalog.records import Roots
 from lakeops.engine.unreferenced import distinct_ranges, unreferenced
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import MarkRefused, ReadOnlyRepository
+from lakeops.model.errors import (
+    MarkRefused,
+    PreconditionFailed,
+)
 from lakeops.model.marks import Mark, MarkState
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import MARK_FILES, MarkWriter, begun_key, mark_key, write_report
@@ -67,8 +70,10 @@ def mark(ctx: Context) -> Mark:
     """A new mark of the repository, ready to be swept.
 
     Raises:
-        ReadOnlyRepository: the repository is a mirror. Its source collects, and deletions are replicated.
-        NotTheOwner: another catalog may delete in the namespace. `lakeops repo adopt` takes it over.
+        PreconditionFailed: ``read_only_repository``: the repository is a mirror. Its source collects, and deletions
+            are replicated.
+        PreconditionFailed: ``not_the_owner``: another catalog may delete in the namespace. `lakeops repo adopt` takes
+            it over.
         MarkRefused: the database's clock was set back or is ahead of the store's, the run took too long, or the mark
             was restored meanwhile.
         Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
@@ -134,8 +139,9 @@ def _foretold_roots(ctx: Context, decided: Decided) -> Roots:
 
 def _check_writable(ctx: Context) -> None:
     if ctx.catalog.repository(ctx.repository_id).read_only:
-        raise ReadOnlyRepository(
-            f"repository {ctx.repository_id!r} is read-only: garbage collection runs at a mirror's source alone"
+        raise PreconditionFailed(
+            f"repository {ctx.repository_id!r} is read-only: garbage collection runs at a mirror's source alone",
+            kind="read_only_repository",
         )
 
 

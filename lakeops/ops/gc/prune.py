@@ -44,8 +44,8 @@ def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
         dry_run: only count the rows.
 
     Raises:
-        ReadOnlyRepository: the repository is a mirror.
-        ClockInDoubt: the clock jumped, and everything may look old.
+        PreconditionFailed: ``read_only_repository``: the repository is a mirror.
+        MarkRefused: ``clock_in_doubt``: the clock jumped, and everything may look old.
     """
     now = unix_seconds(ctx.catalog.now() if dry_run else ctx.catalog.check_clock())
     counts = {

@@ -11,7 +11,12 @@ from typing import Any
 
 from lakeops.model.changes import Change
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import BranchMoved, InvalidRules, NotAsSeen, RefNotFound
+from lakeops.model.errors import (
+    BranchMoved,
+    InvalidInput,
+    NotAsSeen,
+    RefNotFound,
+)
 from lakeops.model.json_record import JsonRecord
 from lakeops.model.marks import parse_grace
 from lakeops.model.records import TAG_PROTECTION, Protection, Ref
@@ -35,8 +40,8 @@ def set_rules(ctx: Context, rules: Mapping[str, Any] | str | None) -> dict[str, 
         rules: a mapping as JSON gives it, or JSON text. None removes the rules: then no commit expires.
 
     Raises:
-        InvalidRules: they make no sense, or have an entry for one branch or tag that does not exist.
-        ReadOnlyRepository: the repository is a mirror. Rules belong to its source.
+        InvalidInput: ``invalid_rules``: they make no sense, or have an entry for one branch or tag that does not exist.
+        PreconditionFailed: ``read_only_repository``: the repository is a mirror. Rules belong to its source.
     """
     if rules is None:
         ctx.catalog.set_rules(ctx.repository_id, None)
@@ -71,7 +76,7 @@ def set_grace(ctx: Context, grace: float | str | timedelta) -> dict[str, Any]:
 
     Raises:
         InvalidInput: the grace period is none, or too long.
-        ReadOnlyRepository: the repository is a mirror.
+        PreconditionFailed: ``read_only_repository``: the repository is a mirror.
     """
     seconds = parse_grace(int(grace.total_seconds()) if isinstance(grace, timedelta) else grace)
     return ctx.catalog.set_grace(ctx.repository_id, seconds).to_json(ctx.catalog.now())
@@ -83,9 +88,10 @@ def _check_names(ctx: Context, rules: Rules) -> None:
     for what, entries, look in looks:
         for entry in entries:
             if entry.is_exact and not _is_there(partial(look, ctx.repository_id, entry.pattern)):
-                raise InvalidRules(
+                raise InvalidInput(
                     f"the rules name the {what} {entry.pattern!r}, which repository {ctx.repository_id!r} does not "
-                    "have; correct it, or use a pattern for names to come"
+                    "have; correct it, or use a pattern for names to come",
+                    kind="invalid_rules",
                 )
 
 
@@ -140,7 +146,8 @@ def _idle_refs(ctx: Context) -> Iterator[IdleRef]:
 def expire_refs(ctx: Context, only: Sequence[IdleRef] | None = None) -> list[IdleRef]:
     """Delete the branches and tags that the rules let go. Returns them, and those that stay with the reason.
 
-    Each one is looked at again right before it is deleted. One that moved meanwhile stays. Raises ``ClockInDoubt``.
+    Each one is looked at again right before it is deleted. One that moved meanwhile stays. Raises ``MarkRefused``
+    (``clock_in_doubt``).
 
     Args:
         only: those that somebody was shown. Others, and those that are at another commit by now, are left alone.

@@ -61,12 +61,12 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
         force: sweep even a mark that holds a large share of the repository.
 
     Raises:
-        MarkNotFound: this repository has no such mark.
-        NotTheOwner: another catalog may delete in the namespace, or took it over meanwhile.
+        NotFound: ``mark_not_found``: this repository has no such mark.
+        PreconditionFailed: ``not_the_owner``: another catalog may delete in the namespace, or took it over meanwhile.
         MarkRefused: it is stale or unfinished, holds too much, or the database's clock was set back.
         Corrupted: its list was altered or is gone.
         SweepIncomplete: the store refused every deletion.
-        ReadOnlyRepository: the repository is a mirror.
+        PreconditionFailed: ``read_only_repository``: the repository is a mirror.
         StoreError, StoreUnavailable: the store refused, or does not answer.
     """
     mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
@@ -195,9 +195,9 @@ def restore(ctx: Context, mark_id: str) -> Restored:
         mark_id: the mark's id.
 
     Raises:
-        MarkNotFound: this repository has no such mark.
+        NotFound: ``mark_not_found``: this repository has no such mark.
         MarkRefused: its sweep has begun.
-        ReadOnlyRepository: the repository is a mirror.
+        PreconditionFailed: ``read_only_repository``: the repository is a mirror.
     """
     mark = ctx.catalog.restore_mark(ctx.repository_id, mark_id)
     if mark.state in (MarkState.STALE, MarkState.FAILED):

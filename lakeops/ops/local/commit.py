@@ -16,7 +16,11 @@ import pyarrow as pa
 
 from lakeops.catalog.records import Staged
 from lakeops.model.changes import Change, ChangeType
-from lakeops.model.errors import CloneConflict, InvalidInput, InvalidRef, NoChanges
+from lakeops.model.errors import (
+    CloneConflict,
+    InvalidInput,
+    NoChanges,
+)
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
 from lakeops.model.progress import ByteCounter
@@ -70,11 +74,11 @@ def commit(
         skip_special: leave out links, pipes and devices. Without it they are an error.
 
     Raises:
-        InvalidRef: the directory follows no branch.
+        InvalidInput: ``invalid_ref``: the directory follows no branch.
         NoChanges: nothing changed in the directory, or the branch has the same contents already.
         CloneConflict: the branch has changed the same paths since. Nothing is published.
-        DirtyBranch: the branch has uncommitted changes.
-        ProtectedBranch, ReadOnlyRepository: the branch takes no commits.
+        PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
+        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no commits.
         AttemptExpired: the upload took longer than half the grace period of garbage collection.
         InvalidInput, InvalidPath: a file cannot be read, or cannot be an object.
     """
@@ -126,10 +130,11 @@ def commit(
 
 
 def _branch(ctx: Context, ref: str) -> str:
-    """The ref, when it is a branch. Raises ``InvalidRef``."""
+    """The ref, when it is a branch. Raises ``InvalidInput`` (``invalid_ref``)."""
     if lookup(ctx).branch(ref) is None:
-        raise InvalidRef(
-            f"{ref!r} is no branch, and only a branch takes commits; follow one with `lakeops local checkout --ref`"
+        raise InvalidInput(
+            f"{ref!r} is no branch, and only a branch takes commits; follow one with `lakeops local checkout --ref`",
+            kind="invalid_ref",
         )
     return ref
 

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from lakeops.engine.presence import check_rows
-from lakeops.model.errors import AddressRefused, Corrupted, InvalidInput, LakeopsError, NotFound, RecordRefused
+from lakeops.model.errors import (
+    Corrupted,
+    InvalidInput,
+    LakeopsError,
+    NotFound,
+    PreconditionFailed,
+    RecordRefused,
+)
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ranges.metarange import Metarange
@@ -42,7 +49,7 @@ def list_error(
                 check_rows(side, policy)
         except Corrupted as error:
             return error
-        except (InvalidInput, AddressRefused, pa.ArrowInvalid) as error:
+        except (InvalidInput, PreconditionFailed, pa.ArrowInvalid) as error:
             return RecordRefused(f"its list of changes is refused: {' '.join(str(error).split())}")
     for other in _others(ctx, reader, commit, None if listed is None else listed.since):
         found = disagreement(reader, metarange, other) or disagreement(reader, other, metarange)

@@ -17,7 +17,13 @@ from itertools import islice
 from lakeops.catalog.records import NOTHING, Pending
 from lakeops.engine.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
 from lakeops.model import graph
-from lakeops.model.errors import Corrupted, LakeopsError, NotFound, ObjectNotFound, RecordRefused, ReplicaMismatch
+from lakeops.model.errors import (
+    Corrupted,
+    LakeopsError,
+    NotFound,
+    ObjectNotFound,
+    RecordRefused,
+)
 from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
@@ -155,9 +161,10 @@ def _first_flaw(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> Lak
     if not wrong:
         return None
     more = f" (and objects of {len(wrong) - 1} more ranges)" if len(wrong) > 1 else ""
-    return ReplicaMismatch(
+    return LakeopsError(
         f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}: {min(wrong)}{more}; the mirror stays where it "
-        "is: replicate this object again, and see who else writes to the mirror's storage"
+        "is: replicate this object again, and see who else writes to the mirror's storage",
+        kind="replica_mismatch",
     )
 
 

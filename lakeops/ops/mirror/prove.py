@@ -50,7 +50,7 @@ def prove(ctx: Context) -> Proved:
     may be killed and repeated until the next mark, which lets the rest expire.
 
     Raises:
-        ReadOnlyRepository: it is still a mirror.
+        PreconditionFailed: ``read_only_repository``: it is still a mirror.
     """
     unproved = ctx.catalog.unproved(ctx.repository_id)
     if not unproved:

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from lakeops.model.errors import Corrupted, LakeopsError, NotAMirror, NotAReplica, ObjectNotFound, RecordRefused
+from lakeops.model.errors import (
+    Corrupted,
+    LakeopsError,
+    NotAMirror,
+    ObjectNotFound,
+    PreconditionFailed,
+    RecordRefused,
+)
 from lakeops.model.mirrors import Mirror, RefKind, RefName
 from lakeops.model.records import Commit, Repository
 from lakeops.ops.context import pages
@@ -62,7 +69,10 @@ class Source:
         return gate.check_repository(self.catalog.repository(self.repository_id))
 
     def state(self, mirror: Mirror, initial: Commit) -> SourceState:
-        """What the source shows now. ``initial`` is the mirror's initial commit. Raises ``NotAReplica``."""
+        """What the source shows now. ``initial`` is the mirror's initial commit.
+
+        Raises ``PreconditionFailed`` (``not_a_replica``).
+        """
 
         def found() -> SourceState:
             self.check_same(mirror, initial)
@@ -138,11 +148,15 @@ class Source:
         return first
 
     def check_same(self, mirror: Mirror, initial: Commit) -> None:
-        """Refuse a repository of the same name that is another one. Raises ``NotAReplica``."""
+        """Refuse a repository of the same name that is another one.
+
+        Raises ``PreconditionFailed`` (``not_a_replica``).
+        """
         if self.catalog.initial_commit(self.repository_id).id != initial.id:
-            raise NotAReplica(
+            raise PreconditionFailed(
                 f"the source {mirror.source.text!r} is another repository than mirror {mirror.repository_id!r} was "
-                "made of: it was deleted and created again; create a new mirror for it"
+                "made of: it was deleted and created again; create a new mirror for it",
+                kind="not_a_replica",
             )
 
 
@@ -150,7 +164,7 @@ def check_claim(store: ObjectStore, source: Repository) -> None:
     """Refuse a namespace that another repository has claimed. One without a claim may be a replica that is on its way.
 
     Raises:
-        NotAReplica: the claim in it is not the source's.
+        PreconditionFailed: ``not_a_replica``: the claim in it is not the source's.
     """
     try:
         text = read_small(store, layout.CLAIM)
@@ -166,9 +180,10 @@ def check_claim(store: ObjectStore, source: Repository) -> None:
     if not _claims_agree(found, expected):
         other = found.get("repository") if isinstance(found, dict) else None
         whose = f"repository {other!r}" if other is not None else "something else"
-        raise NotAReplica(
+        raise PreconditionFailed(
             f"storage namespace {store.url!r} belongs to {whose}, and is no replica of {source.id!r}: "
-            "replicate the source's namespace there, or choose another one"
+            "replicate the source's namespace there, or choose another one",
+            kind="not_a_replica",
         )
 
 

@@ -183,7 +183,7 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
 
     Raises:
         NotAMirror: it was promoted to a writable repository.
-        ReplicaMismatch, Corrupted: something arrived that is not what the source recorded.
+        LakeopsError, Corrupted: ``replica_mismatch``: something arrived that is not what the source recorded.
     """
     state = ctx.catalog.mirror_state(ctx.repository_id)
     state.mirror.check_following()

@@ -84,7 +84,7 @@ def dump(ctx: Context, *, full: bool = False) -> Dumped:
         full: write everything anew.
 
     Raises:
-        NotTheOwner: another catalog may write in the storage namespace.
+        PreconditionFailed: ``not_the_owner``: another catalog may write in the storage namespace.
         PreconditionFailed: the repository is a mirror.
         StoreError: the store refused.
     """

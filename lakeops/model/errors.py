@@ -1,0 +1,495 @@
+"""One error tree for every edge. A class stands for what callers catch, a ``kind`` for what went wrong.
+
+``kind`` is stable: programs match on it (see the public contract). Several kinds share a class where no caller tells
+them apart: ``KINDS`` lists them. ``exit_code`` is what the command line returns. Messages are one line without control
+characters and passwords. They name the ref, path or file concerned, and say what to do next. A ``Transient`` error may
+be tried again as it is. Any other error comes again until somebody changes something.
+
+Some are Python's own errors as well: bad input is a ``ValueError``, a missing object a ``FileNotFoundError``. So code
+that catches ``ValueError`` or ``OSError`` around a call of lakeops catches these too.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+from lakeops.model.text import excerpt, masked, safe
+
+_SETTLE = "change one side, or settle the merge with the strategy source-wins or dest-wins"
+
+
+class LakeopsError(Exception):
+    """Root of every error that lakeops raises on purpose.
+
+    Args:
+        kind: what went wrong, where it is not the kind of the class. One of ``KINDS``.
+    """
+
+    kind: str = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, *args: object, kind: str | None = None) -> None:
+        super().__init__(*(safe(masked(arg)) if isinstance(arg, str) else arg for arg in args))
+        if kind is not None:
+            self.kind = kind
+
+    @property
+    def message(self) -> str:
+        """The error's one-line text."""
+        return str(self.args[0]) if self.args else self.kind
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object of the public contract."""
+        return {"kind": self.kind, "message": self.message}
+
+
+class Transient(LakeopsError):
+    """It may work if tried again: nothing was changed, or the change is safe to repeat."""
+
+    kind = "transient"
+
+
+class Corrupted(LakeopsError):
+    """A file is not what was recorded: metadata or an object of another size, digest or form. It was not used."""
+
+    kind = "corrupted"
+
+
+class RecordRefused(LakeopsError):
+    """What a mirror's source, or a dump, says cannot be so: a commit, a ref's name, an entry. It was not taken over."""
+
+    kind = "record_refused"
+
+
+class StoreError(LakeopsError):
+    """The object store refused: access denied, no such bucket, no space left."""
+
+    kind = "store_error"
+
+
+class CatalogError(LakeopsError):
+    """The database refused: no permission, no space left, not a database."""
+
+    kind = "catalog_error"
+
+
+class PermissionDenied(CatalogError):
+    """The database's login may not do this."""
+
+    kind = "permission_denied"
+    exit_code = 5
+
+
+class Unsupported(LakeopsError):
+    """This store or engine cannot do what was asked."""
+
+    kind = "unsupported"
+
+
+class NotAllReplicated(LakeopsError):
+    """Some objects could not be copied to, or deleted at, a mirror's storage namespace. The others were.
+
+    ``failures`` has the key and the error of each that was tried in vain, ``done`` says how many succeeded.
+    """
+
+    kind = "not_all_replicated"
+
+    def __init__(self, message: str, failures: Sequence[tuple[str, LakeopsError]] = (), done: int = 0) -> None:
+        self.failures: tuple[tuple[str, LakeopsError], ...] = tuple(failures)
+        self.done = done
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.message, self.failures, self.done))
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object of the public contract, with the objects that failed."""
+        shown = [{"key": key, "kind": error.kind, "message": error.message} for key, error in self.failures]
+        return {**super().to_json(), "failures": shown, "done": self.done}
+
+
+class SweepIncomplete(StoreError):
+    """The store refused to delete some of a mark's files. The rest are gone, and another sweep tries again.
+
+    ``failures`` are some of them, key and reason. ``count`` is how many there are.
+    """
+
+    kind = "sweep_incomplete"
+
+    def __init__(self, mark: str, failures: list[tuple[str, str]], count: int) -> None:
+        self.mark = mark
+        self.failures = failures
+        self.count = count
+        key, reason = failures[0]
+        super().__init__(
+            f"the store refused to delete {count} of the files of mark {mark}: {key} ({reason}) for one; "
+            "mend that and sweep the mark again"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.mark, self.failures, self.count))
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object, with the failures."""
+        failures = [{"key": key, "reason": reason} for key, reason in self.failures]
+        return {**super().to_json(), "failures": failures, "failure_count": self.count}
+
+
+class NoChanges(LakeopsError):
+    """There is nothing to commit, revert or pick."""
+
+    kind = "no_changes"
+
+
+class StoreUnavailable(Transient):
+    """The object store did not answer, or answered with an error of its own, after all retries."""
+
+    kind = "store_unavailable"
+
+
+class OutOfResources(Transient):
+    """This process has no memory or no file descriptor left for the call."""
+
+    kind = "out_of_resources"
+
+
+class CatalogUnavailable(Transient):
+    """The database did not answer, or is locked by others for too long."""
+
+    kind = "catalog_unavailable"
+
+
+class BranchMoved(Transient):
+    """The branch's head or staging changed while the call was at work, more often than it would try again."""
+
+    kind = "branch_moved"
+
+
+class MirrorOvertaken(Transient):
+    """A later pass over the same mirror has taken over. It goes on from where this one was."""
+
+    kind = "mirror_overtaken"
+
+
+class InvalidInput(LakeopsError, ValueError):
+    """An argument has a value that can never work."""
+
+    kind = "invalid_input"
+    exit_code = 2
+
+
+class InvalidPath(InvalidInput):
+    """An object path is empty, too long, or holds NUL or a lone surrogate."""
+
+    kind = "invalid_path"
+
+
+class InvalidSettings(InvalidInput):
+    """Settings from the environment or a file do not make sense."""
+
+    kind = "invalid_settings"
+
+
+class InvalidUri(InvalidInput):
+    """A ``lakefs://`` URI cannot be parsed, or has parts that the verb does not take."""
+
+    kind = "invalid_uri"
+
+
+class NotFound(LakeopsError):
+    """Something named by the caller does not exist."""
+
+    kind = "not_found"
+    exit_code = 4
+
+
+class RepositoryNotFound(NotFound):
+    """No such repository."""
+
+    kind = "repository_not_found"
+
+
+class RefNotFound(NotFound):
+    """No branch, tag or commit answers to this ref expression."""
+
+    kind = "ref_not_found"
+
+
+class ObjectNotFound(NotFound, FileNotFoundError):
+    """No object at this path of this ref, or a file that metadata names is missing from the store."""
+
+    kind = "object_not_found"
+
+
+class NotReplicated(ObjectNotFound):
+    """What a mirror does not have: it has not arrived yet, or was deleted at the source. Heads are always whole."""
+
+    kind = "not_replicated"
+
+
+class MergeConflict(LakeopsError):
+    """Both sides changed the same paths. Nothing was published. ``conflicts`` lists every path, in order.
+
+    ``replayed`` when it is no merge but a revert or a cherry-pick, which has no strategy to settle it.
+    """
+
+    kind = "merge_conflict"
+    exit_code = 3
+
+    def __init__(self, source: str, destination: str, conflicts: list[str], replayed: bool = False) -> None:
+        self.source = source
+        self.destination = destination
+        self.conflicts = conflicts
+        self.replayed = replayed
+        shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
+        paths = "path" if len(conflicts) == 1 else "paths"
+        super().__init__(
+            f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; "
+            + ("change these paths yourself" if replayed else _SETTLE)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.source, self.destination, self.conflicts, *([True] if self.replayed else [])))
+
+    @property
+    def conflict_count(self) -> int:
+        """How many paths conflict."""
+        return len(self.conflicts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object of the public contract, with every conflicting path."""
+        return {**super().to_json(), "conflicts": self.conflicts, "conflict_count": self.conflict_count}
+
+
+class CloneConflict(MergeConflict):
+    """Files of a directory that follows a ref were changed there and at the ref. ``conflicts`` lists their names."""
+
+    kind = "clone_conflict"
+
+    def __init__(self, source: str, destination: str, conflicts: list[str]) -> None:
+        super().__init__(source, destination, conflicts)
+        shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
+        changed = "1 file was" if len(conflicts) == 1 else f"{len(conflicts):,} files were"
+        LakeopsError.__init__(
+            self,
+            f"{changed} changed in {source!r} and at {destination!r}: {shown}; none of them was replaced. Put your "
+            "version aside and pull, or give it up: pull and checkout take --force",
+        )
+
+
+class PreconditionFailed(LakeopsError):
+    """The call is fine, but not in the state that things are in."""
+
+    kind = "precondition_failed"
+    exit_code = 5
+
+
+class AlreadyExists(PreconditionFailed):
+    """A repository, branch or tag with this name exists."""
+
+    kind = "already_exists"
+
+
+class PathTaken(PreconditionFailed):
+    """Files that were to be added have the paths of objects that are there: ``paths``. Nothing was staged."""
+
+    kind = "path_taken"
+
+    def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
+        self.paths: tuple[str, ...] = tuple(paths)
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.message, self.paths))
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object, with every path."""
+        return {**super().to_json(), "paths": list(self.paths)}
+
+
+class NamespaceTaken(PreconditionFailed):
+    """The storage namespace holds a repository already, or is not empty where lakeops would write."""
+
+    kind = "namespace_taken"
+
+
+class MarkRefused(PreconditionFailed):
+    """A mark of garbage collection that must not be swept: stale, unfinished, too much, or made by another clock."""
+
+    kind = "mark_refused"
+
+
+class NotAsSeen(PreconditionFailed):
+    """A branch, what is uncommitted on it, or a tag is no longer as the caller saw it. Nothing was done."""
+
+    kind = "not_as_seen"
+
+
+class CommitExpired(PreconditionFailed):
+    """Retention expired this commit: its objects may be gone."""
+
+    kind = "expired"
+
+
+class AttemptExpired(PreconditionFailed):
+    """The attempt began too long ago to be published safely beside garbage collection. Start it again."""
+
+    kind = "attempt_expired"
+
+
+class KeyReused(PreconditionFailed):
+    """The idempotency key belongs to an earlier call that asked for something else.
+
+    ``reference`` is the commit that the key stands for, ``differs`` names what was asked for otherwise.
+    """
+
+    kind = "idempotency_key_reused"
+
+    def __init__(self, key: str, reference: str, differs: Sequence[str]) -> None:
+        self.key = key
+        self.reference = reference
+        self.differs: tuple[str, ...] = tuple(differs)
+        super().__init__(
+            f"idempotency key {excerpt(key)} stands for commit {reference[:16]}, which was asked for with another "
+            f"{' and another '.join(differs)}; use a fresh key for other work"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.key, self.reference, self.differs))
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object, with the commit that the key stands for and what differs."""
+        return {**super().to_json(), "reference": self.reference, "differs": list(self.differs)}
+
+
+class NotAMirror(PreconditionFailed):
+    """The repository follows no source: it never was a mirror, or was promoted to a writable repository."""
+
+    kind = "not_a_mirror"
+
+
+KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
+    LakeopsError: ("replica_mismatch", "replica_missing"),
+    Transient: ("collection_running", "engine_unavailable"),
+    InvalidInput: (
+        "ambiguous_ref",
+        "invalid_name",
+        "invalid_ref",
+        "invalid_rules",
+    ),
+    NotFound: ("mark_not_found",),
+    MarkRefused: ("clock_in_doubt",),
+    PreconditionFailed: (
+        "address_refused",
+        "catalog_version",
+        "default_branch",
+        "dirty_branch",
+        "hook_missing",
+        "hook_refused",
+        "hooks_changed",
+        "missing_check",
+        "no_merge_base",
+        "not_a_replica",
+        "not_forward",
+        "not_the_owner",
+        "object_collected",
+        "protected_branch",
+        "protected_tag",
+        "read_only_repository",
+    ),
+}
+"""The kinds that have no class of their own, by the class that is raised."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
+
+
+def out_of_resources(error: BaseException | None) -> OutOfResources | None:
+    """An error that says that memory or descriptors ran out, in lakeops' words. None for any other error.
+
+    A module that is imported late when no descriptor is free ends in an ``ImportError``, sometimes with no cause, so
+    whether one is free is tried out.
+    """
+    if isinstance(error, LakeopsError):
+        return None
+    if isinstance(error, MemoryError):
+        return OutOfResources(
+            "this process has no memory left for that; give it more (a commit of a million changes takes about 1 GB), "
+            "or commit in smaller parts"
+        )
+    if (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
+        isinstance(error, ImportError) and not _has_free_descriptor()
+    ):
+        return OutOfResources("too many files are open in this process; raise the limit (ulimit -n)")
+    return None
+
+
+def _has_free_descriptor() -> bool:
+    try:
+        with open("/dev/null", "rb"):  # noqa: PTH123 - a path object may have to be imported
+            return True
+    except OSError as error:
+        return error.errno not in _NO_DESCRIPTOR
+
+
+def naming_what_ran_out(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, raising ``OutOfResources`` where Python's own errors say that memory or descriptors ran out."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (MemoryError, OSError, ImportError) as error:
+            found = out_of_resources(error)
+            if found is None:
+                raise
+        raise found
+
+    return call
+
+
+__all__ = [
+    "AlreadyExists",
+    "AttemptExpired",
+    "BranchMoved",
+    "CatalogError",
+    "CatalogUnavailable",
+    "CloneConflict",
+    "CommitExpired",
+    "Corrupted",
+    "InvalidInput",
+    "InvalidPath",
+    "InvalidSettings",
+    "InvalidUri",
+    "KeyReused",
+    "LakeopsError",
+    "MarkRefused",
+    "MergeConflict",
+    "MirrorOvertaken",
+    "NamespaceTaken",
+    "NoChanges",
+    "NotAMirror",
+    "NotAllReplicated",
+    "NotAsSeen",
+    "NotFound",
+    "NotReplicated",
+    "ObjectNotFound",
+    "OutOfResources",
+    "PathTaken",
+    "PermissionDenied",
+    "PreconditionFailed",
+    "RecordRefused",
+    "RefNotFound",
+    "RepositoryNotFound",
+    "StoreError",
+    "StoreUnavailable",
+    "SweepIncomplete",
+    "Transient",
+    "Unsupported",
+]
