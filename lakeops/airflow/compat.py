@@ -8,7 +8,7 @@ traceback, and no exception of its own leaves it out. Its log goes through struc
 public and may be added to. So the failures of this module put a processor in front of Airflow's: it writes their
 message, and drops their traceback. The task fails as it would without it, and callbacks, listeners and mails get the
 exception. Where Airflow logs otherwise one day, tracebacks are back, and nothing else changes
-(``docs/adr/0063-mistakes-are-one-line.md``).
+(``docs/adr/0084-the-provider-is-written-as-providers-are.md``).
 """
 
 from __future__ import annotations

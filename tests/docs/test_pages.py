@@ -82,7 +82,7 @@ DECISIONS = sorted((DOCS / "adr").glob("0*.md"))
 
 def test_decisions_are_numbered_and_listed_in_order() -> None:
     numbers = [int(page.name[:4]) for page in DECISIONS]
-    assert numbers == [*range(1, len(DECISIONS) + 1)]
+    assert numbers == sorted(set(numbers))  # a page that another one took in is gone, and its number with it
     titles = [page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split(": ", 1) for page in DECISIONS]
     rows = [f"| [{number}]({page.name}) | {title} |" for (number, title), page in zip(titles, DECISIONS, strict=True)]
     listed = [line for line in (DOCS / "adr" / "README.md").read_text().splitlines() if line.startswith("| [")]
