@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pyiceberg import exceptions
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 SCHEME = "lakeops-table"
 """The scheme of locations in metadata: ``lakeops-table:///PATH``, at the ref that a catalog was opened with."""
 NAMESPACE_FILE = "_namespace.json"
-MOST_METADATA = 64 << 20
-"""Bytes of the largest metadata file that is read."""
+MOST_METADATA, MOST_DECODED = 64 << 20, 256 << 20
+"""Bytes of the largest metadata file or manifest that is read, and what a manifest may decode to."""
 _VERSION = re.compile(r"(?:.*/)?v([0-9]{1,18})\.metadata\.json")
 _FIRST = 1
 _NAME = re.compile(r"[^/._][^/]*")
@@ -75,6 +77,89 @@ class RefFiles(LakeopsFileSystem):
 
     def _split(self, path: str) -> tuple[str, str, str]:
         return (*self._bound, self._strip_protocol(path))
+
+    def _open(
+        self, path: str, mode: str = "rb", autocommit: bool = True, verify: bool | None = None, **options: Any
+    ) -> Any:
+        """Open a file. A manifest is read whole, and refused when it decodes to more than ``MOST_DECODED`` bytes."""
+        opened = super()._open(path, mode, autocommit, verify, **options)
+        if mode != "rb" or not path.endswith(".avro"):
+            return opened
+        with opened:
+            data = opened.read(MOST_METADATA + 1)
+        _check_manifest(data, path)
+        return BytesIO(data)
+
+
+def _check_manifest(data: bytes, path: str) -> None:
+    """Refuse an Avro file that decodes to too much, before pyiceberg decodes it in this process.
+
+    Raises ``InvalidInput`` also for a file that is no Avro file, and for a codec that this does not know.
+    """
+    left = MOST_DECODED if len(data) <= MOST_METADATA else -1
+    file = BytesIO(data)
+    try:
+        if file.read(4) != b"Obj\x01":
+            raise ValueError
+        codec = _avro_header(file).get("avro.codec", b"null")
+        file.read(16)
+        while left >= 0 and file.tell() < len(data):
+            count, size = _avro_long(file), _avro_long(file)
+            if not 0 <= size <= len(data):
+                raise ValueError
+            decoded = _decoded_size(codec, file.read(size), left + 1)
+            # A record takes a byte at least, so a block holds no more records than bytes.
+            left = left - decoded if 0 <= count <= decoded else -1
+            file.read(16)
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        raise InvalidInput(f"{excerpt(path)} is no Avro file that can be read {str(error)[:80]}".rstrip()) from None
+    if left < 0:
+        raise InvalidInput(f"{excerpt(path)} is too large to decode: it takes more than {MOST_DECODED >> 20:,} MiB")
+
+
+def _avro_long(file: BytesIO) -> int:
+    """An Avro long: seven bits a byte, the lowest first, and the sign in the lowest bit of all."""
+    value = shift = 0
+    while True:
+        (byte,) = file.read(1) or b"\0"
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return (value >> 1) ^ -(value & 1)
+        if shift > 63:
+            raise ValueError
+
+
+def _avro_header(file: BytesIO) -> dict[str, bytes]:
+    """The metadata of an Avro file: blocks of keys and values, of which an empty one is the last."""
+    found: dict[str, bytes] = {}
+    while count := _avro_long(file):
+        if count < 0:  # its size in bytes follows
+            count = -count
+            _avro_long(file)
+        if count > MOST_METADATA:
+            raise ValueError
+        for _ in range(count):
+            key, value = (file.read(max(0, _avro_long(file))) for _ in range(2))
+            if not key:
+                raise ValueError
+            found[key.decode()] = value
+    return found
+
+
+def _decoded_size(codec: bytes, block: bytes, most: int) -> int:
+    """How many bytes a block decodes to, counted up to ``most``."""
+    import pyarrow as pa
+
+    if codec == b"null":
+        return len(block)
+    if codec == b"deflate":
+        return len(zlib.decompressobj(-15).decompress(block, most))
+    if codec in {b"zstandard", b"bzip2"}:
+        kind = {b"zstandard": "zstd", b"bzip2": "bz2"}[codec]
+        with pa.CompressedInputStream(pa.BufferReader(block), kind) as stream:
+            return len(stream.read(most))
+    raise ValueError(f"(codec {excerpt(codec.decode('latin-1'))})")
 
 
 class RefFileIO(FsspecFileIO):  # type: ignore[misc] # pyiceberg's classes are not typed here

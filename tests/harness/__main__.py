@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from services.postgres import postgres_url
 from support.killing import Workers
-from support.mixing import Mixed
+from support.mixing import EACH, Mixed
 from support.nested import USUAL, Chances, Failure, World
 from support.nested_mirror import MirrorWorld
 from support.nested_operations import OPERATIONS
@@ -51,7 +51,7 @@ def kill(seconds: float, random: Random) -> Counter[str]:
     return total
 
 
-def mix(seconds: float, random: Random) -> Counter[str]:
+def mix(seconds: float, random: Random, *, spark: bool = False) -> Counter[str]:
     """Writers of every edge, on SQLite and on PostgreSQL in turn, killed until the time is over; what they did.
 
     Raises ``AssertionError`` with every write that was lost or doubled.
@@ -63,7 +63,7 @@ def mix(seconds: float, random: Random) -> Counter[str]:
             break
         database = postgres_url() if postgres else nullcontext("")
         with database as url, TemporaryDirectory(prefix="lakeops-mixed-") as name:
-            mixed = Mixed(Path(name), url)
+            mixed = Mixed(Path(name), url, groups=[*EACH, ["spark"]] if spark else EACH)
             mixed.prepare()
             mixed.run(random, MIXED_KILLS)
             mixed.check()
@@ -79,13 +79,14 @@ def main() -> None:
     arguments.add_argument("--begin", type=int, default=0, help="the first seed of a long run")
     arguments.add_argument("--seconds", type=float, default=60)
     arguments.add_argument("--operations", type=int, default=40)
+    arguments.add_argument("--spark", action="store_true", help="let Spark write too, of kind mixed")
     arguments.add_argument("--jump", type=float, default=0.0, help="how likely the clock jumps at each call")
     given = arguments.parse_args()
     if given.kind == "killed":
         print(dict(kill(given.seconds, Random(given.begin))))
         return
     if given.kind == "mixed":
-        print(dict(mix(given.seconds, Random(given.begin)).most_common()))
+        print(dict(mix(given.seconds, Random(given.begin), spark=given.spark).most_common()))
         return
     chances = Chances(jump=given.jump)
     total: Counter[str] = Counter()

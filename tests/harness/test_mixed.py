@@ -32,6 +32,12 @@ def test_nothing_is_lost_in_a_hundred_kills(tmp_path: Path, empty_postgres_url: 
     killed_often(Mixed(tmp_path, empty_postgres_url if postgres else "", groups=EACH), kills=100)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_beside_spark(tmp_path: Path) -> None:
+    killed_often(Mixed(tmp_path, "", groups=[*FEW, ["spark"]]), kills=8)
+
+
 def killed_often(busy: Mixed, *, kills: int) -> None:
     busy.prepare()
     busy.run(Random(kills), kills)

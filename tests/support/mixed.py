@@ -302,6 +302,20 @@ def iceberg(at: Worker) -> None:
             raise Refused(str(error)) from None
 
 
+def spark(at: Worker) -> None:
+    """Append rows to a folder with Spark's own writer."""
+    from pyspark.sql import SparkSession
+    from services.spark import SPARK_CONF
+
+    import lakeops.spark
+
+    session = SparkSession.builder.master("local[1]").config(map=SPARK_CONF).getOrCreate()
+    text = at.value()
+    frame = session.createDataFrame([(text, part) for part in range(ROWS)], "value string, part long").coalesce(1)
+    with at.noted(table="spark", row=text):
+        lakeops.spark.write(frame, f"lakefs://{REPOSITORY}/main/{SPARK}", "append", lake=at.lake, idempotency_key=text)
+
+
 def commit(at: Worker, message: str = "") -> None:
     """Commit whatever is staged on main."""
     key = message or at.value()
@@ -331,6 +345,7 @@ WRITERS: dict[str, Callable[[Worker], None]] = {
     "local": local,
     "delta": delta,
     "iceberg": iceberg,
+    "spark": spark,
     "commit": commit,
     "garbage": garbage,
 }
@@ -340,6 +355,7 @@ BY_GATEWAY = {"put", "upload", "copy", "delta"}
 # --- tables ---
 
 DELTA = "tables/delta"
+SPARK = "tables/spark/"
 ICEBERG = "web.sales"
 
 

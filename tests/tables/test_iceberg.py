@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import threading
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -183,3 +185,56 @@ def test_metadata_that_is_too_large_is_not_read(
     ):
         with pytest.raises(InvalidInput, match="metadata has 10 at most"):
             ask()
+
+
+@pytest.mark.parametrize("codec", ["deflate", "zstandard", "bzip2", "null", "lzma"])
+def test_a_manifest_that_decodes_to_too_much_is_not_decoded(
+    shop: Repository, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    """A few kilobytes of Avro may hold gigabytes of zeros, or claim more records than they have bytes."""
+    from lakeops import iceberg
+
+    packed = {
+        "deflate": lambda data: zlib.compress(data, wbits=-15),
+        "zstandard": lambda data: pa.compress(data, "zstd", asbytes=True),
+        "bzip2": bz2.compress,
+    }.get(codec, lambda data: data)
+
+    def avro(count: int, data: bytes) -> bytes:
+        body, name = packed(data), b"avro.codec"
+        head = b"Obj\x01" + long(1) + long(len(name)) + name + long(len(codec)) + codec.encode() + long(0)
+        return head + b"s" * 16 + long(count) + long(len(body)) + body + b"s" * 16
+
+    monkeypatch.setattr(iceberg, "MOST_DECODED", 1 << 20)
+    if codec == "lzma":
+        with pytest.raises(InvalidInput, match="lzma"):
+            iceberg._check_manifest(avro(1, b"0"), "m.avro")
+        return
+    iceberg._check_manifest(avro(1, bytes(1 << 20)), "m.avro")
+    for bomb in (avro(1, bytes((1 << 20) + 1)), avro(1 << 40, b"0")):
+        with pytest.raises(InvalidInput, match="too large to decode"):
+            iceberg._check_manifest(bomb, "m.avro")
+    good = avro(1, b"0")
+    for cut in range(len(good) - 17):
+        with suppress(InvalidInput):
+            iceberg._check_manifest(good[:cut], "m.avro")
+    with pytest.raises(InvalidInput, match="no Avro file"):
+        iceberg._check_manifest(b"<html>", "m.avro")
+
+
+def test_a_table_reads_its_manifests_through_the_check(
+    published: Repository, catalog: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lakeops import iceberg
+
+    assert amounts(catalog("main")) == [1, 2]
+    monkeypatch.setattr(iceberg, "MOST_DECODED", 1)
+    with pytest.raises(InvalidInput, match="too large to decode"):
+        amounts(catalog("main"))
+
+
+def long(number: int) -> bytes:
+    value, found = (number << 1) ^ (number >> 63), b""
+    while value > 127:
+        found, value = found + bytes([value & 127 | 128]), value >> 7
+    return found + bytes([value])
