@@ -65,10 +65,10 @@ audit: setup ## look up weaknesses of the pinned packages; writes their bill of 
 	$(BIN)/pip-audit --requirement requirements.lock --disable-pip --require-hashes \
 	  --format cyclonedx-json --output build/sbom.json
 
-test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing)
+test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing; SLOW=1 lets it lie in every way)
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python tests/services/radosgw.py stop "$$place"' EXIT; \
 	exports=$$($(BIN)/python tests/services/radosgw.py start "$$place"); eval "$$exports"; \
-	$(BIN)/python -m pytest -m s3
+	$(BIN)/python -m pytest -m "s3$(if $(SLOW),, and not slow)"
 
 test-azure: setup ## the store's contract and the verbs on Azurite, an emulator of Azure (installed from npm when missing)
 	$(BIN)/python tests/services/azure.py $(BIN)/python -m pytest -m azure tests/store tests/ops/test_on_azure.py

@@ -14,8 +14,8 @@ EXTRA = 390 << 20
 
 FILL = """
 INSERT INTO lakeops_staged (repository_id, token, path, tombstone, physical_address, checksum, size_bytes, mtime,
-content_type, metadata, digest, trail) SELECT 'repo', %s, 'folder/' || lpad(n::text, 80, '0'), false,
-'data/' || lpad(n::text, 60, '0'), repeat('a', 64), n, n, 'application/octet-stream', NULL, 0, 0
+content_type, metadata, changes) SELECT 'repo', %s, 'folder/' || lpad(n::text, 80, '0'), false,
+'data/' || lpad(n::text, 60, '0'), repeat('a', 64), n, n, 'application/octet-stream', NULL, 1
 FROM generate_series(1, %s) AS n
 """
 READ = """

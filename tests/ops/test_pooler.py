@@ -19,6 +19,7 @@ from lakeops import Lake, Settings
 from lakeops.model.errors import CatalogUnavailable, LakeopsError
 
 ROUNDS = 6
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
