@@ -73,7 +73,7 @@ def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _files(namespace: str, addresses: pa.Array) -> pa.Array:
-    """The same for ``file://`` addresses. Directories are looked at once each, since links may lead anywhere."""
+    """Relative addresses of ``file://`` addresses. Each directory is looked at once, since links may lead anywhere."""
     folders = pc.replace_substring_regex(addresses, _DIRECTORY, "").dictionary_encode()
     below = [_below(namespace, folder) for folder in folders.dictionary.to_pylist()]
     inside = pa.array([place is not None for place in below], pa.bool_()).take(folders.indices)

@@ -91,7 +91,7 @@ class Version(Written):
     checksum: str
 
     def to_json(self) -> dict[str, Any]:
-        """The same, with what the commit did."""
+        """The ``written`` record, with the change that the commit made and the checksum."""
         return {"type": self.type.value, "checksum": self.checksum, **Written.to_json(self)}
 
 

@@ -212,7 +212,7 @@ def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
 
 
 def leading_to(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[str]:
-    """Those of some commits that can reach another one over parents. Each commit is its own ancestor.
+    """The commits among ``heads`` that descend from ``ancestor``. Each commit is its own ancestor.
 
     They are found in one walk, so commits that several heads reach are looked at once. Commits are read down to the
     ancestor's generation, and their parents.

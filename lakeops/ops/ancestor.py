@@ -201,7 +201,7 @@ def decide(
 
 
 def _metaranges(ctx: Context, sides: Sides) -> list[Metarange]:
-    """Those of source and destination; the bases are asked for with them, and remembered."""
+    """The metaranges of source and destination. The bases are read in the same round, and remembered."""
     return ctx.metaranges(sides.source, sides.destination, *sides.bases)[:2]
 
 
@@ -213,7 +213,7 @@ def foretell(ctx: Context, sides: Sides, strategy: Strategy | None = None, *, pr
 def foretold_tables(
     ctx: Context, sides: Sides, strategy: Strategy | None = None, *, prefix: str = "", after: str = ""
 ) -> Iterator[pa.Table]:
-    """The same as tables of ``ranges.diff.DIFF_SCHEMA``. Ranges that lie before ``after`` are left out, unread."""
+    """``foretell`` as tables of ``ranges.diff.DIFF_SCHEMA``. Ranges before ``after`` are left out, unread."""
 
     def found() -> Iterator[pa.Table]:
         new, here = _metaranges(ctx, sides)

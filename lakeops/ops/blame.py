@@ -182,7 +182,7 @@ def _trace(
 
 
 def _changed(ctx: Context, before: Commit, after: Commit, paths: pa.Array, sets: Sets, which: _Waiting) -> Positions:
-    """Those of some paths, by number, where ``before`` does not have the object of ``after``, which has one at all.
+    """Indices of the paths whose object in ``after`` is not the one in ``before``.
 
     Only ranges that the commits do not share and that hold one of these paths are opened.
     """

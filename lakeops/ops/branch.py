@@ -66,7 +66,7 @@ def delete_branch(ctx: Context, name: str, *, pinned: Pinned | None = None) -> R
 
 
 def drop_branch(ctx: Context, name: str, expected: BranchState | None = None, *, pinned: Pinned | None = None) -> Ref:
-    """The same; with ``expected`` only a branch that is still in that state, and has nothing staged."""
+    """Delete a branch. With ``expected`` only one that is still in that state, and has nothing staged."""
 
     def event() -> HookEvent:
         return HookEvent(

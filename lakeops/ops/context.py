@@ -75,7 +75,7 @@ class Context:
 
     @cached_property
     def readable(self) -> ObjectStore:
-        """The same, for readers: at a mirror, what is not there is said to be not replicated."""
+        """The namespace's store for readers. At a mirror, a missing object is ``not_replicated``."""
         if not self.repository.read_only:
             return self.store
         from lakeops.ops.replica import as_replica

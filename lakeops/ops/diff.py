@@ -37,7 +37,7 @@ def two_way(ctx: Context, left: str, right: str, *, prefix: str = "", after: str
 
 
 def two_way_tables(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[pa.Table]:
-    """The same as tables of ``ranges.diff.DIFF_SCHEMA``."""
+    """What ``two_way`` yields, as tables of ``ranges.diff.DIFF_SCHEMA``."""
     check_prefix(prefix)
     check_prefix(after)
     commits = resolve_both(ctx, left, right)
@@ -86,7 +86,7 @@ def since_merge_base_tables(
     after: str = "",
     strategy: StrategyName | Strategy | None = None,
 ) -> Iterator[pa.Table]:
-    """The same as tables of ``ranges.diff.DIFF_SCHEMA``."""
+    """What ``since_merge_base`` yields, as tables of ``ranges.diff.DIFF_SCHEMA``."""
     check_prefix(prefix)
     check_prefix(after)
     settle = check_strategy(strategy)

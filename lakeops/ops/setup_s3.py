@@ -73,7 +73,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What it takes to have one namespace replicated to another.
+    """The steps that let one namespace be replicated to another.
 
     Attributes:
         steps: settings in the order in which they are written, those that stay as they are included.

@@ -79,7 +79,7 @@ class ChangeList:
         return self._rows[1]
 
     def made_to(self, since: str) -> ChangeList:
-        """The same changes, made to another metarange."""
+        """A list of these changes, made to the metarange with the id ``since``."""
         return ChangeList(since, lambda: self._rows)
 
     def undone(self, since: str) -> ChangeList:

@@ -211,7 +211,7 @@ def _spliced(base: pa.Table, fresh: pa.Table, places: npt.NDArray[np.int64], gon
 def _spliced_by_slices(
     base: pa.Table, fresh: pa.Table, places: npt.NDArray[np.int64], gone: npt.NDArray[np.int64]
 ) -> pa.Table:
-    """The same for a few changes, without copying the rows in between."""
+    """Put a few changes into a table, without copying the rows in between."""
     parts, done, row = [], 0, 0
     for place in np.union1d(places, gone).tolist():
         parts.append(base.slice(done, place - done))

@@ -65,12 +65,12 @@ class DifferingRows:
 
     @classmethod
     def together(cls, some: Sequence[DifferingRows]) -> DifferingRows:
-        """Those of neighbouring stretches as one."""
+        """The rows of neighbouring spans as one set."""
         table = pa.concat_tables([one.table for one in some]).combine_chunks()
         return cls(table, tuple(source for one in some for source in one.sources))
 
     def under(self, prefix: str) -> DifferingRows:
-        """Those of one span whose path starts with ``prefix``."""
+        """The rows of one span whose path starts with ``prefix``."""
         if not prefix or not self.sources:
             return self
         under = pc.starts_with(self.table.column("path"), prefix)
@@ -348,7 +348,7 @@ DIFF_SCHEMA = pa.schema(
 """One differing path a row. ``size_bytes`` is the new object's, or the removed one's."""
 
 ROWS_SCHEMA = DIFF_SCHEMA.append(pa.field("left", ROW_TYPE)).append(pa.field("right", ROW_TYPE))
-"""The same with both sides' rows: null where a side does not have the path."""
+"""``DIFF_SCHEMA`` with the rows of both sides: null where a side does not have the path."""
 
 
 def diff(

@@ -82,7 +82,7 @@ def same_identity(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def same_labels(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
-    """The same of content type and user metadata alone: the rest of the identity is known to be equal."""
+    """Whether rows have equal content types and user metadata. The rest of the identity is known to be equal."""
     return to_numpy(pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right))))
 
 

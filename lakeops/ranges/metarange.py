@@ -140,7 +140,7 @@ class Metarange:
 
     @property
     def nbytes(self) -> int:
-        """What it keeps in memory."""
+        """The bytes of memory that the metarange takes."""
         return int(self.table.get_total_buffer_size()) + (self.changes.nbytes if self.changes is not None else 0)
 
     @cached_property
@@ -267,7 +267,7 @@ class Metarange:
         return shared
 
     def telling(self, changes: ChangeList | None) -> Metarange:
-        """The same ranges with a list of what they change."""
+        """A metarange of these ranges, with a list of what they change."""
         return Metarange(self.table, changes)
 
     def changes_since(self, other: Metarange) -> ChangeList | None:

@@ -48,7 +48,7 @@ class Proof(Protocol):
         ...
 
     def holds(self) -> bool:
-        """Whether all that was fed is the object."""
+        """Whether the bytes that were fed are the object's."""
         ...
 
 

@@ -138,7 +138,7 @@ def _server(endpoint: str | None) -> tuple[str, str, int | None, str]:
 
 
 def without_links(url: str) -> str:
-    """The same location by its own path: links on the way to a directory are followed. Raises ``InvalidUri``."""
+    """Spell a location by its real path, with links of directories followed. Raises ``InvalidUri``."""
     place = parse_location(url)
     return parse_location("file://" + quote_path(real_place(place.url))).url if place.scheme == "file" else place.url
 

@@ -36,7 +36,7 @@ def pieces_of(store: ObjectStore) -> Pieces | None:
 
 
 def together(store: ObjectStore) -> AbstractContextManager[ObjectStore]:
-    """The same store for a ``with``: what is put travels in the background, and is there when the ``with`` ends.
+    """Put in the background for a ``with``. All is written when the ``with`` ends.
 
     The end raises what the first put that failed raised. A put of bytes returns at once. Reads see what was put.
     """
@@ -44,7 +44,7 @@ def together(store: ObjectStore) -> AbstractContextManager[ObjectStore]:
 
 
 def giving_way(store: ObjectStore, slots: Slots) -> ObjectStore:
-    """The same store for threads that hold one of ``slots`` while they work: they leave it while they wait."""
+    """Wrap a store for threads that hold one of ``slots`` while they work, and leave it while they wait."""
     return cast("ObjectStore", _GivingWay(store, slots))
 
 
@@ -113,7 +113,7 @@ def _in_background(store: ObjectStore) -> Iterator[ObjectStore]:
 
 
 def as_store(found: Travelling) -> ObjectStore:
-    """The same, as the store that it stands for."""
+    """Type a store whose puts travel in the background as a store."""
     return cast("ObjectStore", found)
 
 

@@ -25,7 +25,7 @@ _FEW = 4
 
 
 def present(store: ObjectStore, keys: Iterable[str], *, at_once: int = IN_FLIGHT) -> dict[str, StoredObject]:
-    """Those of the keys that are there, and what the store tells of them.
+    """The keys that the store has, each with what the store tells of it.
 
     Args:
         store: where to look.

@@ -19,7 +19,7 @@ from lakeops.store.local import LocalStore
 
 
 def over(store: ObjectStore) -> ObjectStore:
-    """The same store for reading. What is put is kept in a fresh directory, and read from there."""
+    """Wrap a store for reading. What is put is kept in a fresh directory, and read from there."""
     return cast("ObjectStore", _Scratch(store))
 
 

@@ -67,7 +67,7 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """What its files take."""
+        """The bytes of all files of the dump."""
         return sum(part.size_bytes for part in self.parts)
 
     def followed_by(self, cut: Cut, part: DumpFile) -> Manifest:

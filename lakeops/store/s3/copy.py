@@ -108,7 +108,7 @@ class EtagProof:
                 self._room = self._left.pop()
 
     def holds(self) -> bool:
-        """Whether all that was fed has the ETag."""
+        """Whether the bytes that were fed have the ETag."""
         if not self._count:
             return self._whole.hexdigest() == self._etag
         if self._left or self._room:

@@ -248,7 +248,7 @@ def documents(wish: Replication) -> Document:
 
 
 def terraform(wish: Replication) -> Document:
-    """The same as a Terraform configuration in JSON syntax, for a file ``*.tf.json``. Without a role it makes one."""
+    """Write the rules as a Terraform configuration for a file ``*.tf.json``. Without a role it makes one."""
     name = replication_id(wish)
     buckets = {f"{name}-source": wish.source, f"{name}-destination": wish.destination}
     rule = replication_rule(wish, 1)
