@@ -17,7 +17,7 @@ from lakeops.model.clock import SystemClock
 PROCESSES, THREADS = 2, 16
 MOST_PUTS = 10
 """How many puts of one thread may be acknowledged while another one waits for a lock: those that had it, or were ahead,
-and those that came before the request was in line: it looks who holds the lock first, which takes a busy server a while."""
+and those that came before the request was in line. It looks who holds the lock first."""
 
 EXCLUSIVE = {
     "protect": lambda c: c.protect(REPO, "release-*"),
