@@ -32,7 +32,7 @@ from lakeops.lake import Branch, Lake, Repository
 from lakeops.model.changes import Summary
 from lakeops.model.clock import Ids, SystemClock
 from lakeops.model.records import Commit, Split
-from lakeops.model.requests import Request
+from lakeops.model.requests import IdempotentRequest
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ops.publish import Draft, Move, publish
 from lakeops.ranges.diff import diff
@@ -244,7 +244,7 @@ class LakeSide:
         file = write_metarange(store, base, self._ids.new())
         publish(
             handle._ctx,
-            Move(Request("import", "main")),
+            Move(IdempotentRequest("import", "main")),
             lambda attempt: Draft(file, (attempt.head,), "base", {}, Summary()),
         )
         sizes = base.table["file_bytes"].to_pylist()

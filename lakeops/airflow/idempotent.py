@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from lakeops.catalog.records import Pinned
     from lakeops.lake import Branch, Lake, Repository
-    from lakeops.model.records import Commit
-    from lakeops.model.records import Ref as RefRecord
+    from lakeops.model.records import Commit, RefRecord
 
 
 @dataclass(frozen=True)

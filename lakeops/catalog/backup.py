@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Row, Select, Table, func, insert, select, upd
 from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
-from lakeops.catalog.records import Cut, Restored, Since
+from lakeops.catalog.records import Cut, DumpedRepository, Since
 from lakeops.catalog.repositories import Repositories
 from lakeops.catalog.rows import commit_values, from_ticks, repository_values, ticks
 from lakeops.catalog.tables import (
@@ -103,7 +103,7 @@ class Backups(Repositories):
 
         return self.database.read(work)
 
-    def restore_repository(self, restored: Restored, tokens: Callable[[], str]) -> None:
+    def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str]) -> None:
         """Insert a repository as a dump has it. ``tokens`` gives fresh staging tokens.
 
         Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.

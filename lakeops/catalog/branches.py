@@ -38,7 +38,7 @@ from lakeops.model.errors import (
     RefNotFound,
 )
 from lakeops.model.mirrors import RefKind
-from lakeops.model.records import Ref, ReflogRecord
+from lakeops.model.records import ReflogRecord, RefRecord
 
 NONE: Hooks = frozenset()
 
@@ -60,7 +60,7 @@ class Branches(Transitions):
         """The branch's row. Raises ``RefNotFound``."""
         return self.database.read(lambda conn: find_branch(conn, repository_id, name))
 
-    def branches(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Ref]:
+    def branches(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RefRecord]:
         """Branches by name in byte order, keyset-paged."""
         return self._refs(BRANCH, repository_id, prefix, after, limit)
 
@@ -134,7 +134,7 @@ class Branches(Transitions):
         key: str | None = None,
         fingerprint: str = "",
         hooks: Hooks = NONE,
-    ) -> Ref:
+    ) -> RefRecord:
         """Point a branch that is still in the expected state, and has nothing staged, at a live commit.
 
         A known key returns what its first call did. Raises ``BranchMoved``, ``CommitExpired``, ``PreconditionFailed``
@@ -142,12 +142,12 @@ class Branches(Transitions):
         """
         repository_id, name = expected.repository_id, expected.id
 
-        def work(conn: Connection) -> Ref:
+        def work(conn: Connection) -> RefRecord:
             repository = lock_repository(conn, repository_id)
             state = lock_branch(conn, repository_id, name, exclusive=True)
             earlier = earlier_commit(conn, repository_id, key, fingerprint)
             if earlier is not None:
-                return Ref(name, earlier.id)
+                return RefRecord(name, earlier.id)
             check_writable(conn, repository, action="move-branch", branch=name)
             check_hooks(repository, "move-branch", name, hooks)
             if state != expected or any_staged(conn, state):
@@ -156,7 +156,7 @@ class Branches(Transitions):
             conn.execute(branch_update(state).values(commit_id=commit_id))
             self._record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)
             self._remember(conn, repository_id, key, fingerprint, commit_id)
-            return Ref(name, commit_id)
+            return RefRecord(name, commit_id)
 
         return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
 
@@ -168,31 +168,33 @@ _TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :
 class Tags(Transitions):
     """Tags: immutable pointers to commits."""
 
-    def tag(self, repository_id: str, name: str) -> Ref:
+    def tag(self, repository_id: str, name: str) -> RefRecord:
         """The tag. Raises ``RefNotFound``."""
         return self.database.read(lambda conn: self._find_tag(conn, repository_id, name))
 
-    def tags(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Ref]:
+    def tags(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RefRecord]:
         """Tags by name in byte order, keyset-paged."""
         return self._refs(TAG, repository_id, prefix, after, limit)
 
-    def create_tag(self, repository_id: str, name: str, commit_id: str, *, actor: str, hooks: Hooks = NONE) -> Ref:
+    def create_tag(
+        self, repository_id: str, name: str, commit_id: str, *, actor: str, hooks: Hooks = NONE
+    ) -> RefRecord:
         """A new tag at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
         values = {"repository": repository_id, "ref": name, "commit": commit_id}
 
-        def work(conn: Connection) -> Ref:
+        def work(conn: Connection) -> RefRecord:
             # Alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
             repository = lock_repository(conn, repository_id, exclusive=True)
             check_writable(conn, repository, action="create-tag")
             check_hooks(repository, "create-tag", name, hooks)
             self._insert_ref(conn, TAG, _NEW_TAG, values)
             self._record_move(conn, repository_id, name, None, commit_id, "create-tag", actor, kind=RefKind.TAG)
-            return Ref(name, commit_id)
+            return RefRecord(name, commit_id)
 
-        def settle(conn: Connection) -> Ref | None:
+        def settle(conn: Connection) -> RefRecord | None:
             # The same tag made by another caller is as good as ours.
             same = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
-            return Ref(name, commit_id) if conn.execute(same).scalar() == commit_id else None
+            return RefRecord(name, commit_id) if conn.execute(same).scalar() == commit_id else None
 
         return self.database.write(work, settle=settle)
 
@@ -207,7 +209,7 @@ class Tags(Transitions):
         key: str | None = None,
         fingerprint: str = "",
         hooks: Hooks = NONE,
-    ) -> Ref:
+    ) -> RefRecord:
         """Point a tag at another live commit. A known key returns what its first call did.
 
         Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a
@@ -215,12 +217,12 @@ class Tags(Transitions):
         """
         mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
 
-        def work(conn: Connection) -> Ref:
+        def work(conn: Connection) -> RefRecord:
             repository = lock_repository(conn, repository_id)
             row = conn.execute(select(TAG.c.commit_id).where(*mine).with_for_update()).one_or_none()
             earlier = earlier_commit(conn, repository_id, key, fingerprint)
             if earlier is not None:
-                return Ref(name, earlier.id)
+                return RefRecord(name, earlier.id)
             check_writable(conn, repository, action="move-tag", tag=name)
             check_hooks(repository, "move-tag", name, hooks)
             if row is None:
@@ -233,7 +235,7 @@ class Tags(Transitions):
                     conn, repository_id, name, row.commit_id, commit_id, "move-tag", actor, kind=RefKind.TAG
                 )
             self._remember(conn, repository_id, key, fingerprint, commit_id)
-            return Ref(name, commit_id)
+            return RefRecord(name, commit_id)
 
         return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
 
@@ -279,18 +281,18 @@ class Tags(Transitions):
         return self.database.read(work)
 
     @staticmethod
-    def _find_tag(conn: Connection, repository_id: str, name: str) -> Ref:
+    def _find_tag(conn: Connection, repository_id: str, name: str) -> RefRecord:
         row = _TAG.one(conn, {"repository": repository_id, "tag": name})
         if row is None:
             find_repository(conn, repository_id)
             raise _no_tag(repository_id, name)
-        return Ref(name, row.commit_id)
+        return RefRecord(name, row.commit_id)
 
 
-def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> Ref | None:
+def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> RefRecord | None:
     """What a move under this key did, if it has happened."""
     earlier = earlier_commit(conn, repository_id, key, fingerprint)
-    return None if earlier is None else Ref(name, earlier.id)
+    return None if earlier is None else RefRecord(name, earlier.id)
 
 
 def _check_at(name: str, at: str, old: str | None) -> None:

@@ -35,7 +35,7 @@ from lakeops.catalog.tables import (
 )
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MirrorOvertaken, NotAMirror
-from lakeops.model.mirrors import Mirror, MirrorRef, Missing, RefKind, RefName, Remaining, Wait
+from lakeops.model.mirrors import MirrorRecord, MirrorRef, Missing, RefKind, RefName, Remaining, Wait
 
 NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": None, "wait": None}
 """What is known of a candidate before it was looked at."""
@@ -176,7 +176,7 @@ class Candidates(Repositories):
         self,
         conn: Connection,
         repository_id: str,
-        mirror: Mirror,
+        mirror: MirrorRecord,
         ref: MirrorRef,
         *,
         promoted: str | None,
@@ -202,7 +202,7 @@ class Candidates(Repositories):
         return mirror_ref_record(conn.execute(select(MIRROR_REF).where(*here)).one())
 
 
-def lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = False) -> tuple[Mirror, AnyRow]:
+def lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = False) -> tuple[MirrorRecord, AnyRow]:
     """The mirror and its repository's row, both locked. Raises ``NotAMirror``."""
     repository = lock_repository(conn, repository_id, exclusive=exclusive)
     query = select(MIRROR).where(MIRROR.c.repository_id == repository_id).with_for_update()
@@ -216,7 +216,7 @@ def set_mirror(conn: Connection, repository_id: str, **values: Any) -> None:  # 
     conn.execute(update(MIRROR).where(MIRROR.c.repository_id == repository_id).values(values))
 
 
-def check_alone(mirror: Mirror, since: int) -> None:
+def check_alone(mirror: MirrorRecord, since: int) -> None:
     """Refuse when another pass went on since a sequence. Raises ``MirrorOvertaken``."""
     if mirror.sequence != since:
         raise MirrorOvertaken(f"another pass over mirror {mirror.repository_id!r} went on meanwhile; try again")

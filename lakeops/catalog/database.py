@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakeops.catalog")
 
 
-class Failure(Enum):
+class TransactionFailure(Enum):
     """What a driver's error means for the transaction that it ended."""
 
     RETRY = "retry"
@@ -50,7 +50,7 @@ class Failure(Enum):
 class Described:
     """A failure and the driver's own words for it: one line, no statement, no parameters."""
 
-    failure: Failure
+    failure: TransactionFailure
     words: str
 
 
@@ -276,7 +276,7 @@ class Database:
             conn.commit()
         except DBAPIError as error:
             described = self.dialect.describe_failure(_driver_error(error))
-            if described.failure is Failure.LOST:
+            if described.failure is TransactionFailure.LOST:
                 raise _UnknownError(self._sentence("lost the catalog while committing", described.words)) from None
             raise
 
@@ -288,9 +288,9 @@ class Database:
             # Two transactions inserted the same key. The second try sees the first one's row and says so properly.
             return _AgainError(self._sentence("lost a race", first_line(_driver_error(error))))
         described = self.dialect.describe_failure(_driver_error(error))
-        if described.failure is Failure.DENIED:
+        if described.failure is TransactionFailure.DENIED:
             return PermissionDenied(self._sentence("this login may not do that", described.words))
-        if described.failure is Failure.REFUSED:
+        if described.failure is TransactionFailure.REFUSED:
             return CatalogError(self._sentence("the catalog refused", described.words))
         holder = self.dialect.lock_holder(self.engine, _driver_error(error))
         return _AgainError(self._sentence("the catalog is not available", described.words) + holder)

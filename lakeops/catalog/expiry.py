@@ -25,7 +25,7 @@ from lakeops.catalog.marks import find_mark, update_mark
 from lakeops.catalog.records import ExpiryStep
 from lakeops.catalog.tables import BRANCH, COMMIT, MARK, REFLOG, TAG
 from lakeops.model.errors import MarkRefused
-from lakeops.model.lineage import Lineage, Move, Node
+from lakeops.model.lineage import Lineage, Node, RefMove
 from lakeops.model.marks import BEGUN, Mark, MarkState
 
 MOVES = 1000
@@ -107,7 +107,7 @@ class Expiry(Transitions):
         *,
         since: int,
         rules: str | None,
-        choose: Callable[[Sequence[Move]], Sequence[str]],
+        choose: Callable[[Sequence[RefMove]], Sequence[str]],
     ) -> ExpiryStep:
         """Expire some of the commits that a mark does not keep, with the repository's row locked for that alone.
 
@@ -190,7 +190,7 @@ def _check_state(mark: Mark, state: MarkState) -> None:
         raise MarkRefused(f"mark {mark.id} is {mark.state.value}: it was restored, or another one began meanwhile")
 
 
-def _moves(conn: Connection, repository_id: str, since: int) -> tuple[list[Move], int]:
+def _moves(conn: Connection, repository_id: str, since: int) -> tuple[list[RefMove], int]:
     """The moves of refs after a sequence, oldest first, at most ``MOVES``; and the sequence of the last one."""
     query = select(REFLOG.c.sequence, REFLOG.c.old, REFLOG.c.new).where(
         REFLOG.c.repository_id == repository_id, REFLOG.c.sequence > since
@@ -202,7 +202,7 @@ def _moves(conn: Connection, repository_id: str, since: int) -> tuple[list[Move]
         some = {"repository": repository_id, "some": made[start : start + IN_CHUNK]}
         found = conn.execute(select(COMMIT.c.id, COMMIT.c.parents).where(_HERE, _SOME), some)
         parents.update((row[0], tuple(row[1])) for row in found)
-    moves = [Move(row.old, row.new, parents.get(row.new, ())) for row in rows]
+    moves = [RefMove(row.old, row.new, parents.get(row.new, ())) for row in rows]
     return moves, rows[-1].sequence if rows else since
 
 

@@ -19,14 +19,14 @@ from lakeops.catalog.rows import mirror_record
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR_ARRIVAL, PROTECTION, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
 from lakeops.model.marks import UNPROVED
-from lakeops.model.mirrors import Mirror
+from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.records import Protection
 
 
 class FailOver(Transitions):
     """Mirrors that follow their source no longer."""
 
-    def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> Mirror:
+    def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> MirrorRecord:
         """Turn the mirror into a writable repository at what it shows now. It follows its source no longer.
 
         The source's retention rules and protected branches, as they were last seen, hold from now on. Every commit
@@ -34,7 +34,7 @@ class FailOver(Transitions):
         on what did not arrive. Raises ``MirrorOvertaken`` when a pass has changed anything since ``sequence``.
         """
 
-        def work(conn: Connection) -> Mirror:
+        def work(conn: Connection) -> MirrorRecord:
             mirror, repository = lock_mirror(conn, repository_id, exclusive=True)
             check_alone(mirror, sequence)
             _expire_unproved(conn, repository_id)
@@ -47,7 +47,7 @@ class FailOver(Transitions):
             self._record_move(conn, repository_id, branch, head, head, "promote-writable", actor)
             return mirror_record(mirror_row(conn, repository_id))
 
-        def settle(conn: Connection) -> Mirror | None:
+        def settle(conn: Connection) -> MirrorRecord | None:
             found = mirror_record(mirror_row(conn, repository_id))
             return found if found.promoted_writable is not None else None
 
@@ -84,7 +84,7 @@ class FailOver(Transitions):
         return self.database.write(work, settle=run_again)
 
 
-def _take_along(conn: Connection, mirror: Mirror) -> None:
+def _take_along(conn: Connection, mirror: MirrorRecord) -> None:
     """Let the source's rules and protections hold."""
     here = {"repository_id": mirror.repository_id}
     if mirror.rules is not None:

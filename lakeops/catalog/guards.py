@@ -55,7 +55,7 @@ from lakeops.model.errors import (
 from lakeops.model.marks import LONGEST, Grace
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import HeldRepository, next_prefix
-from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Ref
+from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, RefRecord
 
 IN_CHUNK = 500
 """How many values one IN list may hold."""
@@ -361,14 +361,14 @@ class Transitions:
         self.clock = clock
         self.caller = caller
 
-    def _refs(self, table: Table, repository_id: str, prefix: str, after: str, limit: int) -> list[Ref]:
+    def _refs(self, table: Table, repository_id: str, prefix: str, after: str, limit: int) -> list[RefRecord]:
         """A page of branches or tags by name in byte order."""
 
-        def work(conn: Connection) -> list[Ref]:
+        def work(conn: Connection) -> list[RefRecord]:
             find_repository(conn, repository_id)
             mine = {"repository": repository_id}
             rows = _REFS[table].page(conn, mine, prefix=prefix, after=after, limit=limit)
-            return [Ref(row.name, row.commit_id) for row in rows]
+            return [RefRecord(row.name, row.commit_id) for row in rows]
 
         return self.database.read(work)
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exis
 
 from lakeops.catalog.columns import CheckedJson
 from lakeops.catalog.guards import IN_CHUNK, Transitions, deadline_of, find_repository
-from lakeops.catalog.records import BranchState, Move, Records, RowFlaw, StagedLine, Upload
+from lakeops.catalog.records import BranchState, CatalogSnapshot, RefUpdate, RowFlaw, StagedLine, Upload
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, repository_record, words
 from lakeops.catalog.tables import (
     BRANCH,
@@ -31,7 +31,7 @@ from lakeops.catalog.tables import (
     UPLOAD,
 )
 from lakeops.model.errors import Corrupted
-from lakeops.model.records import Commit, Ref
+from lakeops.model.records import Commit, RefRecord
 
 R = TypeVar("R")
 
@@ -70,11 +70,11 @@ def readable(
             flaws[flaw.table, flaw.key] = flaw
 
 
-def moves(conn: Connection, repository_id: str) -> list[Move]:
+def moves(conn: Connection, repository_id: str) -> list[RefUpdate]:
     """The moves of all refs, ref by ref, oldest first."""
     columns = [REFLOG.c[name] for name in ("kind", "ref", "old", "new")]
     query = select(*columns).where(REFLOG.c.repository_id == repository_id)
-    return [Move(*row) for row in conn.execute(query.order_by(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.sequence))]
+    return [RefUpdate(*row) for row in conn.execute(query.order_by(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.sequence))]
 
 
 def _key(table: Table, values: Any) -> str:  # noqa: ANN401 - a mapping of columns
@@ -91,13 +91,13 @@ _NUMBERS = ("creation_date", "generation")
 class Inspection(Transitions):
     """Looking at everything, at one instant."""
 
-    def records(self, repository_id: str) -> Records:
+    def records(self, repository_id: str) -> CatalogSnapshot:
         """Everything of a repository but its staged rows, at one instant. Rows that make no sense are told, not raised.
 
         Raises ``RepositoryNotFound``.
         """
 
-        def work(conn: Connection) -> Records:
+        def work(conn: Connection) -> CatalogSnapshot:
             row = find_repository(conn, repository_id)
             flaws = {(flaw.table, flaw.key): flaw for flaw in row_flaws(conn, repository_id)}
             branches = list(readable(_select_all(conn, BRANCH, repository_id), BRANCH, branch_record, flaws))
@@ -109,7 +109,7 @@ class Inspection(Transitions):
             )
             commits, first_parents, unreadable = _commits(conn, repository_id)
             now = self.database.dialect.now(conn)
-            return Records(
+            return CatalogSnapshot(
                 repository=repository_record(row),
                 branches=sorted(branches, key=lambda branch: branch.id),
                 tags=sorted(tags, key=lambda tag: tag.id),
@@ -140,9 +140,9 @@ class Inspection(Transitions):
 
 
 @decoding(TAG, "name")
-def _tag(row: AnyRow) -> Ref:
+def _tag(row: AnyRow) -> RefRecord:
     words(row.name, row.commit_id)
-    return Ref(row.name, row.commit_id)
+    return RefRecord(row.name, row.commit_id)
 
 
 @decoding(UPLOAD, "id")

@@ -65,14 +65,16 @@ from lakeops.catalog.tables import (
 )
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import RefNotFound
-from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, RefKind, RefName, Wait
-from lakeops.model.records import Commit, Repository
+from lakeops.model.mirrors import MirrorRecord, MirrorRef, MirrorState, RefKind, RefName, Wait
+from lakeops.model.records import Commit, RepositoryRecord
 
 
 class Mirrors(Candidates):
     """Mirrors: read-only repositories that follow the refs of another one."""
 
-    def create_mirror(self, repository: Repository, first: Commit, mirror: Mirror, *, token: str, actor: str) -> None:
+    def create_mirror(
+        self, repository: RepositoryRecord, first: Commit, mirror: MirrorRecord, *, token: str, actor: str
+    ) -> None:
         """Insert a read-only repository with the source's initial commit on its default branch, and the mirror.
 
         Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
@@ -88,11 +90,11 @@ class Mirrors(Candidates):
 
         self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
 
-    def mirror(self, repository_id: str) -> Mirror:
+    def mirror(self, repository_id: str) -> MirrorRecord:
         """How the repository mirrors another one. Raises ``NotAMirror``, ``RepositoryNotFound``."""
         return self.database.read(lambda conn: mirror_record(mirror_row(conn, repository_id)))
 
-    def mirrors(self) -> list[Mirror]:
+    def mirrors(self) -> list[MirrorRecord]:
         """All mirrors by name."""
         query = select(MIRROR).order_by(MIRROR.c.repository_id)
         return self.database.read(lambda conn: [mirror_record(row) for row in conn.execute(query)])
@@ -218,14 +220,14 @@ class Mirrors(Candidates):
 
         self.database.write(work, settle=run_again)
 
-    def start_over(self, repository_id: str, registration: str, *, sequence: int) -> Mirror:
+    def start_over(self, repository_id: str, registration: str, *, sequence: int) -> MirrorRecord:
         """Follow the source under a name of its own, as a mirror that it does not know yet.
 
         For a catalog that was restored from a backup: the source has a report of a later ``sequence`` than this catalog
         ever made. What is shown stays. Waits, memories and what the source had agreed to are forgotten.
         """
 
-        def work(conn: Connection) -> Mirror:
+        def work(conn: Connection) -> MirrorRecord:
             mirror, _ = lock_mirror(conn, repository_id)
             fresh = max(mirror.sequence, sequence) + 1
             set_mirror(conn, repository_id, registration=registration, sequence=fresh, kept=[])
@@ -238,10 +240,10 @@ class Mirrors(Candidates):
 
         return self.database.write(work, settle=run_again)
 
-    def set_patience(self, repository_id: str, seconds: int) -> Mirror:
+    def set_patience(self, repository_id: str, seconds: int) -> MirrorRecord:
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
 
-        def work(conn: Connection) -> Mirror:
+        def work(conn: Connection) -> MirrorRecord:
             mirror, _ = lock_mirror(conn, repository_id)
             set_mirror(conn, repository_id, patience=seconds)
             if mirror.patience != seconds:

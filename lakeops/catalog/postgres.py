@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lakeops.catalog.database import STAGED_VALUES, Described, Failure, first_line, insert_staged
+from lakeops.catalog.database import STAGED_VALUES, Described, TransactionFailure, first_line, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.errors import InvalidSettings
 from lakeops.model.names import next_prefix
@@ -116,13 +116,13 @@ class Postgres:
         kinds = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         unanswered = not state and isinstance(error, kinds)
         if state in _AGAIN:
-            failure = Failure.RETRY
+            failure = TransactionFailure.RETRY
         elif unanswered or state.startswith(_LOST):
-            failure = Failure.LOST
+            failure = TransactionFailure.LOST
         elif state == _DENIED:
-            failure = Failure.DENIED
+            failure = TransactionFailure.DENIED
         else:
-            failure = Failure.REFUSED
+            failure = TransactionFailure.REFUSED
         return Described(failure, first_line(error))
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:

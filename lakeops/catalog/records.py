@@ -14,7 +14,7 @@ from lakeops.model.errors import KeyReused
 from lakeops.model.hooks import Hook
 from lakeops.model.mirrors import Remaining
 from lakeops.model.owner import Identity
-from lakeops.model.records import Along, Commit, Entry, Ref, Repository
+from lakeops.model.records import Along, Commit, Entry, RefRecord, RepositoryRecord
 from lakeops.model.reports import Report
 from lakeops.model.requests import difference
 
@@ -306,7 +306,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class DumpedRepository:
     """A repository as a dump has it, checked. Rows are column values without the repository's name.
 
     Attributes:
@@ -325,7 +325,7 @@ class Restored:
         records: rows of the audit, oldest first.
     """
 
-    repository: Repository
+    repository: RepositoryRecord
     at: int
     grace_seconds: int
     pruned: int | None
@@ -365,7 +365,7 @@ class RowFlaw:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RefUpdate:
     """A move of a ref: ``kind`` is ``branch`` or ``tag``."""
 
     kind: str
@@ -413,7 +413,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class CatalogSnapshot:
     """What a catalog holds of a repository at one instant, right or wrong: what ``fsck`` looks at.
 
     Attributes:
@@ -435,9 +435,9 @@ class Records:
         moves: the reflog, ref by ref, oldest first.
     """
 
-    repository: Repository
+    repository: RepositoryRecord
     branches: Sequence[BranchState]
-    tags: Sequence[Ref]
+    tags: Sequence[RefRecord]
     commits: Mapping[str, Commit]
     first_parents: Mapping[str, str | None]
     unreadable: Mapping[str, str]
@@ -449,5 +449,5 @@ class Records:
     dangling_keys: Mapping[str, str]
     now: datetime
     flaws: Sequence[RowFlaw]
-    moves: Sequence[Move]
+    moves: Sequence[RefUpdate]
     pruned: int | None = None

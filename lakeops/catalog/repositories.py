@@ -27,7 +27,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
-from lakeops.model.records import Commit, Repository
+from lakeops.model.records import Commit, RepositoryRecord
 
 _PAGE = PageLookup(REPOSITORY, "id")
 
@@ -36,7 +36,7 @@ class Repositories(Transitions):
     """Repositories: a name, a storage namespace, and everything recorded under them."""
 
     def create_repository(
-        self, repository: Repository, first: Commit, *, token: str, actor: str, owner: str | None = None
+        self, repository: RepositoryRecord, first: Commit, *, token: str, actor: str, owner: str | None = None
     ) -> None:
         """Insert the repository, its initial commit and its default branch (with staging token ``token``).
 
@@ -52,14 +52,14 @@ class Repositories(Transitions):
 
         self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
 
-    def repository(self, repository_id: str) -> Repository:
+    def repository(self, repository_id: str) -> RepositoryRecord:
         """The repository. Raises ``RepositoryNotFound``."""
         return self.database.read(lambda conn: repository_record(find_repository(conn, repository_id)))
 
-    def repositories(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Repository]:
+    def repositories(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RepositoryRecord]:
         """Repositories by id, keyset-paged."""
 
-        def work(conn: Connection) -> list[Repository]:
+        def work(conn: Connection) -> list[RepositoryRecord]:
             return [repository_record(row) for row in _PAGE.page(conn, {}, prefix=prefix, after=after, limit=limit)]
 
         return self.database.read(work)
@@ -122,7 +122,7 @@ class Repositories(Transitions):
         return self.database.write(work, settle=run_again)
 
     def _insert_repository(
-        self, conn: Connection, repository: Repository, first: Commit, *, token: str, actor: str, action: str
+        self, conn: Connection, repository: RepositoryRecord, first: Commit, *, token: str, actor: str, action: str
     ) -> None:
         """The rows of a new repository: itself, its first commit, its default branch, a reflog row."""
         self._check_free(conn, repository)
@@ -144,7 +144,7 @@ class Repositories(Transitions):
         return True if conn.execute(ours).first() else None
 
     @staticmethod
-    def _check_free(conn: Connection, repository: Repository) -> None:
+    def _check_free(conn: Connection, repository: RepositoryRecord) -> None:
         place = REPOSITORY.c.storage_namespace
         around = place.in_(_enclosing_namespaces(repository.storage_namespace))
         below = and_(*under(place, repository.storage_namespace + "/"))

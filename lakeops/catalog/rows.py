@@ -16,8 +16,8 @@ from lakeops.catalog.records import BranchState, Intent, Intents, KeyRecord, Sta
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, MIRROR_REF, REFLOG, REPOSITORY, STAGED
 from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.hooks import Hook
-from lakeops.model.mirrors import Mirror, MirrorRef, RefKind, Registration, Wait
-from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split, maker
+from lakeops.model.mirrors import MirrorRecord, MirrorRef, RefKind, Registration, Wait
+from lakeops.model.records import Commit, Entry, ReflogRecord, RepositoryRecord, Split, maker
 from lakeops.model.sources import SourceReference
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -118,7 +118,7 @@ def optional_number(value: object) -> int | None:
 
 
 @decoding(REPOSITORY, "id")
-def repository_record(row: AnyRow) -> Repository:
+def repository_record(row: AnyRow) -> RepositoryRecord:
     """The repository of a row of its table."""
     split = Split.from_json(row.split)
     for value in astuple(split):
@@ -126,7 +126,7 @@ def repository_record(row: AnyRow) -> Repository:
     words(row.id, row.storage_namespace, row.default_branch)
     if type(row.capabilities) is not dict:
         raise TypeError(f"{row.capabilities!r:.80} is no map")
-    return Repository(
+    return RepositoryRecord(
         id=row.id,
         storage_namespace=row.storage_namespace,
         default_branch=row.default_branch,
@@ -156,7 +156,7 @@ def _hook(value: Any) -> Hook:  # noqa: ANN401 - whatever the column holds
         raise ValueError(error.message) from None
 
 
-def repository_values(repository: Repository) -> dict[str, Any]:
+def repository_values(repository: RepositoryRecord) -> dict[str, Any]:
     """A repository as column values."""
     return {
         **asdict(repository),
@@ -314,9 +314,9 @@ def reflog_record(row: AnyRow) -> ReflogRecord:
 
 
 @decoding(MIRROR, "repository_id")
-def mirror_record(row: AnyRow) -> Mirror:
+def mirror_record(row: AnyRow) -> MirrorRecord:
     """The mirror of a row of its table."""
-    return Mirror(
+    return MirrorRecord(
         repository_id=row.repository_id,
         source=SourceReference.from_json(row.source),
         registration=row.registration,
@@ -338,10 +338,10 @@ def mirror_record(row: AnyRow) -> Mirror:
     )
 
 
-def mirror_values(mirror: Mirror) -> dict[str, Any]:
+def mirror_values(mirror: MirrorRecord) -> dict[str, Any]:
     """A mirror as column values."""
     return {
-        **{field.name: getattr(mirror, field.name) for field in fields(Mirror)},
+        **{field.name: getattr(mirror, field.name) for field in fields(MirrorRecord)},
         "source": mirror.source.to_json(),
         "branches": list(mirror.branches),
         "tags": list(mirror.tags),

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic_core
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from lakeops.catalog.database import Described, Failure, first_line, insert_staged
+from lakeops.catalog.database import Described, TransactionFailure, first_line, insert_staged
 from lakeops.catalog.guards import under
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import Clock, pause, stopwatch
@@ -98,7 +98,9 @@ class Sqlite:
         """Locked means retry. Anything else (disk full, not a database, read-only file) is a refusal."""
         code = getattr(error, "sqlite_errorcode", None)
         primary = None if code is None else code & 0xFF
-        return Described(Failure.RETRY if primary in _AGAIN else Failure.REFUSED, first_line(error))
+        return Described(
+            TransactionFailure.RETRY if primary in _AGAIN else TransactionFailure.REFUSED, first_line(error)
+        )
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
         """Nothing: a file's locks have no names."""

@@ -25,7 +25,7 @@ from lakeops.cli.options import (
 from lakeops.cli.output import SHORT_ID, Styled, commit_id, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
-from lakeops.model.records import Commit, Head, Ref
+from lakeops.model.records import BranchHead, Commit, RefRecord
 from lakeops.model.words import counted, moment, span
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def create(
     """Create a branch at any ref. Nothing is copied."""
     repository_id, name = uri.only_ref()
     start = ref_in(repository_id, source)
-    ref = Ref(name, session.lake.repository(repository_id).create_branch(name, start).commit_id)
+    ref = RefRecord(name, session.lake.repository(repository_id).create_branch(name, start).commit_id)
     session.answer(ref, ["Branch ", (name, "green"), " created at ", (ref.commit_id, "yellow")])
 
 
@@ -111,7 +111,7 @@ def list_all(
     heads = session.repository(uri).heads(prefix=prefix, merged=refs[0], not_merged=refs[1])
     now = session.now()
 
-    def row(head: Head) -> tuple[Styled, ...]:
+    def row(head: BranchHead) -> tuple[Styled, ...]:
         made = head.commit.creation_date
         age = f"{span(max(0, now - made))} ago" if is_terminal(sys.stdout) else moment(made)
         return ((head.id, "cyan"), commit_id(head.commit_id), age, head.commit.committer)
@@ -123,7 +123,7 @@ def list_all(
 def show(session: Session, uri: BranchUri) -> None:
     """Show the commit that a branch points to."""
     branch = session.branch(uri)
-    ref = Ref(branch.id, branch.commit_id)
+    ref = RefRecord(branch.id, branch.commit_id)
     session.answer(ref, ["Branch: ", (ref.id, "cyan")], ["Commit: ", (ref.commit_id, "yellow")])
 
 
@@ -188,7 +188,7 @@ def reset(
     with session.progress(f"Resetting {branch.id}"):
         count = branch.reset(prefix, path, pinned=pinned if asked else None)
     session.answer(
-        {**Ref(branch.id, branch.commit_id).to_json(), "reset": count},
+        {**RefRecord(branch.id, branch.commit_id).to_json(), "reset": count},
         ["Branch ", (branch.id, "green"), f" reset: {counted(count, 'staged path')} dropped"],
     )
 

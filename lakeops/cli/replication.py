@@ -19,7 +19,7 @@ from lakeops.model.words import counted, human_size
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Mirror
     from lakeops.ops.replicate import Replicated
-    from lakeops.ops.setup_s3 import Plan
+    from lakeops.ops.setup_s3 import ReplicationSetup
     from lakeops.store.s3.rules import Replication
 
 app: typer.Typer = typer.Typer(add_completion=False)
@@ -224,7 +224,7 @@ def _print(out: Printer, wish: Replication, form: Format) -> None:
     out.note("Each setting is one document of its bucket: add the bucket's other rules to it, or use --apply.")
 
 
-def _question(plan: Plan, *, start_batch: bool) -> str:
+def _question(plan: ReplicationSetup, *, start_batch: bool) -> str:
     buckets = " and ".join(sorted({repr(step.bucket.name) for step in plan.changes}))
     changes = f"Change {counted(len(plan.changes), 'setting')} of {buckets}"
     batch = "start the batch replication job"
@@ -233,7 +233,7 @@ def _question(plan: Plan, *, start_batch: bool) -> str:
     return f"{changes} and {batch}?" if start_batch else f"{changes}?"
 
 
-def _show(out: Printer, plan: Plan) -> None:
+def _show(out: Printer, plan: ReplicationSetup) -> None:
     for step in plan.changes:
         out.message((f"{step.setting} of bucket {step.bucket.name}", "bold"))
         for line in step.diff():
@@ -241,7 +241,7 @@ def _show(out: Printer, plan: Plan) -> None:
             out.message("  ", text)
 
 
-def _print_result(out: Printer, plan: Plan, *, removed: bool, checked: bool, job_id: str | None) -> None:
+def _print_result(out: Printer, plan: ReplicationSetup, *, removed: bool, checked: bool, job_id: str | None) -> None:
     wish = plan.wish
     what = f"s3://{wish.source}/{wish.prefix} to s3://{wish.destination}/{wish.prefix}"
     if removed and not (checked and plan.changes):
@@ -262,7 +262,7 @@ def _print_result(out: Printer, plan: Plan, *, removed: bool, checked: bool, job
         out.note("What was there before is not replicated by the rule; 'lakeops mirror replicate' copies it.")
 
 
-def _document(plan: Plan, *, applied: bool, job_id: str | None) -> dict[str, Any]:
+def _document(plan: ReplicationSetup, *, applied: bool, job_id: str | None) -> dict[str, Any]:
     batch = None
     if plan.batch is not None:
         batch = {"job": plan.batch.job, "command": plan.batch.command, "region": plan.batch.region, "job_id": job_id}

@@ -15,7 +15,7 @@ from lakeops.model.words import counted, moment
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
-    from lakeops.model.mirrors import Mirror as MirrorRecord
+    from lakeops.model.mirrors import MirrorRecord
     from lakeops.model.owner import Owner
 
 app: typer.Typer = typer.Typer(help="Create, list and delete repositories.", add_completion=False)

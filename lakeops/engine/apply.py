@@ -50,7 +50,7 @@ def plan(
     attempt: str,
     reuse: Metarange | None = None,
     listing: bool = False,
-) -> Plan:
+) -> ApplyPlan:
     """What applying ``changes`` to ``base`` will take. Opens nothing.
 
     Args:
@@ -72,11 +72,11 @@ def plan(
         touched, counts = np.unique(base.route(changes.column("path")), return_counts=True)
     scattered = len(touched) >= FEWEST_RANGES and changes.num_rows <= MOST_OF_RANGE * len(touched)
     listing = (listing or scattered) and changes.num_rows <= MOST_CHANGES
-    return Plan(base, changes, touched, counts, split, attempt, reuse, listing)
+    return ApplyPlan(base, changes, touched, counts, split, attempt, reuse, listing)
 
 
 @dataclass(frozen=True)
-class Plan:
+class ApplyPlan:
     """Changes routed over a base: ``counts[i]`` of them concern range ``touched[i]``.
 
     ``listing`` says whether the rows that change are listed.
@@ -256,7 +256,7 @@ class MetarangeBuilder:
         self.work += writer.work
 
 
-OnPlan = Callable[[Plan], None]
+OnPlan = Callable[[ApplyPlan], None]
 OnProgress = Callable[[int, int], None]
 
 
@@ -351,7 +351,7 @@ def _listed(base: Metarange, results: Sequence[TaskResult]) -> ChangeList | None
     return ChangeList.of(base.id, *(pa.concat_tables(side) for side in zip(*sides, strict=True)))
 
 
-def _run(planned: Plan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:
+def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:
     """One result for each task, in order of the base's ranges."""
     touched = len(planned.touched)
     engine = engine.for_work(touched)

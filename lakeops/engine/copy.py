@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CopyFailure:
     """An object that was not copied or not deleted, and why."""
 
     key: str
@@ -75,7 +75,7 @@ class Moved:
     objects: int = 0
     size_bytes: int = 0
     vanished: int = 0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[CopyFailure, ...] = ()
 
 
 def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
@@ -109,7 +109,7 @@ def delete_objects(task: DeleteTask, destination: ObjectStore) -> Moved:
     doomed = [key for key, is_there in asked if not is_there]
     check_nobody_owns(destination, task.known)
     refused = destination.delete(doomed) if doomed else []
-    failures += [Failure(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]
+    failures += [CopyFailure(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]
     return Moved(task.index, objects=len(doomed) - len(refused), failures=tuple(failures))
 
 
@@ -136,7 +136,7 @@ def delete_tasks(source: ObjectStore, keys: Iterable[str], known: Known = frozen
         yield DeleteTask(index, source, some, known)
 
 
-def gives_up(failures: Sequence[Failure]) -> bool:
+def gives_up(failures: Sequence[CopyFailure]) -> bool:
     """Whether so many of these are refusals that trying more is in vain."""
     return sum(failure.is_refusal for failure in failures) >= GIVE_UP
 
@@ -147,10 +147,10 @@ def worth_in_ranges(items: Sequence[StoredObject]) -> int:
     return int(seconds / RANGE_SECONDS)
 
 
-def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[Failure]]:
+def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[CopyFailure]]:
     """What ``do`` gave for each item, and which ones failed. After ``GIVE_UP`` refusals the rest is left out."""
     done: list[tuple[Item, bool]] = []
-    failures: list[Failure] = []
+    failures: list[CopyFailure] = []
 
     def attempt(item: Item) -> None:
         if len(failures) >= GIVE_UP and gives_up(failures):
@@ -158,7 +158,7 @@ def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tu
         try:
             done.append((item, do(item)))
         except LakeopsError as error:
-            failures.append(Failure(item.key if isinstance(item, StoredObject) else str(item), error))
+            failures.append(CopyFailure(item.key if isinstance(item, StoredObject) else str(item), error))
 
     for _ in in_flight(attempt, items, _THREADS):
         pass

@@ -22,7 +22,7 @@ from lakeops.gateway import listing, objects
 from lakeops.gateway.answers import Refused, document, element, error_document, nest, refusal, timestamp
 from lakeops.gateway.chunks import Chunks, chunks_of
 from lakeops.gateway.signature import Seed, Signed, verify
-from lakeops.gateway.writing import SPOOL_BYTES, Request, Writing
+from lakeops.gateway.writing import SPOOL_BYTES, WriteRequest, Writing
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidSettings, LakeopsError, out_of_resources
 from lakeops.model.records import Credentials
@@ -191,7 +191,7 @@ class Gateway:
         if asked.signed.method not in {"GET", "HEAD"}:
             if self._writing is None or asked.signed.method not in {"PUT", "POST", "DELETE"}:
                 raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
-            request = Request(asked.signed.method, asked.key, asked.query, asked.headers, body or io.BytesIO())
+            request = WriteRequest(asked.signed.method, asked.key, asked.query, asked.headers, body or io.BytesIO())
             answered = self._writing.answer(self._lake.repository(asked.bucket), request)
             return Response(answered.body, answered.status, answered.headers)
         other = sorted(name for name in asked.query.keys() - _KNOWN if not name.startswith("X-Amz-"))

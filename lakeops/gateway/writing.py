@@ -49,7 +49,7 @@ _DELTA_COMMIT = re.compile(r"(.*/)?_delta_log/[0-9]{20}\.json", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Request:
+class WriteRequest:
     """A writing request, after its signature was verified.
 
     Attributes:
@@ -95,7 +95,7 @@ class Writing:
         self._uploads: dict[str, MultipartUpload] = {}
         self._completed: dict[Completion, Answer] = {}
 
-    def answer(self, repository: Repository, asked: Request) -> Answer:
+    def answer(self, repository: Repository, asked: WriteRequest) -> Answer:
         """Do what a request asks for. Raises ``Refused`` and lakeops' errors."""
         # Any other parameter asks for something else than the object: its tags, its rights, one version of it.
         named = {name for name in asked.query if name != "x-id" and not name.startswith("X-Amz-")}
@@ -119,7 +119,7 @@ class Writing:
         asks = excerpt(", ".join(sorted(named)))
         raise Refused(501, "NotImplemented", f"this gateway does not know such a request ({asked.method} {asks})")
 
-    def _begin(self, repository: Repository, asked: Request) -> Answer:
+    def _begin(self, repository: Repository, asked: WriteRequest) -> Answer:
         _branch_and_path(repository, asked.key)
         name = self._ids.new()
         upload = MultipartUpload(
@@ -131,7 +131,7 @@ class Writing:
         self._end(oldest)
         return _xml("InitiateMultipartUploadResult", Bucket=repository.id, Key=asked.key, UploadId=name)
 
-    def _part(self, repository: Repository, asked: Request) -> Answer:
+    def _part(self, repository: Repository, asked: WriteRequest) -> Answer:
         upload = self._upload(repository, asked)
         given = asked.query.get("partNumber", "")
         if not _PART.fullmatch(given) or int(given) > _MOST_PARTS:
@@ -143,7 +143,7 @@ class Writing:
         body = _checked(asked)
         return Answer(headers={"etag": upload.add(int(given), iter(lambda: body.read(PIECE), b""))})
 
-    def _complete(self, repository: Repository, asked: Request) -> Answer:
+    def _complete(self, repository: Repository, asked: WriteRequest) -> Answer:
         branch_and_path = _branch_and_path(repository, asked.key)
         listed = tuple(
             (int(part.findtext("{*}PartNumber") or 0), (part.findtext("{*}ETag") or "").strip('"'))
@@ -170,14 +170,14 @@ class Writing:
             self._end(told.upload)
         return answer
 
-    def _abort(self, repository: Repository, asked: Request) -> Answer:
+    def _abort(self, repository: Repository, asked: WriteRequest) -> Answer:
         upload = self._upload(repository, asked)
         with upload.ending:
             upload.require_open()
             self._end(asked.query["uploadId"])
         return Answer(204)
 
-    def _upload(self, repository: Repository, asked: Request) -> MultipartUpload:
+    def _upload(self, repository: Repository, asked: WriteRequest) -> MultipartUpload:
         found = self._uploads.get(asked.query["uploadId"])
         if found is None or found.place != (repository.id, asked.key):
             raise no_such_upload()
@@ -191,7 +191,7 @@ class Writing:
                 upload.file.close()
 
 
-def _put(repository: Repository, asked: Request) -> Answer:
+def _put(repository: Repository, asked: WriteRequest) -> Answer:
     if "x-amz-copy-source" in asked.headers:
         return _copy(repository, asked)
     body = _checked(asked)
@@ -205,7 +205,7 @@ def _put(repository: Repository, asked: Request) -> Answer:
     return Answer(headers={"etag": etag(entry)})
 
 
-def _copy(repository: Repository, asked: Request) -> Answer:
+def _copy(repository: Repository, asked: WriteRequest) -> Answer:
     """Stage what another key of the repository shows. Hadoop renames files so."""
     branch, path = _branch_and_path(repository, asked.key)
     metadata = _metadata(asked.headers)
@@ -217,7 +217,7 @@ def _stage(
     branch: Branch,
     path: str,
     body: BinaryIO,
-    asked: Request,
+    asked: WriteRequest,
     content_type: str | None,
     metadata: dict[str, str],
 ) -> Entry:
@@ -274,7 +274,7 @@ def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _checked(asked: Request) -> BinaryIO:
+def _checked(asked: WriteRequest) -> BinaryIO:
     """The body from its beginning, when it is what the request's headers say of it. Raises ``Refused``.
 
     The signatures of chunks were verified while they came.
@@ -299,7 +299,7 @@ def _checked(asked: Request) -> BinaryIO:
     return body
 
 
-def _check_conditions(asked: Request) -> None:
+def _check_conditions(asked: WriteRequest) -> None:
     """Refuse conditions that nobody would look at: the write or deletion would happen anyway. Raises ``Refused``."""
     kept = {"if-none-match": "*"} if asked.method != "DELETE" and SOURCE not in asked.headers else {}
     for name, value in asked.headers.items():
@@ -315,7 +315,7 @@ def _delete(branch: Branch, path: str) -> None:
         branch.delete(path)
 
 
-def _delete_many(repository: Repository, asked: Request) -> Answer:
+def _delete_many(repository: Repository, asked: WriteRequest) -> Answer:
     listed = asked.document()
     rows = []
     for one in listed.iterfind("{*}Object"):

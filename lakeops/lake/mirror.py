@@ -22,8 +22,7 @@ from lakeops.model.errors import (
     NotAMirror,
     PreconditionFailed,
 )
-from lakeops.model.mirrors import Mirror as MirrorRecord
-from lakeops.model.mirrors import MirrorStatus, RefKind, RefName, RefStatus, check_patience
+from lakeops.model.mirrors import MirrorRecord, MirrorStatus, RefKind, RefName, RefStatus, check_patience
 from lakeops.model.names import check_repository
 from lakeops.model.sources import SourceKind, SourceReference, check_no_password, parse_source
 from lakeops.model.text import excerpt, flaw

@@ -12,9 +12,16 @@ from lakeops.lake.verbs import folder_verb, ops, ref_verb, verb
 from lakeops.model.errors import NotFound
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
-from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, AuditRecord, Commit, Protection, ReflogRecord
-from lakeops.model.records import Ref as RefRecord
-from lakeops.model.records import Repository as RepositoryRecord
+from lakeops.model.records import (
+    CHECK_PROTECTION,
+    TAG_PROTECTION,
+    AuditRecord,
+    Commit,
+    Protection,
+    ReflogRecord,
+    RefRecord,
+    RepositoryRecord,
+)
 from lakeops.model.reports import Report, ReportKind
 from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops.context import Context, pages

@@ -21,7 +21,7 @@ class Node(NamedTuple):
     pending: bool = False
 
 
-class Move(NamedTuple):
+class RefMove(NamedTuple):
     """One move of a ref: the commits before and after, and the parents of the one after."""
 
     old: str | None

@@ -129,7 +129,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class MirrorRecord:
     """How a repository mirrors another one.
 
     Attributes:
@@ -250,7 +250,7 @@ class MirrorState:
     ``mirrors`` are those that follow this mirror in turn.
     """
 
-    mirror: Mirror
+    mirror: MirrorRecord
     refs: tuple[MirrorRef, ...] = ()
     mirrors: tuple[Registration, ...] = ()
 
@@ -338,7 +338,7 @@ class RefStatus:
 class MirrorStatus(Mapping[str, RefStatus]):
     """A mirror's branches by name, its tags beside them in ``tags``, and the mirrors of it in ``mirrors``."""
 
-    mirror: Mirror
+    mirror: MirrorRecord
     branches: Mapping[str, RefStatus] = field(default_factory=dict)
     tags: Mapping[str, RefStatus] = field(default_factory=dict)
     mirrors: tuple[Registration, ...] = ()

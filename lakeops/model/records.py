@@ -51,7 +51,7 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Repository(JsonRecord):
+class RepositoryRecord(JsonRecord):
     """A namespace for objects, branches and commits, tied to one storage namespace.
 
     ``storage_namespace`` is a URL without a trailing slash (``file:///data/flights``, ``s3://bucket/flights``).
@@ -78,7 +78,7 @@ class Repository(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Ref(JsonRecord):
+class RefRecord(JsonRecord):
     """A branch or a tag and the commit it points to."""
 
     id: str
@@ -173,7 +173,7 @@ def gone(commit_id: str) -> Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class BranchHead:
     """A branch and the commit that it points to."""
 
     id: str

@@ -33,7 +33,7 @@ def check_key(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class IdempotentRequest:
     """What a call asks for.
 
     Attributes:

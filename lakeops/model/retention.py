@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DAY = 24 * 3600
 
 
-class Kept(StrEnum):
+class RetentionReason(StrEnum):
     """Why a commit lives: the first of these that holds."""
 
     HEAD = "heads"
@@ -35,7 +35,7 @@ class Kept(StrEnum):
     NO_RULES = "no_rules"
 
 
-def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, Kept]:
+def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, RetentionReason]:
     """The commits that the rules keep at a time (Unix seconds), each with the reason. Without rules, all of them.
 
     * Every branch's head, every tag's commit and what a mirror needs live.
@@ -50,7 +50,7 @@ def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, Kept]:
     """
     commits = refs.commits
     if rules is None:
-        kept = dict.fromkeys(commits, Kept.NO_RULES) | _pointed_to(refs)
+        kept = dict.fromkeys(commits, RetentionReason.NO_RULES) | _pointed_to(refs)
     else:
         # The last one to name a commit is the reason that is given.
         kept = {
@@ -76,33 +76,33 @@ def only_for_mirrors(refs: Lineage, rules: Rules | None, now: int) -> dict[str, 
     }
 
 
-def _pointed_to(refs: Lineage) -> dict[str, Kept]:
+def _pointed_to(refs: Lineage) -> dict[str, RetentionReason]:
     """What something points to, by the first reason that holds."""
-    kept = {commit_id: Kept.MIRROR for needed in refs.mirrors.values() for commit_id in needed}
-    kept.update(dict.fromkeys(refs.tags.values(), Kept.TAG))
-    kept.update(dict.fromkeys(refs.branches.values(), Kept.HEAD))
+    kept = {commit_id: RetentionReason.MIRROR for needed in refs.mirrors.values() for commit_id in needed}
+    kept.update(dict.fromkeys(refs.tags.values(), RetentionReason.TAG))
+    kept.update(dict.fromkeys(refs.branches.values(), RetentionReason.HEAD))
     return kept
 
 
-def _within_undo(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
+def _within_undo(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionReason]:
     """What a ref showed until less than the undo window ago, or until a mirror that lags might still show it."""
     undo, lag = rules.undo_days * DAY, rules.mirror_lag_days * DAY
     return {
-        commit_id: Kept.UNDO if now - at < undo else Kept.MIRROR
+        commit_id: RetentionReason.UNDO if now - at < undo else RetentionReason.MIRROR
         for commit_id, at in refs.left.items()
         if now - at < max(undo, lag)
     }
 
 
-def _bases(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
+def _bases(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionReason]:
     """What merges rest on, of any two branches that are there or can be brought back."""
     back = {commit_id for commit_id in refs.deleted if now - refs.left.get(commit_id, 0) < rules.undo_days * DAY}
-    return dict.fromkeys(shared(refs.commits, back.union(refs.branches.values())), Kept.BASE)
+    return dict.fromkeys(shared(refs.commits, back.union(refs.branches.values())), RetentionReason.BASE)
 
 
-def _within_window(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
+def _within_window(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionReason]:
     """What was a head, or the end of a line, within a window."""
-    kept: dict[str, Kept] = {}
+    kept: dict[str, RetentionReason] = {}
     ends = refs.commits.keys() - {commit.parents[0] for commit in refs.commits.values() if commit.parents}
     lag = rules.mirror_lag_days * DAY
     windows = dict.fromkeys(ends, rules.default_retention_days * DAY) | _head_windows(refs, rules)
@@ -112,7 +112,7 @@ def _within_window(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
         window = windows[commit.id]
         age = now - commit.creation_date
         if age < max(window, lag):
-            why = Kept.RETENTION if age < window else Kept.MIRROR
+            why = RetentionReason.RETENTION if age < window else RetentionReason.MIRROR
             if commit.id in ends:
                 _keep(kept, commit.id, why)
             for parent in commit.parents[:1]:
@@ -130,14 +130,14 @@ def _head_windows(refs: Lineage, rules: Rules) -> dict[str, int]:
     return windows
 
 
-def _keep(kept: dict[str, Kept], commit_id: str, why: Kept) -> None:
-    if kept.get(commit_id) is not Kept.RETENTION:
+def _keep(kept: dict[str, RetentionReason], commit_id: str, why: RetentionReason) -> None:
+    if kept.get(commit_id) is not RetentionReason.RETENTION:
         kept[commit_id] = why
 
 
-def counted(kept: Iterable[Kept]) -> dict[str, int]:
+def counted(kept: Iterable[RetentionReason]) -> dict[str, int]:
     """How many commits live for each reason. Every reason is there."""
-    counts = dict.fromkeys((why.value for why in Kept), 0)
+    counts = dict.fromkeys((why.value for why in RetentionReason), 0)
     for why in kept:
         counts[why.value] += 1
     return counts

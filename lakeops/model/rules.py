@@ -46,11 +46,11 @@ Days = Annotated[int, Field(ge=0, le=MOST_DAYS)]
 Expiry = Annotated[int, Field(ge=1, le=MOST_DAYS)]
 
 
-class _Checked(BaseModel):
+class _ParsedRules(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class _Entry(_Checked):
+class _Entry(_ParsedRules):
     expire_after_days: Expiry | None = None
 
     @property
@@ -109,7 +109,7 @@ class TagRule(_Entry):
         return self.tag_id
 
 
-class Rules(_Checked):
+class Rules(_ParsedRules):
     """A repository's retention rules.
 
     Attributes:

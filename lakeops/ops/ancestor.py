@@ -130,7 +130,7 @@ class _Folding:
 
 
 @dataclass(frozen=True)
-class Sides:
+class MergeInputs:
     """What is merged into what, over what.
 
     ``bases`` is one commit, or the best common ancestors of a criss-cross history, oldest first.
@@ -170,7 +170,7 @@ def check_strategy(strategy: str | Strategy | None) -> Strategy | None:
         raise InvalidInput(f"unknown strategy {excerpt(strategy)}; choose one of {known}") from None
 
 
-def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tuple[str, str]) -> Sides:
+def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tuple[str, str]) -> MergeInputs:
     """The sides of a merge. ``names`` are what source and destination are called.
 
     Raises:
@@ -183,11 +183,11 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
     for base in bases:
         if base.is_gone:
             require_live(base)
-    return Sides(tuple(bases), source, destination)
+    return MergeInputs(tuple(bases), source, destination)
 
 
 def decide(
-    ctx: Context, sides: Sides, strategy: Strategy | None, names: tuple[str, str], *, replayed: bool = False
+    ctx: Context, sides: MergeInputs, strategy: Strategy | None, names: tuple[str, str], *, replayed: bool = False
 ) -> Decision:
     """What to change in the destination, path by path. Raises ``MergeConflict`` with all conflicting paths."""
     new, here = _metaranges(ctx, sides)
@@ -200,18 +200,20 @@ def decide(
     return Decision(plan, (*base.commits, sides.source))
 
 
-def _metaranges(ctx: Context, sides: Sides) -> list[Metarange]:
+def _metaranges(ctx: Context, sides: MergeInputs) -> list[Metarange]:
     """The metaranges of source and destination. The bases are read in the same round, and remembered."""
     return ctx.metaranges(sides.source, sides.destination, *sides.bases)[:2]
 
 
-def foretell(ctx: Context, sides: Sides, strategy: Strategy | None = None, *, prefix: str = "") -> Iterator[Change]:
+def foretell(
+    ctx: Context, sides: MergeInputs, strategy: Strategy | None = None, *, prefix: str = ""
+) -> Iterator[Change]:
     """What ``decide`` would change in the destination, by path, and its conflicts; read as it is asked for."""
     return each_change(foretold_tables(ctx, sides, strategy, prefix=prefix))
 
 
 def foretold_tables(
-    ctx: Context, sides: Sides, strategy: Strategy | None = None, *, prefix: str = "", after: str = ""
+    ctx: Context, sides: MergeInputs, strategy: Strategy | None = None, *, prefix: str = "", after: str = ""
 ) -> Iterator[pa.Table]:
     """``foretell`` as tables of ``ranges.diff.DIFF_SCHEMA``. Ranges before ``after`` are left out, unread."""
 

@@ -6,7 +6,7 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
-from lakeops.engine.apply import Applied, OnPlan, OnProgress, Plan, apply
+from lakeops.engine.apply import Applied, ApplyPlan, OnPlan, OnProgress, apply
 from lakeops.engine.apply import merge as apply_plan
 from lakeops.engine.base import Engine
 from lakeops.model.changes import Summary
@@ -55,7 +55,7 @@ def _how_to_apply(ctx: Context, verb: str, attempt: str) -> _How:
     """How changes are applied here. Says what is going to be rewritten, and where, before it begins."""
     label = verb
 
-    def on_plan(plan: Plan) -> None:
+    def on_plan(plan: ApplyPlan) -> None:
         nonlocal label
         label = f"{verb}: {plan.describe(ctx.engine)}"
         _log.info("%s", label)

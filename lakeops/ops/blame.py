@@ -210,7 +210,7 @@ def _changed(ctx: Context, before: Commit, after: Commit, paths: pa.Array, sets:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _PathState:
     """What a commit has at a path, the range that says so, and the entry's digest. Empty where no range covers it."""
 
     entry: Entry | None
@@ -244,7 +244,7 @@ def history(
     def found() -> Iterator[Version]:
         known, left = False, deepest
         with explain_expired(ctx, (start,)):
-            seen = {start.id: _version_at(ctx, start, path, _Seen(None))}
+            seen = {start.id: _version_at(ctx, start, path, _PathState(None))}
         queue = [_by_generation(start)]
         passed: set[str] = {start.id}
         while queue:
@@ -277,10 +277,10 @@ def _deepest(depth: int | None) -> int:
 
 
 def _step(
-    ctx: Context, commit: Commit, here: _Seen, parents: list[Commit], path: str
-) -> tuple[Version | None, list[tuple[Commit, _Seen]]]:
+    ctx: Context, commit: Commit, here: _PathState, parents: list[Commit], path: str
+) -> tuple[Version | None, list[tuple[Commit, _PathState]]]:
     """What a commit did to an object, and the parents to go on at, with what they have."""
-    others: list[tuple[Commit, _Seen]] = []
+    others: list[tuple[Commit, _PathState]] = []
     unknown = False
     for parent in parents:
         try:
@@ -300,27 +300,27 @@ def _step(
     return Version(path, shown.size_bytes, commit, unknown, kind, shown.checksum), others
 
 
-def _identity(seen: _Seen) -> object:
+def _identity(seen: _PathState) -> object:
     return None if seen.entry is None else seen.entry.identity
 
 
-def _version_at(ctx: Context, commit: Commit, path: str, known: _Seen) -> _Seen:
+def _version_at(ctx: Context, commit: Commit, path: str, known: _PathState) -> _PathState:
     """What a commit has at a path. Nothing is read where ``known`` says it of the same range."""
     key = path.encode()
     metarange = ctx.metarange(commit)
     index = metarange.find(key)
     if index == len(metarange) or metarange.first_paths[index] > key:
-        return _Seen(None)
+        return _PathState(None)
     row = metarange.row(index)
     if row.id == known.range_id:
         return known
     file = ctx.reader.open(row)
     at = file.first_at(key)
     if file.paths[at].as_py() != path:
-        return _Seen(None, row.id)
+        return _PathState(None, row.id)
     digest = file.digests[at].as_py()
     entry = known.entry if digest == known.digest else entries(file.take(np.array([at])))[0]
-    return _Seen(entry, row.id, digest)
+    return _PathState(entry, row.id, digest)
 
 
 def _by_generation(commit: Commit) -> tuple[int, int, str, Commit]:

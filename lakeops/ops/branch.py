@@ -16,8 +16,8 @@ from lakeops.model.errors import (
 )
 from lakeops.model.hooks import HookEvent
 from lakeops.model.names import check_branch, check_tag
-from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, Commit, PassedCheck, Ref
-from lakeops.model.requests import Request, check_asked
+from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, Commit, PassedCheck, RefRecord
+from lakeops.model.requests import IdempotentRequest, check_asked
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.hooks import changing
@@ -26,7 +26,7 @@ from lakeops.ops.resolve import check_name, lookup, require_stageable, resolve_c
 MAX_CHECK_NAME = 100
 
 
-def create_branch(ctx: Context, name: str, source: str) -> Ref:
+def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
     """A new branch at what ``source`` means now.
 
     Raises:
@@ -45,10 +45,10 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
             ctx.repository_id, name, commit_id, token=token, actor=ctx.actor, hooks=hooks
         ),
     )
-    return Ref(name, commit_id)
+    return RefRecord(name, commit_id)
 
 
-def delete_branch(ctx: Context, name: str, *, pinned: Pinned | None = None) -> Ref:
+def delete_branch(ctx: Context, name: str, *, pinned: Pinned | None = None) -> RefRecord:
     """Delete a branch and its uncommitted changes. Returns where it was.
 
     Its commits stay until retention rules let them expire.
@@ -65,7 +65,9 @@ def delete_branch(ctx: Context, name: str, *, pinned: Pinned | None = None) -> R
     return drop_branch(ctx, check_asked(name, "a branch"), pinned=pinned)
 
 
-def drop_branch(ctx: Context, name: str, expected: BranchState | None = None, *, pinned: Pinned | None = None) -> Ref:
+def drop_branch(
+    ctx: Context, name: str, expected: BranchState | None = None, *, pinned: Pinned | None = None
+) -> RefRecord:
     """Delete a branch. With ``expected`` only one that is still in that state, and has nothing staged."""
 
     def event() -> HookEvent:
@@ -78,7 +80,7 @@ def drop_branch(ctx: Context, name: str, expected: BranchState | None = None, *,
             ctx.repository_id, name, actor=ctx.actor, expected=expected, pinned=pinned, hooks=hooks
         )
 
-    return Ref(name, changing(ctx, "delete-branch", name, event, change))
+    return RefRecord(name, changing(ctx, "delete-branch", name, event, change))
 
 
 def move_branch(
@@ -89,7 +91,7 @@ def move_branch(
     force: bool = False,
     idempotency_key: str | None = None,
     on_head: Callable[[str], None] | None = None,
-) -> Ref:
+) -> RefRecord:
     """Point the branch at another commit, one that descends from its head. Nothing is copied.
 
     The reflog tells where it was, and a move back with ``force`` undoes it.
@@ -118,13 +120,13 @@ def move_branch(
     )  # late: reads ranges
 
     request = CommitRequest(
-        Request("move-branch", check_name(name), {"source": ref, "force": str(force)}), idempotency_key
+        IdempotentRequest("move-branch", check_name(name), {"source": ref, "force": str(force)}), idempotency_key
     )
     commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
-        return Ref(name, commit.commit.id)
+        return RefRecord(name, commit.commit.id)
 
-    def attempt() -> Ref:
+    def attempt() -> RefRecord:
         head = require_stageable(ctx, name).head
         if not force and not is_forward(ctx, head, commit):
             raise PreconditionFailed(
@@ -148,7 +150,7 @@ def move_branch(
                     state, commit.id, actor=ctx.actor, key=request.key, fingerprint=asked, hooks=hooks
                 ),
             )
-        return Ref(name, commit.id)
+        return RefRecord(name, commit.id)
 
     return when_moved(ctx)(attempt)
 
@@ -159,7 +161,7 @@ def is_forward(ctx: Context, head: Commit, commit: Commit) -> bool:
     return ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id))
 
 
-def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> Ref:
+def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> RefRecord:
     """A new tag at the commit that ``ref`` means.
 
     With a key, that is what ``ref`` meant when the key was first used. A call that is repeated after a crash puts the
@@ -180,7 +182,7 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
         find_by_key,
     )  # late: reads ranges, which listing branches does not need
 
-    request = CommitRequest(Request("create-tag", name, {"source": ref}), idempotency_key)
+    request = CommitRequest(IdempotentRequest("create-tag", name, {"source": ref}), idempotency_key)
     known = find_by_key(ctx, request)
     if known is None:
         commit = resolve_commit(ctx, ref)
@@ -198,7 +200,7 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
         return tag
 
 
-def _make_tag(ctx: Context, name: str, commit_id: str) -> Ref:
+def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
     return changing(
         ctx,
         "create-tag",
@@ -208,7 +210,9 @@ def _make_tag(ctx: Context, name: str, commit_id: str) -> Ref:
     )
 
 
-def move_tag(ctx: Context, name: str, ref: str, *, old: str | None = None, idempotency_key: str | None = None) -> Ref:
+def move_tag(
+    ctx: Context, name: str, ref: str, *, old: str | None = None, idempotency_key: str | None = None
+) -> RefRecord:
     """Point a tag at another commit. The reflog tells where it was.
 
     Who reads by the tag's name sees the other commit from then on.
@@ -228,10 +232,10 @@ def move_tag(ctx: Context, name: str, ref: str, *, old: str | None = None, idemp
     from lakeops.ops.publish import CommitRequest, find_by_key  # late: reads ranges
 
     check_tag(name)
-    request = CommitRequest(Request("move-tag", name, {"source": ref}), idempotency_key)
+    request = CommitRequest(IdempotentRequest("move-tag", name, {"source": ref}), idempotency_key)
     known = find_by_key(ctx, request)
     if known is not None:
-        return Ref(name, known.id)
+        return RefRecord(name, known.id)
     target, asked = resolve_id(ctx, ref), request.request.fingerprint
     return changing(
         ctx,
@@ -244,7 +248,7 @@ def move_tag(ctx: Context, name: str, ref: str, *, old: str | None = None, idemp
     )
 
 
-def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> Ref:
+def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
     """Delete a tag. Returns where it was.
 
     Args:
@@ -263,7 +267,7 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> Ref:
         lambda: _leaving_event(ctx, "delete-tag", name, None),
         lambda hooks: ctx.catalog.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
     )
-    return Ref(name, at)
+    return RefRecord(name, at)
 
 
 def _leaving_event(ctx: Context, action: str, tag: str, target: str | None) -> HookEvent:

@@ -21,7 +21,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.model.records import Commit
-from lakeops.model.requests import Request
+from lakeops.model.requests import IdempotentRequest
 from lakeops.model.text import excerpt
 from lakeops.ops.apply import apply_changes
 from lakeops.ops.context import Context
@@ -68,7 +68,7 @@ def commit(
         BranchMoved: others moved the branch, and this call's turn did not come in time. Try again.
     """
     name, pairs = check_name(branch), texts.check_commit_metadata(metadata)
-    asked = Request("commit", name, message=check_message(message), metadata=pairs)
+    asked = IdempotentRequest("commit", name, message=check_message(message), metadata=pairs)
     intent = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, asked.fingerprint)
     request = CommitRequest(asked, idempotency_key, intent)
     own: tuple[str, ...] | None = None  # the sealed tokens that hold this call's rows

@@ -18,7 +18,7 @@ from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import CatalogUnavailable, CommitExpired, NotAMirror, ObjectNotFound
 from lakeops.model.names import HeldRepository
 from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import Commit, Ref, Repository
+from lakeops.model.records import Commit, RefRecord, RepositoryRecord
 from lakeops.model.requests import check_asked
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
@@ -43,7 +43,7 @@ class Context:
     """
 
     catalog: Catalog
-    repository: Repository
+    repository: RepositoryRecord
     settings: Settings
     ids: Ids
     open_stores: Callable[[], Stores]
@@ -196,8 +196,8 @@ def expired(commit: Commit) -> CommitExpired:
 
 PAGE = 1000
 
-Named = TypeVar("Named", Ref, Repository)
-Named_co = TypeVar("Named_co", Ref, Repository, covariant=True)
+Named = TypeVar("Named", RefRecord, RepositoryRecord)
+Named_co = TypeVar("Named_co", RefRecord, RepositoryRecord, covariant=True)
 
 
 class ReadPage(Protocol[Named_co]):

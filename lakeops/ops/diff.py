@@ -117,7 +117,7 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
 
 
 @dataclass(frozen=True)
-class Changed:
+class DiffCounts:
     """A difference in short.
 
     ``prefixes`` are the top-level folders (``flights/``) and top-level objects that changed, in byte order, the first
@@ -130,7 +130,7 @@ class Changed:
     partitions: tuple[str, ...]
 
 
-def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = None, limit: int = 100) -> Changed:
+def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = None, limit: int = 100) -> DiffCounts:
     """What differs between two refs' commits, in short: counts, top-level prefixes and partition values.
 
     The cost grows with the changes, and no record is made for each path.
@@ -146,7 +146,7 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
         return _changed(ctx, commits, partition_by, limit)
 
 
-def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | None, limit: int) -> Changed:
+def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | None, limit: int) -> DiffCounts:
     pair = ctx.metaranges(*commits)
     counts = dict.fromkeys(ChangeType, 0)
     found: dict[str, set[str]] = {"top": set(), "value": set()}
@@ -160,7 +160,7 @@ def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | N
             values = pc.struct_field(pc.extract_regex(batch["path"], pattern), name)
             found[name].update(value for value in pc.unique(values).to_pylist() if value is not None)
     prefixes = sorted(found["top"], key=str.encode)
-    return Changed(
+    return DiffCounts(
         Summary(counts[ChangeType.ADDED], counts[ChangeType.REMOVED], counts[ChangeType.CHANGED]),
         tuple(prefixes[:limit]),
         len(prefixes) > limit,

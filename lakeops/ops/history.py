@@ -11,7 +11,7 @@ from itertools import count, islice
 from lakeops.model import graph
 from lakeops.model.errors import CommitExpired, InvalidInput
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
-from lakeops.model.records import Commit, Head, Ref
+from lakeops.model.records import BranchHead, Commit, RefRecord
 from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops.context import Context, pages
 from lakeops.ops.resolve import explain_expired, lookup, resolve_commit, resolve_id
@@ -102,7 +102,7 @@ def _changed(ctx: Context, commit: Commit, parents: list[Commit], prefix: str, *
 
 def heads(
     ctx: Context, *, prefix: str = "", merged: str | None = None, not_merged: str | None = None
-) -> Iterator[Head]:
+) -> Iterator[BranchHead]:
     """Branches by name in byte order, each with the commit that it points to.
 
     Args:
@@ -112,7 +112,7 @@ def heads(
     """
     refs = list(pages(partial(ctx.catalog.branches, ctx.repository_id), prefix=prefix))
     commits = ctx.catalog.commits(ctx.repository_id, [ref.commit_id for ref in refs])
-    found = [Head(ref.id, commits[ref.commit_id]) for ref in refs if ref.commit_id in commits]
+    found = [BranchHead(ref.id, commits[ref.commit_id]) for ref in refs if ref.commit_id in commits]
     for ref, is_in in ((merged, True), (not_merged, False)):
         if ref is not None:
             known = graph.reached(
@@ -152,13 +152,13 @@ def walk(ctx: Context, starts: Sequence[str], amount: int) -> tuple[list[Commit]
     return graph.walk(names.get, ids, amount)
 
 
-def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Ref], bool]:
+def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[RefRecord], bool]:
     """Branches and tags whose history has a commit, and whether these are all that do.
 
     At most so many refs of either kind are looked at, and those that are very far ahead are left out.
     """
 
-    def found() -> tuple[list[Ref], bool]:
+    def found() -> tuple[list[RefRecord], bool]:
         commit = ctx.catalog.commit(ctx.repository_id, commit_id)
         kinds = [listing(ctx.repository_id, limit=most + 1) for listing in (ctx.catalog.branches, ctx.catalog.tags)]
         listed = [ref for refs in kinds for ref in refs[:most]]

@@ -21,7 +21,7 @@ from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNot
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import MAX_PATH_BYTES, as_folder
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit
-from lakeops.model.requests import Request
+from lakeops.model.requests import IdempotentRequest
 from lakeops.model.schema import ENTRY_SCHEMA, no_metadata
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.addresses import joined
@@ -196,7 +196,7 @@ def import_objects(
     # A link may lead elsewhere tomorrow. A committed address must not. So the files are recorded where they really lie.
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
-    request = CommitRequest(Request("import", check_name(branch), parts, text, pairs), idempotency_key)
+    request = CommitRequest(IdempotentRequest("import", check_name(branch), parts, text, pairs), idempotency_key)
     found = read_first(ctx, request, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
     if isinstance(found, CommitResult):
         return found.commit

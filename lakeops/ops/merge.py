@@ -13,9 +13,9 @@ from lakeops.model.errors import (
 )
 from lakeops.model.ids import SQUASHED, check_commit_metadata, make_commit
 from lakeops.model.records import Commit
-from lakeops.model.requests import Request, check_amount
+from lakeops.model.requests import IdempotentRequest, check_amount
 from lakeops.model.text import excerpt
-from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_of_merge
+from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.apply import apply_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
@@ -92,7 +92,7 @@ def merge(
     pairs = check_commit_metadata(metadata)
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
     parts = {"source": source, "strategy": settle.value if settle else "", **options}
-    request = CommitRequest(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
+    request = CommitRequest(IdempotentRequest("merge", check_name(destination), parts, message, pairs), idempotency_key)
     names, nothing = (source, destination), MergeResult(None, up_to_date=True, summary=Summary())
     # 1. The key: an earlier call may have made this commit. The source is what it is now.
     seen = read_first(ctx, request, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
@@ -213,7 +213,7 @@ def revert(
     given = _checked(message, metadata)
     refs = _listed(ref)
     parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
-    request = CommitRequest(Request("revert", check_name(branch), parts, message, given), idempotency_key)
+    request = CommitRequest(IdempotentRequest("revert", check_name(branch), parts, message, given), idempotency_key)
     found = read_first(ctx, request, lambda: _commits_to_revert(ctx, refs, parent_number))
     if isinstance(found, CommitResult):
         return found.commit
@@ -271,7 +271,7 @@ def of_revert(ctx: Context, branch: str, ref: str, parent_number: int | None = N
     """
     head = _clean_head(ctx, branch)
     undone, parent = _step(ctx, ref, parent_number)
-    return foretell(ctx, Sides((undone,), parent, head))
+    return foretell(ctx, MergeInputs((undone,), parent, head))
 
 
 def cherry_pick(
@@ -302,7 +302,9 @@ def cherry_pick(
     """
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
-    request = CommitRequest(Request("cherry-pick", check_name(destination), parts, message, given), idempotency_key)
+    request = CommitRequest(
+        IdempotentRequest("cherry-pick", check_name(destination), parts, message, given), idempotency_key
+    )
     found = read_first(ctx, request, lambda: _step(ctx, ref, parent_number))
     if isinstance(found, CommitResult):
         return found.commit
@@ -325,7 +327,7 @@ def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int 
     """
     head = _clean_head(ctx, destination)
     picked, parent = _step(ctx, ref, parent_number)
-    return foretell(ctx, Sides((parent,), picked, head))
+    return foretell(ctx, MergeInputs((parent,), picked, head))
 
 
 def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[str, str]:
@@ -352,7 +354,7 @@ def _replay_change(
             on_head(found.head.id)
         head, reused = found.head, dict[str, Commit]()
         for base, source in steps:
-            sides = Sides((base,), source, head)
+            sides = MergeInputs((base,), source, head)
             with explain_expired(ctx, (base, source, found.head)):
                 decision = decide(ctx, sides, None, names, replayed=True)
                 metarange, summary = apply_merge(ctx, decision.plan, source, head, started=found.started)

@@ -28,7 +28,7 @@ from lakeops.model.errors import (
     StoreError,
 )
 from lakeops.model.owner import Identity
-from lakeops.model.records import Repository
+from lakeops.model.records import RepositoryRecord
 from lakeops.model.text import excerpt
 from lakeops.ops.context import pages
 from lakeops.store import layout
@@ -78,7 +78,7 @@ def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bo
             )
 
 
-def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], own: Repository) -> None:
+def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], own: RepositoryRecord) -> None:
     """Refuse to link objects that a repository manages.
 
     Args:
@@ -106,7 +106,7 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
                     raise _managed(place, f"the repository of another lake in {root}")
 
 
-def check_source_apart(catalog: Catalog, stores: Stores, source: str, own: Repository) -> None:
+def check_source_apart(catalog: Catalog, stores: Stores, source: str, own: RepositoryRecord) -> None:
     """Refuse to import from where a repository manages objects: in it, or around it. Raises ``InvalidInput``."""
     for one in pages(catalog.repositories):
         kept = ("",) if one.id == own.id else MANAGED
@@ -141,7 +141,7 @@ CATALOG = "catalog"
 """Under which key a claim says which catalog made it."""
 
 
-def claim_of(repository: Repository) -> dict[str, Any]:
+def claim_of(repository: RepositoryRecord) -> dict[str, Any]:
     """What the claim file in the repository's namespace, and in every replica of it, says."""
     return {
         "format": FORMAT,
@@ -151,12 +151,12 @@ def claim_of(repository: Repository) -> dict[str, Any]:
     }
 
 
-def claim_text(repository: Repository, identity: Identity) -> bytes:
+def claim_text(repository: RepositoryRecord, identity: Identity) -> bytes:
     """The claim as this catalog writes it."""
     return json.dumps({**claim_of(repository), CATALOG: identity.catalog}, indent=2).encode()
 
 
-def claim(store: ObjectStore, repository: Repository, identity: Identity) -> None:
+def claim(store: ObjectStore, repository: RepositoryRecord, identity: Identity) -> None:
     """Claim the namespace for a repository, unless it has this very claim. Raises ``NamespaceTaken``."""
     with suppress(AlreadyExists):
         if read_claim(store) is None:
@@ -165,7 +165,7 @@ def claim(store: ObjectStore, repository: Repository, identity: Identity) -> Non
     check_claim(store, repository)
 
 
-def check_claim(store: ObjectStore, repository: Repository) -> None:
+def check_claim(store: ObjectStore, repository: RepositoryRecord) -> None:
     """Refuse a namespace that says that it is another repository's. Raises ``NamespaceTaken``."""
     found = read_claim(store)
     if found is not None and not is_claim_of(found, repository):
@@ -191,7 +191,7 @@ def read_claim(store: ObjectStore) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-def is_claim_of(found: dict[str, Any], repository: Repository) -> bool:
+def is_claim_of(found: dict[str, Any], repository: RepositoryRecord) -> bool:
     """Whether a claim is this repository's. A replica keeps its source's, whose name may be another."""
     expected = claim_of(repository)
     name = "repository" if None in (found.get("id"), expected["id"]) else "id"

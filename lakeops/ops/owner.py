@@ -23,7 +23,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.json_record import JsonRecord
 from lakeops.model.owner import Identity, Owner, read_owner
-from lakeops.model.records import Repository
+from lakeops.model.records import RepositoryRecord
 from lakeops.model.text import excerpt, safe
 from lakeops.model.words import moment
 from lakeops.ops.context import Context, pages
@@ -151,7 +151,7 @@ def take_for_writing(ctx: Context) -> Owner:
     raise _busy(ctx.store)
 
 
-def check_unowned(catalog: Catalog, store: ObjectStore, source: Repository, source_identity: Identity) -> None:
+def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord, source_identity: Identity) -> None:
     """Refuse a namespace that a catalog writes to, for a mirror of ``source``.
 
     A record that this catalog left when it forgot its repository there is removed. Raises ``NamespaceTaken``.

@@ -32,7 +32,7 @@ from lakeops.model.errors import (
 from lakeops.model.hooks import HookEvent
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
-from lakeops.model.requests import Request, check_key
+from lakeops.model.requests import IdempotentRequest, check_key
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
@@ -56,7 +56,7 @@ class CommitRequest:
     ``intent`` is kept with the rows of a commit while they are sealed.
     """
 
-    request: Request
+    request: IdempotentRequest
     key: str | None = None
     intent: Intent | None = None
 

@@ -12,7 +12,7 @@ from lakeops.model.errors import AlreadyExists, InvalidInput, LakeopsError, Name
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata, make_commit
 from lakeops.model.names import check_branch, check_repository
 from lakeops.model.owner import Identity
-from lakeops.model.records import Repository, Split
+from lakeops.model.records import RepositoryRecord, Split
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import CATALOG, CLAIM_ID, check_apart, claim, claim_text, read_claim
@@ -37,7 +37,7 @@ def create_repository(
     ids: Ids,
     actor: str,
     metadata: Mapping[str, str] | None = None,
-) -> Repository:
+) -> RepositoryRecord:
     """A new repository with one empty initial commit on its default branch: see ``Lake.create_repository``.
 
     The namespace is claimed first, then the owner record says that this catalog may delete there, then the catalog
@@ -55,7 +55,7 @@ def create_repository(
     identity = catalog.identity()
     left = _left_behind(catalog, store, name, identity)
     now = catalog.now()
-    repository = Repository(
+    repository = RepositoryRecord(
         id=name,
         storage_namespace=namespace,
         default_branch=default_branch,
@@ -154,7 +154,7 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
     return left
 
 
-def _claim_again(store: ObjectStore, repository: Repository, identity: Identity) -> None:
+def _claim_again(store: ObjectStore, repository: RepositoryRecord, identity: Identity) -> None:
     """Let a claim that was left behind say how this repository is made. Its id stays."""
     found = store.get(layout.CLAIM)
     store.swap(layout.CLAIM, claim_text(repository, identity), expected=found)

@@ -63,7 +63,7 @@ class SettingChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchCopyJob:
     """The job for what existed before: the parameters of ``create_job``, and the same as a command line."""
 
     job: Document
@@ -72,7 +72,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplicationSetup:
     """The steps that let one namespace be replicated to another.
 
     Attributes:
@@ -85,7 +85,7 @@ class Plan:
     wish: Replication
     steps: tuple[SettingChange, ...]
     warnings: tuple[str, ...]
-    batch: Batch | None
+    batch: BatchCopyJob | None
     existing: bool
 
     @property
@@ -104,7 +104,7 @@ def make_plan(
     noncurrent_days: int = 7,
     replica_key: str = "",
     ids: Ids | None = None,
-) -> Plan:
+) -> ReplicationSetup:
     """What has to change so that S3 replicates a namespace. Reads the buckets' settings, writes nothing.
 
     Args:
@@ -158,11 +158,11 @@ def make_plan(
     if existing and settings.endpoint_url is None:
         region = here.region
         job = batch_job(wish, batch_role or after["Role"], (ids or Ids()).new())
-        batch = Batch(job, batch_command(job, region), region)
-    return Plan(wish, tuple(steps), tuple(warnings), batch, existing)
+        batch = BatchCopyJob(job, batch_command(job, region), region)
+    return ReplicationSetup(wish, tuple(steps), tuple(warnings), batch, existing)
 
 
-def make_removal_plan(source: str, destination: str, settings: StoreSettings) -> Plan:
+def make_removal_plan(source: str, destination: str, settings: StoreSettings) -> ReplicationSetup:
     """What has to change so that S3 replicates the namespace no longer. Versions and lifecycle stay as they are.
 
     Only the source bucket is asked, so it works when the other one is out of reach.
@@ -171,7 +171,7 @@ def make_removal_plan(source: str, destination: str, settings: StoreSettings) ->
     here = Bucket(wish.source, settings)
     found = here.read("replication")
     step = SettingChange(here, "replication", found, without_replication(found, wish))
-    return Plan(wish, (step,), warnings=(), batch=None, existing=False)
+    return ReplicationSetup(wish, (step,), warnings=(), batch=None, existing=False)
 
 
 def replication_of(source: str, destination: str, **more: Any) -> Replication:  # noqa: ANN401 - Replication's fields
@@ -186,7 +186,7 @@ def replication_of(source: str, destination: str, **more: Any) -> Replication:  
     return Replication(here.bucket, there.bucket, f"{here.path}/" if here.path else "", **more)
 
 
-def carry_out(plan: Plan) -> None:
+def carry_out(plan: ReplicationSetup) -> None:
     """Write what the plan changes, one setting after another. Running it again goes on where it stopped.
 
     Raises:
@@ -204,7 +204,7 @@ def carry_out(plan: Plan) -> None:
             step.bucket.write(step.setting, step.after)
 
 
-def start_batch(plan: Plan) -> str:
+def start_batch(plan: ReplicationSetup) -> str:
     """Start the job for what existed before. Returns its id.
 
     Raises:

@@ -204,7 +204,7 @@ LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
 _PATH = attrgetter("path")
 
 
-class Cursor(Protocol):
+class ListingCursor(Protocol):
     """A place in a sorted listing. ``path`` is None at its end."""
 
     @property
@@ -276,7 +276,7 @@ def as_entries(ctx: Context, tables: Iterable[pa.Table]) -> pa.Table:
     return pa.Table.from_batches(batches, ENTRY_SCHEMA)
 
 
-def _grouped(cursor: Cursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:
+def _grouped(cursor: ListingCursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:
     while cursor.path is not None:
         if not delimiter:
             yield from cursor.take()
@@ -299,10 +299,10 @@ def _folder(path: str, prefix: str, delimiter: str) -> str | None:
     return path[: end + len(delimiter)] if end >= 0 else None
 
 
-def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit], *, folders: bool) -> Cursor:
+def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit], *, folders: bool) -> ListingCursor:
     """A cursor that stands behind ``after``. A commit that it reads is added to ``read``."""
 
-    def of_commit(commit: Commit) -> Cursor:
+    def of_commit(commit: Commit) -> ListingCursor:
         read.append(commit)
         cursor = CommitCursor(ctx, commit, prefix)
         cursor.seek(after)

@@ -36,7 +36,7 @@ _ROWS = 24_000
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedRows:
     """Rows after the changes (``RANGE_SCHEMA``, in order), and what really changed.
 
     Attributes:
@@ -59,7 +59,7 @@ class Applied:
         return self.base.take(from_numpy(self.gone))
 
 
-def apply_changes(base: pa.Table, changes: pa.Table) -> Applied:
+def apply_changes(base: pa.Table, changes: pa.Table) -> AppliedRows:
     """The rows of ``base`` with ``changes`` applied.
 
     Args:
@@ -77,11 +77,11 @@ def apply_changes(base: pa.Table, changes: pa.Table) -> Applied:
     removed = np.flatnonzero(found & dead)
     summary = Summary(added=len(added), removed=len(removed), changed=len(rewritten))
     if not summary.total:
-        return Applied(base, summary, base, np.zeros(0, np.int64), base.slice(0, 0))
+        return AppliedRows(base, summary, base, np.zeros(0, np.int64), base.slice(0, 0))
     written = np.union1d(added, rewritten)
     fresh = with_digests(changes.take(from_numpy(written)))
     gone = places[np.union1d(removed, rewritten)]
-    return Applied(_spliced(base, fresh, places[written], gone), summary, base, gone, fresh)
+    return AppliedRows(_spliced(base, fresh, places[written], gone), summary, base, gone, fresh)
 
 
 def digested(changes: pa.Table) -> pa.Table:
@@ -93,19 +93,19 @@ def digested(changes: pa.Table) -> pa.Table:
     return changes.append_column("digest", pa.chunked_array(blocks, RANGE_SCHEMA.field("digest").type))
 
 
-class Changed(NamedTuple):
+class ChangedRows(NamedTuple):
     """Rows that changes were applied to, ``RANGE_SCHEMA``, and the boundary hash of each path."""
 
     table: pa.Table
     hashes: Hashes
 
 
-OnApplied: TypeAlias = Callable[[Applied], None]
+OnApplied: TypeAlias = Callable[[AppliedRows], None]
 
 
 def changed_ranges(
     store: ObjectStore, touched: Sequence[tuple[RangeRow, int]], changes: pa.Table, on_applied: OnApplied
-) -> Iterator[Iterable[Changed]]:
+) -> Iterator[Iterable[ChangedRows]]:
     """The rows that each of some ranges becomes with its changes, in order, not cut yet.
 
     Args:
@@ -128,7 +128,7 @@ def changed_ranges(
             yield from ([one] for one in _together(tables, counts, mine, on_applied))
 
 
-def apply_in_batches(base: pa.Table, changes: pa.Table, on_applied: OnApplied) -> Iterator[Changed]:
+def apply_in_batches(base: pa.Table, changes: pa.Table, on_applied: OnApplied) -> Iterator[ChangedRows]:
     """The rows that ``base`` becomes with very many changes, of which some are applied at a time."""
     done = 0
     for start in range(0, changes.num_rows, _AT_ONCE):
@@ -141,7 +141,7 @@ def apply_in_batches(base: pa.Table, changes: pa.Table, on_applied: OnApplied) -
         applied = apply_changes(base.slice(done, stop - done), part)
         on_applied(applied)
         done = stop
-        yield Changed(applied.table, path_hashes(applied.table.column("path")))
+        yield ChangedRows(applied.table, path_hashes(applied.table.column("path")))
 
 
 def _windows(touched: Sequence[tuple[RangeRow, int]]) -> Iterator[list[tuple[RangeRow, int]]]:
@@ -157,7 +157,9 @@ def _windows(touched: Sequence[tuple[RangeRow, int]]) -> Iterator[list[tuple[Ran
         yield window
 
 
-def _together(tables: list[pa.Table], counts: list[int], changes: pa.Table, on_applied: OnApplied) -> Iterator[Changed]:
+def _together(
+    tables: list[pa.Table], counts: list[int], changes: pa.Table, on_applied: OnApplied
+) -> Iterator[ChangedRows]:
     """Ranges whose changes are applied to all of them in one step."""
     applied = apply_changes(pa.concat_tables(tables).combine_chunks(), changes)
     on_applied(applied)
@@ -171,7 +173,7 @@ def _together(tables: list[pa.Table], counts: list[int], changes: pa.Table, on_a
     ]
     borders = [*pc.search_sorted(rows.column("path"), array(firsts, pa.string())).to_pylist(), rows.num_rows]
     for start, end in pairwise(borders):
-        yield Changed(rows.slice(start, end - start), hashes[start:end])
+        yield ChangedRows(rows.slice(start, end - start), hashes[start:end])
 
 
 def _digests(changes: pa.Table) -> pa.Array:

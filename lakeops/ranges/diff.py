@@ -53,7 +53,7 @@ class DifferingRows:
     """
 
     table: pa.Table
-    sources: tuple[_Source, ...] = ()
+    sources: tuple[_SourceRows, ...] = ()
 
     @classmethod
     def of(cls, span: RowSpan | None, which: Positions | None, columns: list[str]) -> DifferingRows:
@@ -61,7 +61,7 @@ class DifferingRows:
         if span is None:
             return cls(no_rows(RANGE_SCHEMA).select(columns))
         numbers = span.start + (np.arange(span.stop - span.start) if which is None else which)
-        return cls(span.file.take(numbers, columns), (_Source(span.file, numbers),))
+        return cls(span.file.take(numbers, columns), (_SourceRows(span.file, numbers),))
 
     @classmethod
     def together(cls, some: Sequence[DifferingRows]) -> DifferingRows:
@@ -75,7 +75,7 @@ class DifferingRows:
             return self
         under = pc.starts_with(self.table.column("path"), prefix)
         source = self.sources[0]
-        return DifferingRows(self.table.filter(under), (_Source(source.file, source.numbers[to_numpy(under)]),))
+        return DifferingRows(self.table.filter(under), (_SourceRows(source.file, source.numbers[to_numpy(under)]),))
 
     @property
     def row(self) -> RangeRow | None:
@@ -99,7 +99,7 @@ class DifferingRows:
         parts = [source.file.digests.take(from_numpy(numbers)) for source, numbers in self._by_source(which)]
         return pa.concat_arrays([no_rows(RANGE_SCHEMA).column("digest").combine_chunks(), *parts])
 
-    def _by_source(self, which: Positions) -> Iterator[tuple[_Source, Positions]]:
+    def _by_source(self, which: Positions) -> Iterator[tuple[_SourceRows, Positions]]:
         """For each file that some of the rows are in the numbers of these rows there."""
         done = 0
         for source in self.sources:
@@ -111,7 +111,7 @@ class DifferingRows:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _SourceRows:
     """Rows of one file, by their numbers."""
 
     file: RangeFile

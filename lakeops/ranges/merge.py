@@ -132,7 +132,7 @@ def _equal(file: RangeFile, places: Positions, side: DifferingRows, rows: Positi
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedPaths:
     """What a merge makes of some paths that the source changed. A later one's paths all come after an earlier one's.
 
     Attributes:
@@ -212,7 +212,7 @@ class MergeWalk:
         self._open: tuple[int, RangeFile] | None = None
         self._coming = self._ask_ahead() if reader.store.remote and ours is None else iter(())
 
-    def decisions(self, prefix: str = "") -> Iterator[Decided]:
+    def decisions(self, prefix: str = "") -> Iterator[DecidedPaths]:
         """What becomes of the paths under ``prefix`` that the source changed. Reads as it is consumed."""
         base, source = self._sides
         for delta in deltas(self._reader, base, source, columns=(SKETCH_COLUMNS, self._columns), prefix=prefix):
@@ -231,7 +231,7 @@ class MergeWalk:
             found[here] = to_numpy(rows.column(0))
         return found
 
-    def _decide(self, delta: Delta) -> Decided:
+    def _decide(self, delta: Delta) -> DecidedPaths:
         paths, left, right = _sides(delta)
         found = self._states(delta, paths, left, right)
         own = ~found.like_base & ~found.like_source
@@ -239,7 +239,7 @@ class MergeWalk:
         if self._strategy is Strategy.SOURCE_WINS:
             take |= own
         conflict = own if self._strategy is None else np.zeros_like(own)
-        return Decided(delta, paths, left, right, take, conflict, own, found.present)
+        return DecidedPaths(delta, paths, left, right, take, conflict, own, found.present)
 
     def _states(self, delta: Delta, paths: pa.Array, left: Positions, right: Positions) -> States:
         """For each path whether the destination is as the base, is as the source, and has it at all."""
@@ -428,7 +428,7 @@ def foretold(
             yield pa.table([kinds, decided.paths.take(from_numpy(shown)), sizes], schema=DIFF_SCHEMA)
 
 
-def _kinds(decided: Decided) -> Positions:
+def _kinds(decided: DecidedPaths) -> Positions:
     """What happens to each path of the destination that anything happens to, as a number of ``_TYPES``."""
     kinds = np.where(decided.present, _CHANGED, _ADDED)
     kinds[decided.right < 0] = _REMOVED
@@ -436,7 +436,7 @@ def _kinds(decided: Decided) -> Positions:
     return kinds
 
 
-def _sizes(walk: MergeWalk, decided: Decided, shown: Positions) -> Positions:
+def _sizes(walk: MergeWalk, decided: DecidedPaths, shown: Positions) -> Positions:
     """The sizes of the source's objects at some of the paths, or of the destination's where the source has none."""
     left, right = decided.left[shown], decided.right[shown]
     own = decided.own[shown]

@@ -46,7 +46,7 @@ def entries(table: pa.Table) -> list[Entry]:
     return _entries(*plain, maps)
 
 
-class Records:
+class RowRecords:
     """The rows of a table as records, one at a time: a few microseconds each.
 
     Args:
@@ -142,7 +142,7 @@ T = TypeVar("T")
 _AHEAD_NEAR = min(cores(), 4)
 """Loads that are under way at once where only cores limit them. Each may hold a range of either side in memory."""
 
-__all__ = ["Cursor", "DecodedRange", "MetarangePointer", "RangeCache", "RangeReader"]
+__all__ = ["DecodedRange", "EntryCursor", "MetarangePointer", "RangeCache", "RangeReader"]
 
 
 class MetarangePointer(Protocol):
@@ -247,9 +247,9 @@ class RangeReader:
         cursor.seek(key)
         return cursor.entry() if cursor.path is not None else None
 
-    def cursor(self, metarange: Metarange) -> Cursor:
+    def cursor(self, metarange: Metarange) -> EntryCursor:
         """A cursor, for listings that skip. It goes where ``seek`` sends it."""
-        return Cursor(self, metarange)
+        return EntryCursor(self, metarange)
 
     def scan(
         self, metarange: Metarange, prefix: str = "", after: str = "", *, columns: list[str] | None = None
@@ -304,12 +304,12 @@ class DecodedRange:
         return SortedPaths(self.table.column("path"))
 
     @cached_property
-    def rows(self) -> Records:
+    def rows(self) -> RowRecords:
         """The rows as records, by number."""
-        return Records(self.table)
+        return RowRecords(self.table)
 
 
-class Cursor:
+class EntryCursor:
     """A position among a commit's entries that moves on or jumps, opening only the ranges it lands in.
 
     It is past the last entry until it is told where to go.

@@ -20,7 +20,7 @@ from lakeops.model.changes import Summary
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.changes import Applied, Changed, apply_in_batches, changed_ranges, digested
+from lakeops.ranges.changes import AppliedRows, ChangedRows, apply_in_batches, changed_ranges, digested
 from lakeops.ranges.chunker import Chunker, Hashes
 from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import RangeRow
@@ -151,7 +151,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     attempt = task.attempt + Ids().new()
     changes = digested(task.changes.table)
     writer = RangeWriter(store, attempt, [*task.reuse, *(row for segment in task.segments for row in segment.rows)])
-    seen = _Seen(task.listing)
+    seen = _ChangeCounter(task.listing)
     touched = [
         (row, count)
         for segment in task.segments
@@ -170,7 +170,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     return TaskResult(task.index, tuple(runs), seen.summary, work + writer.work, *seen.rows())
 
 
-class _Seen:
+class _ChangeCounter:
     """What changed so far: how many paths, and if that is asked for the rows."""
 
     def __init__(self, listing: bool) -> None:
@@ -179,7 +179,7 @@ class _Seen:
         self._before: list[pa.Table] = [no_rows(RANGE_SCHEMA)]
         self._after: list[pa.Table] = [no_rows(RANGE_SCHEMA)]
 
-    def add(self, applied: Applied) -> None:
+    def add(self, applied: AppliedRows) -> None:
         """The next paths."""
         self.summary = total((self.summary, applied.summary))
         if self._listing and applied.summary.total:
@@ -203,7 +203,7 @@ class _Rewriting:
         self._writer = writer
         self._store = store
 
-    def runs(self, changed: Iterator[Iterable[Changed]]) -> Iterator[RewrittenRun]:
+    def runs(self, changed: Iterator[Iterable[ChangedRows]]) -> Iterator[RewrittenRun]:
         """The segment's runs. Ranges that were not touched and are not needed to re-synchronise are in none.
 
         Args:

@@ -42,7 +42,7 @@ _VERSION = "v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CacheUsage:
     """What the pieces of a folder, or of all folders, come to."""
 
     files: int
@@ -83,10 +83,10 @@ class Pieces:
         """Keep a piece whose SHA-256 is ``digest``."""
         self._write(digest.hex(), data)
 
-    def kept(self) -> Kept:
+    def kept(self) -> CacheUsage:
         """How much is here."""
         sizes = [size for folder in self._folders() for _, size, _ in _files(folder)]
-        return Kept(len(sizes), sum(sizes))
+        return CacheUsage(len(sizes), sum(sizes))
 
     def described(self) -> str:
         """How much is here, in words."""
@@ -98,7 +98,7 @@ class Pieces:
         sizes = f"{human_size(found.size_bytes)} of {human_size(self.max_bytes)}"
         return f"{self.folder}: {counted(found.files, 'file')}, {sizes}"
 
-    def clear(self) -> Kept:
+    def clear(self) -> CacheUsage:
         """Forget everything. Returns how much that was. Raises ``OSError`` for what cannot be removed."""
         found = self.kept()
         for folder in self._folders():

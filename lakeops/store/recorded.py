@@ -111,7 +111,7 @@ def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
     try:
         recorded.check_size(inner.seek(0, os.SEEK_END))
         inner.seek(0)
-        return ObjectFile(_Checked(inner, store, key, recorded), _BUFFER_BYTES, recorded.size_bytes)
+        return ObjectFile(_SizeChecked(inner, store, key, recorded), _BUFFER_BYTES, recorded.size_bytes)
     except BaseException:
         inner.close()
         raise
@@ -143,7 +143,7 @@ class SmallObject(ObjectFile):
         self.contents = contents
 
 
-class _Checked(io.RawIOBase):
+class _SizeChecked(io.RawIOBase):
     """Reads of a file that holds the recorded number of bytes. Once it was found wrong, every read fails."""
 
     def __init__(self, inner: io.BufferedReader, store: ObjectStore, key: str, recorded: Recorded) -> None:

@@ -29,7 +29,7 @@ from support.catalogs import (
 )
 
 from lakeops.catalog.open import Catalog, open_catalog
-from lakeops.catalog.records import Caller, PrunePlan, Restored
+from lakeops.catalog.records import Caller, DumpedRepository, PrunePlan
 from lakeops.model.errors import LakeopsError
 from lakeops.model.hooks import Hook
 from lakeops.model.mirrors import RefKind, RefName
@@ -89,7 +89,7 @@ def promote(catalog, found):
 def restore(catalog):
     again = replace(catalog.repository(REPO), id="again", storage_namespace="file:///again")
     at = 1_767_225_600_000_000
-    found = Restored(again, at, 60, None, [FIRST], {"main": FIRST.id}, {}, *([[]] * 6))
+    found = DumpedRepository(again, at, 60, None, [FIRST], {"main": FIRST.id}, {}, *([[]] * 6))
     catalog.restore_repository(found, new_token)
 
 

@@ -17,7 +17,7 @@ from lakeops.model.errors import (
     RefNotFound,
 )
 from lakeops.model.mirrors import MirrorRef, RefKind, RefName
-from lakeops.model.records import Repository
+from lakeops.model.records import RepositoryRecord
 
 MAIN = RefName(RefKind.BRANCH, "main")
 DEV = RefName(RefKind.BRANCH, "dev")
@@ -70,7 +70,7 @@ def test_a_name_and_a_namespace_are_taken_once(catalog):
     before = everything(catalog)
     with pytest.raises(AlreadyExists, match="'repo'"):
         create_mirror(catalog, REPO)
-    taken = Repository("other", f"file:///{REPO}", "main", 1, read_only=True)
+    taken = RepositoryRecord("other", f"file:///{REPO}", "main", 1, read_only=True)
     with pytest.raises(NamespaceTaken, match="'repo'"):
         catalog.create_mirror(taken, FIRST, a_mirror("other"), token=new_token(), actor="ada")
     assert everything(catalog) == before

@@ -26,7 +26,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RepositoryNotFound,
 )
-from lakeops.model.records import Repository, Split
+from lakeops.model.records import RepositoryRecord, Split
 from lakeops.model.reports import ReportKind
 
 
@@ -45,7 +45,7 @@ def test_a_name_and_a_namespace_are_taken_once(catalog):
     before = everything(catalog)
     with pytest.raises(AlreadyExists, match="'repo'"):
         create(catalog)
-    taken = Repository("other", f"file:///{REPO}", "main", 1)
+    taken = RepositoryRecord("other", f"file:///{REPO}", "main", 1)
     with pytest.raises(NamespaceTaken, match="'repo'"):
         catalog.create_repository(taken, FIRST, token=new_token(), actor="ada")
     assert everything(catalog) == before

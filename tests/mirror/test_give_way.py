@@ -134,10 +134,10 @@ def test_it_always_advances(pair: Pair, lag: int, lost: int) -> None:
 
 
 def test_each_exchange_doubles_the_time_until_the_next() -> None:
-    from lakeops.model.mirrors import Mirror
+    from lakeops.model.mirrors import MirrorRecord
     from lakeops.model.sources import parse_source
 
-    mirror = Mirror("flights", parse_source("/x", "flights"), "r", patience=10)
+    mirror = MirrorRecord("flights", parse_source("/x", "flights"), "r", patience=10)
     more, less = Remaining(ranges=1), Remaining(objects=3)
     for given in range(6):
         wait = Wait(0, 100, best=Remaining(objects=4), given_way=given)

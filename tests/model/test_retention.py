@@ -12,7 +12,7 @@ from support.histories import make_history, random_dates, random_parents
 
 from lakeops.model.graph import shared
 from lakeops.model.lineage import Lineage, Node
-from lakeops.model.retention import DAY, Kept, counted, live
+from lakeops.model.retention import DAY, RetentionReason, counted, live
 from lakeops.model.rules import BranchRule, Rules
 
 NOW = 100 * DAY
@@ -31,7 +31,7 @@ def refs(commits, **given) -> Lineage:
     return Lineage(**{"branches": {}, "tags": {}, **given}, commits={commit.id: commit for commit in commits})
 
 
-def indexes(found, commits) -> dict[int, Kept]:
+def indexes(found, commits) -> dict[int, RetentionReason]:
     return {index: found[commit.id] for index, commit in enumerate(commits) if commit.id in found}
 
 
@@ -56,7 +56,7 @@ def test_a_line_with_a_window_of_three_days(ages, expected):
     commits = history(LINE, ages)
     found = live(refs(commits, branches={"main": commits[4].id}), Rules(default_retention_days=3), NOW)
     assert set(indexes(found, commits)) == expected
-    assert found[commits[4].id] is Kept.HEAD
+    assert found[commits[4].id] is RetentionReason.HEAD
 
 
 def test_age_equal_to_the_window_is_expired_to_the_second():
@@ -99,7 +99,7 @@ def test_tags_and_mirrors_keep_one_commit_each():
         mirrors={"there": frozenset({commits[0].id, commits[1].id, "f" * 64})},
     )
     found = live(everything, Rules(default_retention_days=3), NOW)
-    assert indexes(found, commits) == {0: Kept.MIRROR, 1: Kept.TAG, 4: Kept.HEAD}
+    assert indexes(found, commits) == {0: RetentionReason.MIRROR, 1: RetentionReason.TAG, 4: RetentionReason.HEAD}
     assert set(found) <= everything.commits.keys()
     counts = dict.fromkeys(("heads", "tags", "mirrors"), 1) | dict.fromkeys(
         ("retention", "merge_bases", "undo", "no_rules"), 0
@@ -112,7 +112,12 @@ def test_a_lagging_mirror_keeps_what_was_a_head_within_its_days():
     found = live(
         refs(commits, branches={"main": commits[4].id}), Rules(default_retention_days=3, mirror_lag_days=7), NOW
     )
-    assert indexes(found, commits) == {1: Kept.MIRROR, 2: Kept.MIRROR, 3: Kept.RETENTION, 4: Kept.HEAD}
+    assert indexes(found, commits) == {
+        1: RetentionReason.MIRROR,
+        2: RetentionReason.MIRROR,
+        3: RetentionReason.RETENTION,
+        4: RetentionReason.HEAD,
+    }
 
 
 def test_without_rules_everything_lives():
@@ -137,7 +142,7 @@ def test_what_a_ref_showed_stays_for_the_undo_window(days, undo):
     left = {commits[0].id: NOW - undo * DAY, commits[1].id: NOW - undo * DAY + 1, commits[2].id: NOW}
     main = refs(commits, branches={"main": commits[4].id}, left=left)
     found = indexes(live(main, Rules(default_retention_days=days, undo_days=undo), NOW), commits)
-    assert found == {1: Kept.UNDO, 2: Kept.UNDO, 4: Kept.HEAD}
+    assert found == {1: RetentionReason.UNDO, 2: RetentionReason.UNDO, 4: RetentionReason.HEAD}
 
 
 def test_what_a_ref_showed_stays_for_mirrors_that_lag():
@@ -145,13 +150,16 @@ def test_what_a_ref_showed_stays_for_mirrors_that_lag():
     left = {commits[0].id: NOW - 20 * DAY, commits[1].id: NOW - 20 * DAY + 1, commits[2].id: NOW}
     main = refs(commits, branches={"main": commits[4].id}, left=left)
     found = indexes(live(main, Rules(default_retention_days=1, mirror_lag_days=20), NOW), commits)
-    assert found == {1: Kept.MIRROR, 2: Kept.UNDO, 4: Kept.HEAD}
+    assert found == {1: RetentionReason.MIRROR, 2: RetentionReason.UNDO, 4: RetentionReason.HEAD}
 
 
 def test_a_deleted_branch_can_be_brought_back_and_merged_until_the_window_is_over():
     # 0 <- 1 <- 2 <- 3 (main); 1 <- 4 (deleted)
     commits = history([(), (0,), (1,), (2,), (1,)], [90 * DAY] * 5)
-    for age, expected in ((7 * DAY - 1, {1: Kept.BASE, 3: Kept.HEAD, 4: Kept.UNDO}), (7 * DAY, {3: Kept.HEAD})):
+    for age, expected in (
+        (7 * DAY - 1, {1: RetentionReason.BASE, 3: RetentionReason.HEAD, 4: RetentionReason.UNDO}),
+        (7 * DAY, {3: RetentionReason.HEAD}),
+    ):
         main = refs(
             commits,
             branches={"main": commits[3].id},
@@ -165,13 +173,16 @@ def test_merge_bases_of_live_branches_stay_and_those_that_are_gone_do_not():
     commits = history([(), (0,), (1,), (1,)], [90 * DAY] * 4)
     both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
     assert indexes(live(both, Rules(default_retention_days=0), NOW), commits) == {
-        1: Kept.BASE,
-        2: Kept.HEAD,
-        3: Kept.HEAD,
+        1: RetentionReason.BASE,
+        2: RetentionReason.HEAD,
+        3: RetentionReason.HEAD,
     }
     commits[1] = commits[1]._replace(expired=True)
     both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
-    assert indexes(live(both, Rules(default_retention_days=0), NOW), commits) == {2: Kept.HEAD, 3: Kept.HEAD}
+    assert indexes(live(both, Rules(default_retention_days=0), NOW), commits) == {
+        2: RetentionReason.HEAD,
+        3: RetentionReason.HEAD,
+    }
 
 
 def test_what_expired_stays_expired_when_rules_get_longer():

@@ -25,7 +25,7 @@ ROLE = "arn:aws:iam::123456789012:role/replicate"
 OTHERS = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 3}}
 
 
-def plan_for(stores: tuple[S3Store, S3Store], **more: object) -> setup_s3.Plan:
+def plan_for(stores: tuple[S3Store, S3Store], **more: object) -> setup_s3.ReplicationSetup:
     source, mirror = stores
     return make_plan(source.url, mirror.url, source.settings, **{"role": ROLE, **more})  # type: ignore[arg-type]
 

@@ -395,14 +395,14 @@ def test_a_directory_that_vanishes_while_a_moving_place_is_scanned_is_passed_ove
     store = LocalStore(tmp_path / "root", fsync=False)
     for key in ("a/1", "b/1", "b/2"):
         store.put(key, b"x")
-    look = scan._Scan.folder
+    look = scan._LocalScan.folder
 
     def vanish(self, names):
         if names == (b"b",):
             store.delete(["b/1", "b/2"])
         return look(self, names)
 
-    monkeypatch.setattr(scan._Scan, "folder", vanish)
+    monkeypatch.setattr(scan._LocalScan, "folder", vanish)
     assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/1"]
 
 
@@ -410,14 +410,14 @@ def test_a_file_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp
     store = LocalStore(tmp_path / "root", fsync=False)
     for key in ("a/1", "a/2", "b/1"):
         store.put(key, b"x")
-    look = scan._Scan._files
+    look = scan._LocalScan._files
 
     def vanish(self, names, base, run):
         if base == "a/":
             store.delete(["a/1"])
         return look(self, names, base, run)
 
-    monkeypatch.setattr(scan._Scan, "_files", vanish)
+    monkeypatch.setattr(scan._LocalScan, "_files", vanish)
     assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/2", "b/1"]
 
 

@@ -9,8 +9,8 @@ from lakeops.catalog.open import Catalog
 from lakeops.catalog.records import BranchState, Publish, Staged
 from lakeops.model.clock import Ids
 from lakeops.model.ids import make_commit
-from lakeops.model.mirrors import Mirror
-from lakeops.model.records import Commit, Entry, Repository
+from lakeops.model.mirrors import MirrorRecord
+from lakeops.model.records import Commit, Entry, RepositoryRecord
 from lakeops.model.sources import SourceKind, SourceReference
 
 REPO = "repo"
@@ -45,19 +45,19 @@ def gone(path: str) -> Staged:
     return Staged(path, None)
 
 
-def create(catalog: Catalog, repository_id: str = REPO, **given: Any) -> Repository:
-    repository = Repository(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, **given)
+def create(catalog: Catalog, repository_id: str = REPO, **given: Any) -> RepositoryRecord:
+    repository = RepositoryRecord(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, **given)
     catalog.create_repository(repository, FIRST, token=new_token(), actor="ada")
     return repository
 
 
-def a_mirror(repository_id: str = "mirror", **given: Any) -> Mirror:
+def a_mirror(repository_id: str = "mirror", **given: Any) -> MirrorRecord:
     source = SourceReference(SourceKind.HOME, "/there", REPO)
-    return Mirror(repository_id, source, f"{repository_id}-x", **given)
+    return MirrorRecord(repository_id, source, f"{repository_id}-x", **given)
 
 
-def create_mirror(catalog: Catalog, repository_id: str = "mirror", **given: Any) -> Mirror:
-    repository = Repository(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, read_only=True)
+def create_mirror(catalog: Catalog, repository_id: str = "mirror", **given: Any) -> MirrorRecord:
+    repository = RepositoryRecord(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, read_only=True)
     mirror = a_mirror(repository_id, **given)
     catalog.create_mirror(repository, FIRST, mirror, token=new_token(), actor="ada")
     return mirror

@@ -24,7 +24,7 @@ from lakeops.model.errors import LakeopsError, MarkRefused
 from lakeops.model.ids import make_commit
 from lakeops.model.marks import HOLDING, Mark, MarkState
 from lakeops.model.progress import quiet
-from lakeops.model.records import Commit, Entry, Repository
+from lakeops.model.records import Commit, Entry, RepositoryRecord
 from lakeops.ops.context import Context
 from lakeops.ops.gc.plan import make_plan, steps
 from lakeops.store import layout
@@ -78,7 +78,7 @@ class World:
             parents=(), committer="ada", message="first", creation_date=self.seconds, meta_range_id="0" * 64
         )
         namespace = f"file:///{self.repository_id}"
-        repository = Repository(self.repository_id, namespace, "main", self.seconds)
+        repository = RepositoryRecord(self.repository_id, namespace, "main", self.seconds)
         self.catalog.create_repository(repository, first, token=self.ids.new(), actor="ada")
         self.commits.append(first.id)
 

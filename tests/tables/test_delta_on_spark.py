@@ -23,7 +23,7 @@ from support.engines import spark_environment
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.server import serving
-from lakeops.gateway.writing import Answer, Request, Writing
+from lakeops.gateway.writing import Answer, WriteRequest, Writing
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -130,7 +130,7 @@ class Meeting:
         self._both = threading.Barrier(2)
         answer = Writing.answer
 
-        def meeting(writing: Writing, repository: Repository, asked: Request) -> Answer:
+        def meeting(writing: Writing, repository: Repository, asked: WriteRequest) -> Answer:
             if not self.version or not asked.key.endswith(self.version):
                 return answer(writing, repository, asked)
             self._both.wait(600)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from lakeops.lake import Lake, Repository
-    from lakeops.model.records import Ref
+    from lakeops.model.records import RefRecord
 
 
 class LakeopsCreateBranchOperator(LakeopsBranchOperator):
@@ -326,7 +326,7 @@ class LakeopsDeleteRepositoryOperator(LakeopsOperator):
         return {"id": name, "storage_namespace": record.storage_namespace, "deleted": True}
 
 
-def _deleted(task: LakeopsOperator, repository: Repository, name: str, ref: Ref | None) -> dict[str, Any]:
+def _deleted(task: LakeopsOperator, repository: Repository, name: str, ref: RefRecord | None) -> dict[str, Any]:
     """The result of deleting a ref, of which ``ref`` says where it was, if it was there."""
     if ref is None:
         task.log.info("There is no lakefs://%s/%s", repository.id, name)

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lakeops.catalog.records import Records, StagedLine
+from lakeops.catalog.records import CatalogSnapshot, StagedLine
 from lakeops.model.errors import Corrupted, LakeopsError
 from lakeops.model.findings import Finding, Severity, found
 from lakeops.model.reports import ReportKind
@@ -104,7 +104,7 @@ class Fsck(Iterator[Finding]):
 
 def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Finding]:
     with TemporaryDirectory(prefix="lakeops-fsck-") as place:
-        files = _Files(ctx)
+        files = _NamespaceListing(ctx)
         with closing(Inventory(Path(place), files, lambda done: ctx.progress("fsck: listing", done, 0))) as inventory:
             checked["files"] = len(inventory)
             try:
@@ -136,7 +136,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
                 yield found("leftovers_unknown", ctx.repository.storage_namespace, message)
 
 
-class _Files:
+class _NamespaceListing:
     """The namespace's objects in order, up to the end or the first error."""
 
     def __init__(self, ctx: Context) -> None:
@@ -157,7 +157,7 @@ class _Files:
 
 
 def _check_committed(
-    ctx: Context, records: Records, inventory: Inventory, entries: Entries, checked: Counter[str]
+    ctx: Context, records: CatalogSnapshot, inventory: Inventory, entries: Entries, checked: Counter[str]
 ) -> Iterator[Finding]:
     """Everything from live commits down to the objects of their entries."""
 
@@ -193,7 +193,9 @@ def _check_committed(
         ctx.progress("fsck: ranges", checked["ranges"], total)
 
 
-def _check_staging(ctx: Context, records: Records, entries: Entries, checked: Counter[str]) -> Iterator[Finding]:
+def _check_staging(
+    ctx: Context, records: CatalogSnapshot, entries: Entries, checked: Counter[str]
+) -> Iterator[Finding]:
     """The staging area, and the objects that it would commit."""
     yield from check_tokens(records)
     yield from check_uploads(records)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from lakeops.catalog.records import Records
+from lakeops.catalog.records import CatalogSnapshot
 from lakeops.model.errors import (
     InvalidInput,
 )
@@ -20,7 +20,7 @@ from lakeops.model.records import Commit, Split
 from lakeops.ranges.chunker import check_split
 
 
-def check_history(records: Records) -> Iterator[Finding]:
+def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
     """What is wrong with the repository's record, its refs and its commits."""
     repository = records.repository
     if repository.default_branch not in {branch.id for branch in records.branches}:
@@ -52,7 +52,7 @@ def split_flaw(split: Split) -> str | None:
     return None
 
 
-def _refs(records: Records) -> Iterator[Finding]:
+def _refs(records: CatalogSnapshot) -> Iterator[Finding]:
     branches = (("branch", branch.id, branch.commit_id) for branch in records.branches)
     tags = (("tag", tag.id, tag.commit_id) for tag in records.tags)
     for noun, name, target in chain(branches, tags):
@@ -70,7 +70,7 @@ def _refs(records: Records) -> Iterator[Finding]:
             yield found("ref_name_invalid", where, error.message)
 
 
-def _commit(records: Records, commit: Commit) -> Iterator[Finding]:
+def _commit(records: CatalogSnapshot, commit: Commit) -> Iterator[Finding]:
     where, mine = f"commit {commit.id}", (commit.id,)
     computed = _computed_id(commit)
     if computed != commit.id:
@@ -89,7 +89,7 @@ def _commit(records: Records, commit: Commit) -> Iterator[Finding]:
         yield found("commit_first_parent_wrong", where, message, commits=mine)
 
 
-def _pruned(records: Records, commit: Commit, gone: list[str]) -> bool:
+def _pruned(records: CatalogSnapshot, commit: Commit, gone: list[str]) -> bool:
     """Whether missing parents may have been pruned, by how far history was. Sums tell whether rows were lost."""
     if records.pruned is None:
         return False
@@ -103,7 +103,7 @@ def _computed_id(commit: Commit) -> str:
         return "of no commit"
 
 
-def _roots(records: Records) -> Iterator[Finding]:
+def _roots(records: CatalogSnapshot) -> Iterator[Finding]:
     roots = sorted(commit.id for commit in records.commits.values() if not commit.parents)
     where = f"repository {records.repository.id}"
     if not roots and not records.unreadable:

@@ -21,7 +21,7 @@ from lakeops.catalog.records import Upload
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
-from lakeops.model.records import Repository
+from lakeops.model.records import RepositoryRecord
 from lakeops.model.text import excerpt, safe
 from lakeops.ops.context import Context
 from lakeops.ops.overlap import claim_of, is_claim_of
@@ -191,7 +191,7 @@ def _prefix(key: str) -> str:
     return next(prefix for prefix in _PLACES if key.startswith(prefix))
 
 
-def check_claim(store: ObjectStore, repository: Repository) -> Iterator[Finding]:
+def check_claim(store: ObjectStore, repository: RepositoryRecord) -> Iterator[Finding]:
     """Whether the namespace says that it is this repository's, with the ranges cut as the catalog says."""
     try:
         claim = parse_json(read_small(store, CLAIM))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakeops.catalog.records import Records
+from lakeops.catalog.records import CatalogSnapshot
 from lakeops.engine.base import Engine
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
@@ -105,7 +105,7 @@ class Uses:
         return [commit for commits, members in self._members if (members == number).any() for commit in commits]
 
 
-def promised(records: Records) -> list[Commit]:
+def promised(records: CatalogSnapshot) -> list[Commit]:
     """The commits that must be whole: all live ones. In a mirror those that its refs show."""
     live = [commit for commit in records.commits.values() if not commit.expired]
     if not records.follows:

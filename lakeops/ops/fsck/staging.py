@@ -9,7 +9,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from lakeops.catalog.records import Move, Records, StagedLine
+from lakeops.catalog.records import CatalogSnapshot, RefUpdate, StagedLine
 from lakeops.model.errors import InvalidPath
 from lakeops.model.findings import Finding, found
 from lakeops.model.names import check_path
@@ -29,7 +29,7 @@ class StagedObjects:
     table: pa.Table
 
 
-def check_tokens(records: Records) -> Iterator[Finding]:
+def check_tokens(records: CatalogSnapshot) -> Iterator[Finding]:
     """What is wrong with the branches' tokens, and rows that no branch reads."""
     owners: dict[str, str] = {}
     for branch in records.branches:
@@ -49,7 +49,7 @@ def check_tokens(records: Records) -> Iterator[Finding]:
             yield found(kind, f"staging token {token}", message, count=rows)
 
 
-def check_uploads(records: Records) -> Iterator[Finding]:
+def check_uploads(records: CatalogSnapshot) -> Iterator[Finding]:
     """Uploads that were given up."""
     for upload in records.uploads:
         if upload.started < records.overdue:
@@ -57,7 +57,7 @@ def check_uploads(records: Records) -> Iterator[Finding]:
             yield found("upload_overdue", f"upload {upload.address}", message)
 
 
-def check_rows(records: Records, read: ReadPage) -> Iterator[Finding | StagedObjects]:
+def check_rows(records: CatalogSnapshot, read: ReadPage) -> Iterator[Finding | StagedObjects]:
     """What is wrong with staged rows, and the objects of the others, a page at a time."""
     owners = {token: branch.id for branch in records.branches for token in branch.tokens}
     namespace = records.repository.storage_namespace
@@ -116,19 +116,19 @@ def _table(lines: list[StagedLine]) -> pa.Table:
     return pa.table({**columns, "size_bytes": pa.array([line.size_bytes for line in lines], pa.int64())})
 
 
-def check_rows_of_tables(records: Records) -> Iterator[Finding]:
+def check_rows_of_tables(records: CatalogSnapshot) -> Iterator[Finding]:
     """Rows of the catalog that cannot be decoded."""
     for flaw in records.flaws:
         yield found("row_unreadable", f"table {flaw.table}, row {excerpt(flaw.key)}", flaw.reason)
 
 
-def check_reflog(records: Records) -> Iterator[Finding]:
+def check_reflog(records: CatalogSnapshot) -> Iterator[Finding]:
     """Whether the moves of each ref follow one another and lead to where it points. Deleted refs are absent."""
     points = {("branch", branch.id): branch.commit_id for branch in records.branches}
     points |= {("tag", tag.id): tag.commit_id for tag in records.tags}
     unreadable = {("branch", flaw.key) for flaw in records.flaws if flaw.table == "lakeops_branch" and flaw.reason}
     for ref, moves in groupby(records.moves, key=lambda move: (move.kind, move.ref)):
-        last: Move | None = None
+        last: RefUpdate | None = None
         where = " ".join(map(str, ref))
         for move in moves:
             if last is not None and move.old != last.new:

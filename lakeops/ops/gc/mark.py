@@ -33,7 +33,7 @@ from lakeops.model.errors import (
 from lakeops.model.marks import Mark, MarkState
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import MARK_FILES, MarkWriter, begun_key, mark_key, write_report
-from lakeops.ops.gc.plan import Decided, Held, carry_out, list_store, make_plan
+from lakeops.ops.gc.plan import Held, MarkDecision, carry_out, list_store, make_plan
 from lakeops.ops.gc.report import Findings
 from lakeops.ops.mirror.prove import prove
 from lakeops.ops.owner import check_owner, take_turn
@@ -57,7 +57,7 @@ class DryRun:
         report: the report that it would write.
     """
 
-    decided: Decided
+    decided: MarkDecision
     rows: int
     report: dict[str, Any]
 
@@ -129,7 +129,7 @@ def dry_run(ctx: Context) -> DryRun:
         return DryRun(decided, rows, findings.to_json(ctx, rows))
 
 
-def _foretold_roots(ctx: Context, decided: Decided) -> Roots:
+def _foretold_roots(ctx: Context, decided: MarkDecision) -> Roots:
     """The roots as they are once commits have expired and live again."""
     roots = ctx.catalog.roots(ctx.repository_id)
     live = [commit for commit in roots.commits if commit.id not in decided.expired]
@@ -167,7 +167,7 @@ def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
 
 def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: Findings) -> None:
     """Write down what nothing refers to: metadata files first, then objects, each sorted by address."""
-    used = _Files()
+    used = _MetadataFiles()
     ranges = distinct_ranges(used.watching(_metaranges(ctx, roots, used)))
     for kind, needed in _needed_files(ctx, used):
         files = held.old(kind)
@@ -190,7 +190,7 @@ def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: 
             findings.add("object", table)
 
 
-def _needed_files(ctx: Context, used: _Files) -> Iterator[tuple[str, pa.Array]]:
+def _needed_files(ctx: Context, used: _MetadataFiles) -> Iterator[tuple[str, pa.Array]]:
     """The metadata files that stay, by kind, in the order of their keys."""
     marks = [key(mark.id) for mark in ctx.catalog.marks(ctx.repository_id, lasting=True) for key in MARK_FILES]
     nothing = pa.array([], pa.string())
@@ -201,7 +201,7 @@ def _needed_files(ctx: Context, used: _Files) -> Iterator[tuple[str, pa.Array]]:
     yield "task", nothing
 
 
-def _metaranges(ctx: Context, roots: Roots, used: _Files) -> Iterator[Metarange]:
+def _metaranges(ctx: Context, roots: Roots, used: _MetadataFiles) -> Iterator[Metarange]:
     """The metaranges of all live commits, each file once, neighbours in history beside each other."""
     commits = sorted(roots.commits, key=lambda commit: (commit.generation, commit.id))
     once = {commit.meta_range_file: commit for commit in commits if commit.meta_range_file}
@@ -212,7 +212,7 @@ def _metaranges(ctx: Context, roots: Roots, used: _Files) -> Iterator[Metarange]
 
 
 @dataclass
-class _Files:
+class _MetadataFiles:
     """The metadata files that live commits need. One range may lie in several files, and all of them are needed."""
 
     metaranges: set[str] = field(default_factory=set)

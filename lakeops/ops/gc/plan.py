@@ -20,9 +20,9 @@ from lakeops.catalog.records import ExpiryStep
 from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused
-from lakeops.model.lineage import Lineage, Move
+from lakeops.model.lineage import Lineage, RefMove
 from lakeops.model.marks import Mark
-from lakeops.model.retention import DAY, Kept, live, only_for_mirrors
+from lakeops.model.retention import DAY, RetentionReason, live, only_for_mirrors
 from lakeops.model.rules import Rules, read_rules
 from lakeops.ops.context import Context
 from lakeops.store import layout
@@ -36,7 +36,7 @@ _TRIES = 4
 
 
 @dataclass
-class Plan:
+class GcPlan:
     """Which commits live and which do not.
 
     Attributes:
@@ -47,7 +47,7 @@ class Plan:
     """
 
     lineage: Lineage
-    kept: dict[str, Kept]
+    kept: dict[str, RetentionReason]
     only_for_mirrors: dict[str, frozenset[str]] = field(default_factory=dict)
     doomed: list[str] = field(init=False)
     _spared: set[str] = field(default_factory=set)
@@ -58,15 +58,15 @@ class Plan:
         self.doomed = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]
         self._heads = {*self.lineage.branches.values()}
 
-    def foretold(self) -> Decided:
+    def foretold(self) -> MarkDecision:
         """What becomes of the commits when nothing moves meanwhile."""
         commits = self.lineage.commits
         carried = {commit_id for commit_id in self.doomed if commits[commit_id].pending}
         revived = {commit_id for commit_id in self.kept if commits[commit_id].pending}
         gone = frozenset({*self.doomed} - carried)
-        return Decided(self.kept, gone, frozenset(carried), frozenset(revived), self.only_for_mirrors)
+        return MarkDecision(self.kept, gone, frozenset(carried), frozenset(revived), self.only_for_mirrors)
 
-    def spare(self, moves: Iterable[Move]) -> None:
+    def spare(self, moves: Iterable[RefMove]) -> None:
         """Let live what refs came to show since the plan was made, and all that it descends from.
 
         What a new commit is on top of was a head when the plan was made, or was made since: it lives anyway. If not,
@@ -86,7 +86,7 @@ class Plan:
         pending = self.lineage.commits
         return [commit_id for commit_id in some if commit_id not in self._spared or pending[commit_id].pending]
 
-    def _commits_of(self, move: Move) -> Iterable[str]:
+    def _commits_of(self, move: RefMove) -> Iterable[str]:
         """What the plan knows of a move. A commit that it does not know is a new one, on top of its parents."""
         known = self.lineage.commits
         below = () if move.new in known else move.parents
@@ -94,7 +94,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class MarkDecision:
     """What a mark does to commits.
 
     Attributes:
@@ -105,25 +105,25 @@ class Decided:
         only_for_mirrors: mirrors by name, to the commits that would not live but for this one.
     """
 
-    kept: dict[str, Kept]
+    kept: dict[str, RetentionReason]
     expired: frozenset[str]
     carried: frozenset[str]
     revived: frozenset[str]
     only_for_mirrors: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
-def make_plan(ctx: Context, now: int) -> Plan:
+def make_plan(ctx: Context, now: int) -> GcPlan:
     """What the rules say now. Raises ``MarkRefused`` when they change all the time."""
     for _ in range(_TRIES):
         text = ctx.catalog.get_rules(ctx.repository_id)
         rules = None if text is None else read_rules(text)
         lineage = ctx.catalog.lineage(ctx.repository_id, left_since=now - _window(rules))
         if lineage.rules == text:
-            return Plan(lineage, live(lineage, rules, now), only_for_mirrors(lineage, rules, now))
+            return GcPlan(lineage, live(lineage, rules, now), only_for_mirrors(lineage, rules, now))
     raise _rules_keep_changing(ctx)
 
 
-def carry_out(ctx: Context, mark: Mark, since: int, now: int) -> Decided:
+def carry_out(ctx: Context, mark: Mark, since: int, now: int) -> MarkDecision:
     """Expire what the rules do not keep, and let live again what an earlier mark expired and they keep.
 
     Args:
@@ -150,10 +150,10 @@ def carry_out(ctx: Context, mark: Mark, since: int, now: int) -> Decided:
     raise _rules_keep_changing(ctx)
 
 
-def steps(ctx: Context, mark: Mark, since: int, plan: Plan) -> Iterator[ExpiryStep]:
+def steps(ctx: Context, mark: Mark, since: int, plan: GcPlan) -> Iterator[ExpiryStep]:
     """Carry out a plan, transaction by transaction. The last step says when the rules are others now."""
 
-    def choose(moves: Sequence[Move]) -> Sequence[str]:
+    def choose(moves: Sequence[RefMove]) -> Sequence[str]:
         plan.spare(moves)
         return plan.chosen(STEP)
 

@@ -15,7 +15,7 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.marks import Mark
 from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context
-from lakeops.ops.gc.plan import KINDS, Decided, FileCount, Held
+from lakeops.ops.gc.plan import KINDS, FileCount, Held, MarkDecision
 
 AGES = (2, 7, 30, 90, 365)
 """Borders between the ages of objects, in days."""
@@ -52,7 +52,7 @@ class Findings:
     mark: Mark
     grace: timedelta
     held: Held
-    decided: Decided
+    decided: MarkDecision
     roots: Roots
     referenced: int = 0
     kinds: dict[str, FileCount] = field(default_factory=lambda: {kind: FileCount() for kind in ("object", *KINDS)})

@@ -19,7 +19,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.json_record import JsonRecord
 from lakeops.model.marks import parse_grace
-from lakeops.model.records import TAG_PROTECTION, Protection, Ref
+from lakeops.model.records import TAG_PROTECTION, Protection, RefRecord
 from lakeops.model.rules import Rules, parse_rules, read_rules
 from lakeops.ops.branch import delete_tag, drop_branch
 from lakeops.ops.context import Context, pages
@@ -173,7 +173,7 @@ def _delete_if_unmoved(ctx: Context, found: IdleRef) -> bool:
     return True
 
 
-def _idle_days(ctx: Context, ref: Ref, now: int, limit: int | None) -> int | None:
+def _idle_days(ctx: Context, ref: RefRecord, now: int, limit: int | None) -> int | None:
     """For how many whole days a ref has not moved, if that is long enough for a rule."""
     if limit is None:
         return None

@@ -177,7 +177,7 @@ _OPEN = (MarkState.MARKING, MarkState.MARKED)
 
 
 @dataclass(frozen=True, slots=True)
-class Restored(JsonRecord):
+class RestoredMark(JsonRecord):
     """What a restore did: the mark as it is now, and how many commits are live again.
 
     ``newer`` is the mark that took over this one's commits, when another one began since: that is the one to restore.
@@ -188,7 +188,7 @@ class Restored(JsonRecord):
     newer: str | None = None
 
 
-def restore(ctx: Context, mark_id: str) -> Restored:
+def restore(ctx: Context, mark_id: str) -> RestoredMark:
     """Take back a mark before its sweep begins: its commits live again, and it can never be swept.
 
     Args:
@@ -202,10 +202,10 @@ def restore(ctx: Context, mark_id: str) -> Restored:
     mark = ctx.catalog.restore_mark(ctx.repository_id, mark_id)
     if mark.state in (MarkState.STALE, MarkState.FAILED):
         marks = ctx.catalog.marks(ctx.repository_id)
-        return Restored(mark, 0, next((found.id for found in marks if found.state in _OPEN), None))
+        return RestoredMark(mark, 0, next((found.id for found in marks if found.state in _OPEN), None))
     commits = 0
     while mark.state is MarkState.RESTORING:
         mark, some = ctx.catalog.restore_commits(ctx.repository_id, mark_id)
         commits += some
         ctx.progress("restoring", commits, 0)
-    return Restored(mark, commits)
+    return RestoredMark(mark, commits)

@@ -25,7 +25,7 @@ from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
 from lakeops.model.progress import ByteCounter
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, Entry
-from lakeops.model.requests import Request
+from lakeops.model.requests import IdempotentRequest
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.model.text import excerpt
 from lakeops.ops.apply import apply_changes
@@ -36,7 +36,7 @@ from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known
 from lakeops.ops.local.names import check_names
 from lakeops.ops.local.take import wanted_at
-from lakeops.ops.local.tree import Tree, compare, read_tree
+from lakeops.ops.local.tree import WorkTree, compare, read_tree
 from lakeops.ops.publish import (
     CommitPlan,
     CommitRequest,
@@ -106,7 +106,7 @@ def commit(
         sent = _send(ctx, folder, sides.here, there, begun)
         rows = [Staged(paths[name], one[0] if one else None) for name, one in sent.items()]
 
-        request = CommitRequest(Request("commit", branch, {}, message, pairs))
+        request = CommitRequest(IdempotentRequest("commit", branch, {}, message, pairs))
 
         def attempt(publisher: str | None) -> CommitResult:
             seen = snapshot(ctx, branch)
@@ -139,7 +139,7 @@ def _branch(ctx: Context, ref: str) -> str:
     return ref
 
 
-def _check_committable(folder: Path, index: Index, tree: Tree, *, skip_special: bool) -> None:
+def _check_committable(folder: Path, index: Index, tree: WorkTree, *, skip_special: bool) -> None:
     if tree.special and not skip_special:
         more = f" and {len(tree.special) - 1:,} more are" if len(tree.special) > 1 else " is"
         raise InvalidInput(
@@ -166,7 +166,7 @@ def _only_names(index: Index, names: Mapping[str, str]) -> Index:
     return replace(index, files={name: known for name, known in index.files.items() if name in names})
 
 
-def _settle_index(index: Index, tree: Tree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
+def _settle_index(index: Index, tree: WorkTree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
     """What the index knows, with what came to the same contents on both sides."""
     files = {name: known for name, known in index.files.items() if name not in agreed}
     files.update((name, replace(tree.files[name], checksum=mark)) for name, mark in agreed.items() if mark is not None)

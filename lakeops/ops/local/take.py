@@ -22,7 +22,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.files import translated
 from lakeops.ops.local.index import Index, Journal, Known, journal, write
 from lakeops.ops.local.names import PLACE, check_names, folds_letters, is_marker
-from lakeops.ops.local.tree import PIECE, Tree, compare, read_tree
+from lakeops.ops.local.tree import PIECE, WorkTree, compare, read_tree
 from lakeops.ops.view import list_objects, open_entry
 from lakeops.store.in_flight import in_parallel
 
@@ -100,7 +100,7 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _check_unchanged(folder: Path, name: str, tree: Tree, ref: str, given_up: set[str]) -> None:
+def _check_unchanged(folder: Path, name: str, tree: WorkTree, ref: str, given_up: set[str]) -> None:
     """Refuse to touch a file that was changed since it was looked at. Raises ``CloneConflict``."""
     try:
         status: os.stat_result | None = (folder / name).lstat()
@@ -112,7 +112,7 @@ def _check_unchanged(folder: Path, name: str, tree: Tree, ref: str, given_up: se
         raise CloneConflict(str(folder), ref, [name])
 
 
-def _remove(folder: Path, name: str, tree: Tree, noted: Journal, ref: str, given_up: set[str]) -> None:
+def _remove(folder: Path, name: str, tree: WorkTree, noted: Journal, ref: str, given_up: set[str]) -> None:
     target = folder / name
     with translated(target):
         _check_unchanged(folder, name, tree, ref, given_up)
@@ -129,7 +129,7 @@ def _download(
     folder: Path,
     there: list[Change],
     wanted: Mapping[str, Entry],
-    tree: Tree,
+    tree: WorkTree,
     noted: Journal,
     ref: str,
     given_up: set[str],

@@ -21,7 +21,7 @@ from lakeops.store.in_flight import in_parallel
 
 
 @dataclass(frozen=True)
-class Tree:
+class WorkTree:
     """A clone's files as they are now.
 
     Attributes:
@@ -48,13 +48,13 @@ class Sides:
     agreed: dict[str, str | None]
 
 
-def read_tree(ctx: Context, folder: Path, index: Index) -> Tree:
+def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
     """The files of a clone as they are now. Only those are read that may differ from the index.
 
     Raises:
         InvalidInput: a file or directory cannot be read.
     """
-    tree, unread = Tree(), list[tuple[str, os.stat_result]]()
+    tree, unread = WorkTree(), list[tuple[str, os.stat_result]]()
     for name, status in walk(folder, lambda name: name != PLACE and _is_text(name)):
         if name == PLACE:
             continue
@@ -106,7 +106,7 @@ def _name_and_folders(name: str) -> Iterator[str]:
         yield name
 
 
-def compare(folder: Path, index: Index, tree: Tree, wanted: Mapping[str, Entry]) -> Sides:
+def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Entry]) -> Sides:
     """What changed here and at a commit that has ``wanted``, by name below the prefix."""
     objects = {
         name: Known(entry.checksum, entry.size_bytes, 0, _sha256(index.files.get(name), entry))

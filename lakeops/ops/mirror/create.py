@@ -18,9 +18,9 @@ from lakeops.model.errors import (
     StoreError,
 )
 from lakeops.model.ids import SOURCE_ETAG
-from lakeops.model.mirrors import Mirror
+from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.names import check_repository
-from lakeops.model.records import Repository
+from lakeops.model.records import RepositoryRecord
 from lakeops.model.requests import check_asked
 from lakeops.model.sources import SourceReference
 from lakeops.model.text import excerpt
@@ -53,7 +53,7 @@ def create_mirror(
     same_store: bool,
     ids: Ids,
     actor: str,
-) -> Repository:
+) -> RepositoryRecord:
     """A read-only repository that follows ``source``, at its initial commit: see ``Lake.create_mirror``.
 
     ``reference`` says how to reach the source again, without any secret. ``same_store`` says whether equal locations
@@ -72,7 +72,7 @@ def create_mirror(
     check_claim(store, origin)
     check_unowned(catalog, store, origin, source.catalog.identity())
     first = source.initial_commit()
-    mirror = Mirror(
+    mirror = MirrorRecord(
         repository_id=name,
         source=reference,
         registration=fresh_registration(name, ids),
@@ -82,7 +82,7 @@ def create_mirror(
         check_imported=check_imported,
         created=unix_seconds(catalog.now()),
     )
-    repository = Repository(
+    repository = RepositoryRecord(
         id=name,
         storage_namespace=namespace,
         default_branch=origin.default_branch,
@@ -114,7 +114,7 @@ def fresh_registration(name: str, ids: Ids) -> str:
 
 
 def delete_mirror(ctx: Context, source: Source | None) -> bool:
-    """Forget a mirror: see ``Mirror.delete``. ``source`` is None when it is down."""
+    """Forget a mirror: see ``MirrorRecord.delete``. ``source`` is None when it is down."""
     mirror = ctx.catalog.mirror(ctx.repository_id)
     if mirror.promoted_writable is not None:
         raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
@@ -122,7 +122,7 @@ def delete_mirror(ctx: Context, source: Source | None) -> bool:
     return unregister(source, mirror)
 
 
-def unregister(source: Source | None, mirror: Mirror) -> bool:
+def unregister(source: Source | None, mirror: MirrorRecord) -> bool:
     """Tell the source that nothing need be kept for the mirror any more; whether that was done, or needless."""
     if not mirror.reports:
         return True
@@ -134,7 +134,7 @@ def unregister(source: Source | None, mirror: Mirror) -> bool:
     return source is not None
 
 
-def _register(source: Source, mirror: Mirror) -> None:
+def _register(source: Source, mirror: MirrorRecord) -> None:
     try:
         source.catalog.report_mirror(source.repository_id, mirror.registration, frozenset())
     except CatalogError as error:

@@ -17,7 +17,7 @@ from lakeops.model import ids
 from lakeops.model.errors import InvalidInput, RecordRefused
 from lakeops.model.mirrors import RefName
 from lakeops.model.names import broken_rule, check_branch
-from lakeops.model.records import Commit, Repository
+from lakeops.model.records import Commit, RepositoryRecord
 from lakeops.model.rules import read_rules
 from lakeops.model.text import excerpt
 from lakeops.ops.overlap import CLAIM_ID
@@ -33,7 +33,7 @@ _ID = re.compile(r"[0-9a-f]{64}")
 _ATTEMPT = r"[0-9A-Za-z._-]{1,128}"
 
 
-def check_repository(repository: Repository) -> Repository:
+def check_repository(repository: RepositoryRecord) -> RepositoryRecord:
     """The source's repository, as far as a mirror takes it over. Raises ``RecordRefused``."""
     with_claim = repository.capabilities.get(CLAIM_ID)
     try:
@@ -46,7 +46,7 @@ def check_repository(repository: Repository) -> Repository:
     return repository
 
 
-def check_repository_metadata(repository: Repository) -> dict[str, str]:
+def check_repository_metadata(repository: RepositoryRecord) -> dict[str, str]:
     """The source repository's metadata. Raises ``RecordRefused``."""
     try:
         return ids.check_metadata(repository.metadata, at_most=ids.COMMIT_METADATA_BYTES)

@@ -17,9 +17,9 @@ from itertools import islice
 
 from lakeops.catalog.records import Pending
 from lakeops.model import graph
-from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, Remaining, Wait
+from lakeops.model.mirrors import MirrorRecord, MirrorRef, MirrorState, Remaining, Wait
 from lakeops.ops.context import Context
-from lakeops.ops.mirror.inspection import Inspection, inspect, merged
+from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged
 from lakeops.ops.resolve import lookup
 
 TRIED = 3
@@ -32,7 +32,7 @@ NO_TICKET = 0
 """What is recorded under it is no look at a candidate, and only remembers what arrived."""
 
 
-def record(ctx: Context, ref: MirrorRef, found: Inspection, *, ticket: int | None = None) -> MirrorRef | None:
+def record(ctx: Context, ref: MirrorRef, found: CandidateInspection, *, ticket: int | None = None) -> MirrorRef | None:
     """Remember what a look at a candidate found. The ref, if it is still waited for."""
     return ctx.catalog.record_arrivals(
         ctx.repository_id,
@@ -62,7 +62,7 @@ def give_way(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pendi
     now = ctx.seconds()
     if not is_stalled(state.mirror, wait, now):
         return False
-    newest: Inspection | None = None
+    newest: CandidateInspection | None = None
     for head in _newer_heads(ctx, state.mirror, ref, wait):
         found = inspect(ctx, state, ref, ctx.catalog.commit(ctx.repository_id, head), remembered)
         record(ctx, ref, found, ticket=NO_TICKET)
@@ -75,7 +75,7 @@ def give_way(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pendi
     return _take(ctx, ref, ref.source_head, stalled=True)
 
 
-def _newer_heads(ctx: Context, mirror: Mirror, ref: MirrorRef, wait: Wait) -> Iterator[str]:
+def _newer_heads(ctx: Context, mirror: MirrorRecord, ref: MirrorRef, wait: Wait) -> Iterator[str]:
     """What to look at in place of the candidate: the newest head, and some that it descends from, newest first.
 
     Each pass takes others of them. What the source was taken back from is not shown.
@@ -94,12 +94,12 @@ def _take(ctx: Context, ref: MirrorRef, head: str, *, stalled: bool) -> bool:
     return given is not None
 
 
-def is_stalled(mirror: Mirror, wait: Wait, now: int) -> bool:
+def is_stalled(mirror: MirrorRecord, wait: Wait, now: int) -> bool:
     """Whether nothing has arrived for longer than the mirror's patience."""
     return now - wait.progressed >= mirror.patience
 
 
-def is_due(mirror: Mirror, wait: Wait, now: int, newest: Remaining) -> bool:
+def is_due(mirror: MirrorRecord, wait: Wait, now: int, newest: Remaining) -> bool:
     """Whether a head that lacks ``newest`` takes the candidate's place although it is not complete."""
     idle = now - wait.progressed
     patience = mirror.patience << wait.given_way

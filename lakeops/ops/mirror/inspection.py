@@ -25,7 +25,7 @@ from lakeops.model.errors import (
     RecordRefused,
 )
 from lakeops.model.ids import etags_are_md5
-from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, Missing, Remaining
+from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.change_lists import list_error
@@ -40,7 +40,7 @@ MOST_STEPS = 256
 
 
 @dataclass(frozen=True)
-class Inspection:
+class CandidateInspection:
     """What an inspection of a candidate found.
 
     Attributes:
@@ -60,7 +60,7 @@ class Inspection:
     error: LakeopsError | None = None
 
     @classmethod
-    def without_metarange(cls, commit: Commit, error: LakeopsError | None = None) -> Inspection:
+    def without_metarange(cls, commit: Commit, error: LakeopsError | None = None) -> CandidateInspection:
         """What is found where the metarange has not arrived, or is damaged: nothing more can be told."""
         missing = Missing(metarange_key(commit.meta_range_file))
         return cls(missing_objects=1, remaining=Remaining(metaranges=1), missing=(missing,), error=error)
@@ -71,7 +71,7 @@ class Inspection:
         return not self.missing_objects and self.error is None
 
 
-def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
+def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> CandidateInspection:
     """Whether ``commit`` of ``ref`` is complete. Never waits.
 
     Args:
@@ -86,16 +86,16 @@ def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, ar
     try:
         return _inspect(ctx, state, ref, commit, arrived)
     except LakeopsError as error:
-        return Inspection(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
+        return CandidateInspection(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
 
 
-def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
+def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> CandidateInspection:
     try:
         wanted = RangeReader(ctx.readable).metarange(commit)
     except ObjectNotFound:
-        return Inspection.without_metarange(commit)
+        return CandidateInspection.without_metarange(commit)
     except Corrupted as error:
-        return Inspection.without_metarange(commit, error)
+        return CandidateInspection.without_metarange(commit, error)
     planned = _cheapest(ctx, state, ref, commit, wanted, arrived)
     _check_rows(planned)
     how = terms(ctx, state.mirror)
@@ -106,9 +106,9 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
     flaw = _list_flaw(ctx, ref, commit, wanted, how) if all(proof.complete for proof in proofs) else None
     if flaw is not None:
         arrived = {proof.file: remember(proof) for proof in proofs}
-        return replace(Inspection.without_metarange(commit, flaw), arrived=arrived)
+        return replace(CandidateInspection.without_metarange(commit, flaw), arrived=arrived)
     missing += [Missing(one.address, one.path, one.size_bytes) for one in objects]
-    return Inspection(
+    return CandidateInspection(
         {proof.file: remember(proof) for proof in proofs if is_memorable(proof)},
         sum(proof.missing_objects for proof in proofs),
         sum(proof.missing_bytes for proof in proofs),
@@ -139,7 +139,7 @@ def _objects(proof: RangeProof) -> int:
     return proof.missing_objects + (proof.mismatch is not None)
 
 
-def terms(ctx: Context, mirror: Mirror) -> Terms:
+def terms(ctx: Context, mirror: MirrorRecord) -> Terms:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
     return Terms(
         settings=ctx.stores.settings,

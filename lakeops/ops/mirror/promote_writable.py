@@ -15,7 +15,7 @@ from typing import Any
 from lakeops.model.errors import LakeopsError, NamespaceTaken
 from lakeops.model.graph import CommitSource
 from lakeops.model.json_record import JsonRecord
-from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, RefName
+from lakeops.model.mirrors import MirrorRecord, MirrorRef, MirrorState, RefName
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.create import unregister
 from lakeops.ops.mirror.source import Source
@@ -60,7 +60,7 @@ class Loss:
 
 
 def loss(ctx: Context, source: Source | None) -> Loss:
-    """What the source shows and the mirror does not: see ``Mirror.loss``. ``source`` is None when it is down."""
+    """What the source shows and the mirror does not: see ``MirrorRecord.loss``. ``source`` is None when it is down."""
     state = ctx.catalog.mirror_state(ctx.repository_id)
     if source is not None:
         with contextlib.suppress(LakeopsError):
@@ -70,8 +70,8 @@ def loss(ctx: Context, source: Source | None) -> Loss:
     return Loss(_lost_refs(state, seen, lookup(ctx).get), False, state.mirror.last_sync)
 
 
-def promote_writable(ctx: Context, source: Source | None) -> Mirror:
-    """Open the mirror for writing at what it shows now: see ``Mirror.promote_writable``.
+def promote_writable(ctx: Context, source: Source | None) -> MirrorRecord:
+    """Open the mirror for writing at what it shows now: see ``MirrorRecord.promote_writable``.
 
     The source is told that it need keep nothing for this mirror any more, unless it is None: down. A call that was
     killed is made again. Replication into the namespace may have stopped by then.

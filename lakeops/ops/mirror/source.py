@@ -18,8 +18,8 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RecordRefused,
 )
-from lakeops.model.mirrors import Mirror, RefKind, RefName
-from lakeops.model.records import Commit, Repository
+from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
+from lakeops.model.records import Commit, RepositoryRecord
 from lakeops.ops.context import pages
 from lakeops.ops.mirror import gate
 from lakeops.ops.overlap import claim_of
@@ -64,11 +64,11 @@ class Source:
     repository_id: str
 
     @cached_property
-    def repository(self) -> Repository:
+    def repository(self) -> RepositoryRecord:
         """The repository's record. Raises ``RepositoryNotFound``, ``RecordRefused``."""
         return gate.check_repository(self.catalog.repository(self.repository_id))
 
-    def state(self, mirror: Mirror, initial: Commit) -> SourceState:
+    def state(self, mirror: MirrorRecord, initial: Commit) -> SourceState:
         """What the source shows now. ``initial`` is the mirror's initial commit.
 
         Raises ``PreconditionFailed`` (``not_a_replica``).
@@ -97,7 +97,7 @@ class Source:
 
         return self.catalog.in_snapshot(found)
 
-    def heads(self, mirror: Mirror) -> dict[RefName, str]:
+    def heads(self, mirror: MirrorRecord) -> dict[RefName, str]:
         """Where the branches and tags that the mirror follows point now."""
         listings = ((RefKind.BRANCH, self.catalog.branches), (RefKind.TAG, self.catalog.tags))
         return {
@@ -129,7 +129,7 @@ class Source:
 
         return self.catalog.in_snapshot(found)
 
-    def reported(self, mirror: Mirror) -> int:
+    def reported(self, mirror: MirrorRecord) -> int:
         """The sequence of the last report that it took under the mirror's name. 0 when there was none."""
         found = [one for one in self.catalog.registrations(self.repository_id) if one.id == mirror.registration]
         return gate.check_sequence(found[0].sequence) if found else 0
@@ -147,7 +147,7 @@ class Source:
         gate.check_generations([first], {}, lambda _: {})
         return first
 
-    def check_same(self, mirror: Mirror, initial: Commit) -> None:
+    def check_same(self, mirror: MirrorRecord, initial: Commit) -> None:
         """Refuse a repository of the same name that is another one.
 
         Raises ``PreconditionFailed`` (``not_a_replica``).
@@ -160,7 +160,7 @@ class Source:
             )
 
 
-def check_claim(store: ObjectStore, source: Repository) -> None:
+def check_claim(store: ObjectStore, source: RepositoryRecord) -> None:
     """Refuse a namespace that another repository has claimed. One without a claim may be a replica that is on its way.
 
     Raises:

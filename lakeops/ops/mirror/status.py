@@ -9,7 +9,7 @@ from lakeops.engine.presence import Terms, plan, prove
 from lakeops.model import graph
 from lakeops.model.errors import Corrupted, NotFound, ObjectNotFound
 from lakeops.model.graph import CommitSource
-from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorStatus, RefKind, RefStatus
+from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorStatus, RefKind, RefStatus
 from lakeops.ops.context import Context, pages
 from lakeops.ops.mirror.give_way import is_stalled
 from lakeops.ops.mirror.inspection import terms
@@ -35,7 +35,7 @@ def status(ctx: Context) -> MirrorStatus:
     return ctx.catalog.in_snapshot(found)
 
 
-def ref_status(get: CommitSource, mirror: Mirror, ref: MirrorRef, now: int) -> RefStatus:
+def ref_status(get: CommitSource, mirror: MirrorRecord, ref: MirrorRef, now: int) -> RefStatus:
     """The progress of one ref. ``get`` gives commits that the source's head descends from."""
     commits, since = behind(get, ref.source_head, ref.promoted)
     if since is None and ref.promoted != ref.source_head:

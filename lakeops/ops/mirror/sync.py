@@ -31,7 +31,7 @@ from lakeops.model.errors import (
     RefNotFound,
     Transient,
 )
-from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, MirrorStatus, RefKind, RefName
+from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, MirrorStatus, RefKind, RefName
 from lakeops.model.records import Commit
 from lakeops.model.reports import ReportKind
 from lakeops.ops.context import Context
@@ -112,7 +112,7 @@ Reach = Callable[[], AbstractContextManager[Source]]
 
 
 def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> MirrorStatus:
-    """One pass of ``Mirror.sync``. ``reach`` opens the source."""
+    """One pass of ``MirrorRecord.sync``. ``reach`` opens the source."""
     with _read_mirror(ctx) as (before, initial, metadata), reach() as source:
         errors: list[LakeopsError] = []
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
@@ -133,7 +133,7 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> Mir
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
-    """The first half of a pass: see ``Mirror.discover``.
+    """The first half of a pass: see ``MirrorRecord.discover``.
 
     It does look for what has arrived of a newer head, where nothing arrives of the candidate any more.
     """
@@ -151,7 +151,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
 
 
 def due(ctx: Context, reach: Reach) -> bool:
-    """Whether a pass would find anything to do: see ``Mirror.due``."""
+    """Whether a pass would find anything to do: see ``MirrorRecord.due``."""
 
     def found() -> tuple[MirrorState, Commit]:
         return ctx.catalog.mirror_state(ctx.repository_id), ctx.catalog.initial_commit(ctx.repository_id)
@@ -293,7 +293,7 @@ def _observe(
     )
 
 
-def _note_refused(ctx: Context, before: Mirror, errors: Iterable[LakeopsError]) -> None:
+def _note_refused(ctx: Context, before: MirrorRecord, errors: Iterable[LakeopsError]) -> None:
     """Record what was refused of the source, where that is something else than ``before``."""
     reasons = [" ".join(error.message.split())[:_REASON] for error in errors if isinstance(error, RecordRefused)]
     if (len(reasons), tuple(reasons[:SAMPLE])) != (before.refusals, before.refused):
@@ -352,7 +352,7 @@ def _keep_at_source(ctx: Context, source: Source, state: MirrorState) -> frozens
     return lost
 
 
-def _report(ctx: Context, source: Source, mirror: Mirror, needs: frozenset[str]) -> bool | None:
+def _report(ctx: Context, source: Source, mirror: MirrorRecord, needs: frozenset[str]) -> bool | None:
     """Whether the source keeps these commits from now on. None when the mirror had to start over.
 
     Raises ``MirrorOvertaken`` when a later pass has asked for something else.
@@ -370,7 +370,7 @@ def _report(ctx: Context, source: Source, mirror: Mirror, needs: frozenset[str])
     return True
 
 
-def _restored(ctx: Context, source: Source, mirror: Mirror) -> bool:
+def _restored(ctx: Context, source: Source, mirror: MirrorRecord) -> bool:
     """Whether the source has a report that this catalog never made: it was restored from a backup, or copied.
 
     The mirror then starts over under a name of its own. What was reported under the old name stays kept: another copy

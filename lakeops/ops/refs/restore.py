@@ -20,7 +20,7 @@ from hashlib import sha256
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
-from lakeops.catalog.records import Restored
+from lakeops.catalog.records import DumpedRepository
 from lakeops.model import ids as texts
 from lakeops.model.clock import Ids
 from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
@@ -29,7 +29,7 @@ from lakeops.model.json_record import JsonRecord
 from lakeops.model.marks import LONGEST
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_repository
-from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Commit, Repository, Split
+from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Commit, RepositoryRecord, Split
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.mirror import gate
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
@@ -63,7 +63,7 @@ class RestoreResult(JsonRecord):
         missing: branches and tags whose commits' files are not there.
     """
 
-    repository: Repository
+    repository: RepositoryRecord
     at: int
     commits: int
     expired: int
@@ -320,12 +320,12 @@ def _number(value: object) -> int:
     return value
 
 
-def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Restored:
+def _checked(state: _State, found: Manifest, name: str, namespace: str) -> DumpedRepository:
     """The repository as the parts have it together. Raises ``RecordRefused``."""
     row = state.repository
     try:
         repository = gate.check_repository(
-            Repository(
+            RepositoryRecord(
                 name,
                 namespace,
                 _text(row["default_branch"], _MAX_NAME),
@@ -356,7 +356,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Resto
     if repository.default_branch not in branches:
         raise RecordRefused(f"{ORIGIN} lacks the default branch; nothing was restored")
     checks = [each for by_name in state.checks.values() for each in by_name.values()]
-    return Restored(
+    return DumpedRepository(
         repository,
         found.cut.at,
         grace,

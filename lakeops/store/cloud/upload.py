@@ -25,7 +25,7 @@ MARK = "lakeops_write"
 """User metadata that tells which write an object comes from. Azure takes letters, digits and underscores only."""
 
 
-class _Source:
+class _DigestedSource:
     """Pieces of the contents, with their digest and size, and what broke the stream: obstore may change errors."""
 
     def __init__(self, data: bytes | BinaryIO, size: int) -> None:
@@ -73,7 +73,7 @@ def write(
         where: its URL, for messages.
         root: what names of this namespace begin with.
     """
-    source = _Source(data, settings.part_bytes)
+    source = _DigestedSource(data, settings.part_bytes)
     kind: dict[str, Any] = {"Content-Type": content_type} if content_type else {}
     first = next(source, b"")
     second = next(source, None)
@@ -110,7 +110,7 @@ def _in_parts(
     client: Client,
     name: str,
     parts: Iterator[bytes],
-    source: _Source,
+    source: _DigestedSource,
     settings: StoreSettings,
     kind: dict[str, Any],
     if_absent: bool,

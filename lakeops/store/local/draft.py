@@ -17,7 +17,7 @@ from typing import BinaryIO
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidPath, LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.base import PutResult, pieces
-from lakeops.store.local.tree import HIDDEN, Tree, refuse_link
+from lakeops.store.local.tree import HIDDEN, DirectoryTree, refuse_link
 
 _ADVICE = {
     errno.ENOSPC: "no space left; free some or enlarge the disk",
@@ -127,7 +127,7 @@ class Draft:
 class Drafts:
     """The hidden files of one store."""
 
-    def __init__(self, tree: Tree, url: str, ids: Ids) -> None:
+    def __init__(self, tree: DirectoryTree, url: str, ids: Ids) -> None:
         self._tree = tree
         self._url = url
         self._ids = ids

@@ -17,7 +17,7 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound, Transient
 from lakeops.model.text import excerpt
 from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import Listing
-from lakeops.store.local.tree import HIDDEN, Tree
+from lakeops.store.local.tree import HIDDEN, DirectoryTree
 
 _THREADS = 4
 _AHEAD = 32
@@ -28,16 +28,18 @@ _SHOWN = 3
 Names = tuple[bytes, ...]
 
 
-def scan(tree: Tree, url: str, under: str = "", *, skip_special: bool, moving: bool = False) -> Iterator[Listing]:
+def scan(
+    tree: DirectoryTree, url: str, under: str = "", *, skip_special: bool, moving: bool = False
+) -> Iterator[Listing]:
     """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
-    scanning = _Scan(tree, url, skip_special=skip_special, moving=moving)
+    scanning = _LocalScan(tree, url, skip_special=skip_special, moving=moving)
     start = tuple(name.encode() for name in under.split("/")[:-1])
     yield from in_order(partial(scanning.folder, start), threads=Threads(_THREADS), ahead=_AHEAD)
     scanning.check_unchanged()
 
 
-class _Scan:
-    def __init__(self, tree: Tree, url: str, *, skip_special: bool, moving: bool) -> None:
+class _LocalScan:
+    def __init__(self, tree: DirectoryTree, url: str, *, skip_special: bool, moving: bool) -> None:
         self._tree = tree
         self._url = url
         self._skip_special = skip_special

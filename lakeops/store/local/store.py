@@ -45,7 +45,7 @@ from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import quote_path
 from lakeops.store.local.draft import Draft, Drafts, translated
 from lakeops.store.local.scan import scan
-from lakeops.store.local.tree import HIDDEN, Tree, split_key, walk
+from lakeops.store.local.tree import HIDDEN, DirectoryTree, split_key, walk
 
 _TRIES = 4
 """Tries to name a file whose directory a concurrent delete removes as empty. The next one keeps deletes waiting."""
@@ -72,7 +72,7 @@ class LocalStore:
             raise InvalidInput(f"the root of a local store must be an absolute path, not {str(root)!r}")
         self.root = root
         self._fsync = fsync
-        self._tree = Tree(root, fsync=fsync)
+        self._tree = DirectoryTree(root, fsync=fsync)
         self._ids = Ids()
         self._drafts = Drafts(self._tree, self.url, self._ids)
 

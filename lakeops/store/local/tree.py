@@ -51,7 +51,7 @@ def split_key(key: str) -> list[bytes]:
     return names
 
 
-class Tree:
+class DirectoryTree:
     """The directories of one store."""
 
     def __init__(self, root: Path, *, fsync: bool) -> None:
@@ -146,7 +146,7 @@ def refuse_link(mode: int, name: bytes) -> None:
 _PAGE = 1000
 
 
-def walk(tree: Tree, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
+def walk(tree: DirectoryTree, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
     """Files whose key starts with ``prefix`` and comes after ``after``, in byte order.
 
     What appears or vanishes meanwhile may be listed or not. Everything else is listed once.
@@ -157,7 +157,7 @@ def walk(tree: Tree, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
     yield from _below(tree, folders, prefix, after)
 
 
-def _below(tree: Tree, folders: list[bytes], prefix: bytes, after: bytes) -> Iterator[StoredObject]:
+def _below(tree: DirectoryTree, folders: list[bytes], prefix: bytes, after: bytes) -> Iterator[StoredObject]:
     base = b"".join(name + b"/" for name in folders)
     names = sorted(name for name in _names(tree, folders) if _is_wanted(base + name, prefix, after))
     for is_folder, group in groupby(names, key=lambda name: name.endswith(b"/")):
@@ -177,7 +177,7 @@ def _is_wanted(key: bytes, prefix: bytes, after: bytes) -> bool:
     return key.startswith(prefix) and key > after
 
 
-def _names(tree: Tree, folders: list[bytes]) -> list[bytes]:
+def _names(tree: DirectoryTree, folders: list[bytes]) -> list[bytes]:
     """The names in one directory, those of directories with a slash behind. None when there is no such directory."""
     names = []
     try:
@@ -195,7 +195,7 @@ def _names(tree: Tree, folders: list[bytes]) -> list[bytes]:
     return names
 
 
-def _files(tree: Tree, folders: list[bytes], base: bytes, names: list[bytes]) -> list[StoredObject]:
+def _files(tree: DirectoryTree, folders: list[bytes], base: bytes, names: list[bytes]) -> list[StoredObject]:
     found = []
     try:
         with tree.folder(folders) as folder:

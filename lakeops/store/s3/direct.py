@@ -76,7 +76,7 @@ class Keys(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadAnswer:
     """What the server tells of an object: ETag without quotes, time of the last write in Unix seconds."""
 
     size_bytes: int
@@ -116,13 +116,13 @@ class Direct:
         found = self._get(name, options)
         return None if found is None else found[1]
 
-    def head(self, name: str) -> Head | None:
+    def head(self, name: str) -> HeadAnswer | None:
         """What is told of an object."""
         found = self._get(name, {"head": True})
         if found is None:
             return None
         meta, _, content_type = found
-        return Head(meta["size"], int(meta["last_modified"].timestamp()), _bare(meta["e_tag"]), content_type)
+        return HeadAnswer(meta["size"], int(meta["last_modified"].timestamp()), _bare(meta["e_tag"]), content_type)
 
     def write(self, name: str, body: bytes, attributes: dict[str, str], *, new: bool) -> str | None:
         """Write an object in one request, with ``new`` on the condition that there is none. Gives its ETag.

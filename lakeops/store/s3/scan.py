@@ -45,7 +45,7 @@ def scan(
 
     ``under`` is a folder below the root that holds all that is wanted.
     """
-    scanning = _Scan(client, bucket, root, skip_special=skip_special, moving=moving)
+    scanning = _S3Scan(client, bucket, root, skip_special=skip_special, moving=moving)
     last = ""
     for listing in in_order(partial(scanning.level, root + under, 1), threads=scanning.threads):
         if listing.keys[0] <= last:
@@ -72,7 +72,7 @@ class _Stretch:
     empty: bool = False
 
 
-class _Scan:
+class _S3Scan:
     def __init__(self, client: S3Client, bucket: str, root: str, *, skip_special: bool, moving: bool) -> None:
         self._client = client
         self._bucket = bucket
