@@ -53,8 +53,8 @@ def _make(folder: Path, size: int) -> None:
     import pyarrow.parquet as pq
     from support.synthetic import with_quick_digests
 
-    from lakeops.engine.build import build
     from lakeops.model.records import Split
+    from lakeops.ranges.build import build
     from lakeops.store.local import LocalStore
 
     folder.mkdir()
@@ -105,9 +105,8 @@ def _lakeops(folder: Path) -> Callable[[], int]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from lakeops.engine.listed import LISTED_SCHEMA
     from lakeops.engine.local import LocalEngine
-    from lakeops.engine.unreferenced import unreferenced
+    from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
     from lakeops.store.local import LocalStore
 
     def work() -> int:

@@ -25,8 +25,6 @@ from bench.candidates import measured
 from bench.dataset import Changes, DataSet
 from bench.sample import MARKS, Sample, peak_mb
 from lakeops.catalog.open import open_catalog
-from lakeops.engine.apply import apply, merge
-from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.lake import Branch, Lake, Repository
 from lakeops.model.changes import Summary
@@ -35,6 +33,8 @@ from lakeops.model.records import Commit, Split
 from lakeops.model.requests import IdempotentRequest
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ops.publish import Draft, Move, publish
+from lakeops.ranges.apply import apply, merge
+from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import three_way

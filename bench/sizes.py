@@ -26,12 +26,12 @@ import pyarrow as pa
 
 from bench.__main__ import SIZES
 from bench.dataset import DataSet
-from lakeops.engine.apply import apply, merge
-from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.apply import apply, merge
+from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import three_way

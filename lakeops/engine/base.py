@@ -8,7 +8,10 @@ callers take the first of each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import pyarrow as pa
 
 from lakeops.store.base import ObjectStore
 
@@ -72,3 +75,38 @@ def first_of_each(results: Iterable[N]) -> Iterator[N]:
         if result.index not in seen:
             seen.add(result.index)
             yield result
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """Rows of a task: in one process the table as it is, between processes an Arrow IPC stream."""
+
+    table: pa.Table
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TaskRows:
+        """The rows of an Arrow IPC stream, without a copy."""
+        return cls(from_ipc(data))
+
+    def to_bytes(self) -> bytes:
+        """The rows as an Arrow IPC stream."""
+        return to_ipc(self.table)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], TaskRows], tuple[bytes]]:
+        # A table that is a slice would take all of what it is a slice of along.
+        return TaskRows.from_bytes, (self.to_bytes(),)
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    """The rows as an Arrow IPC stream: how rows travel."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_ipc(data: bytes) -> pa.Table:
+    """The rows of an Arrow IPC stream, without a copy."""
+    with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+        return reader.read_all()

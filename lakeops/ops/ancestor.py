@@ -16,7 +16,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.merging import merged_base, needed, plan_merge
 from lakeops.model import graph
 from lakeops.model.changes import Change, Strategy
 from lakeops.model.errors import (
@@ -31,6 +30,7 @@ from lakeops.ops.resolve import lookup, watched
 from lakeops.ops.shape import merge_bases
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, foretold
+from lakeops.ranges.merging import merged_base, needed, plan_merge
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.splice import sides_behind

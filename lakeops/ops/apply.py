@@ -6,12 +6,12 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
-from lakeops.engine.apply import Applied, ApplyPlan, OnPlan, OnProgress, apply
-from lakeops.engine.apply import merge as apply_plan
 from lakeops.engine.base import Engine
 from lakeops.model.changes import Summary
 from lakeops.model.records import Commit, Split
 from lakeops.ops.context import Context
+from lakeops.ranges.apply import Applied, ApplyPlan, OnPlan, OnProgress, apply
+from lakeops.ranges.apply import merge as apply_plan
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.write import MetarangeFile, write_metarange
 from lakeops.store import layout

@@ -15,7 +15,6 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.build import build, replace_prefix
 from lakeops.model.arrays import array, scalar, text
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound
 from lakeops.model.ids import check_commit_metadata
@@ -41,6 +40,7 @@ from lakeops.ops.publish import (
     snapshot,
 )
 from lakeops.ops.resolve import check_name
+from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.entry_validation import check_entries
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange

@@ -16,15 +16,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from lakeops.engine.base import Engine
-from lakeops.engine.copy import (
-    Moved,
-    copy_objects,
-    copy_tasks,
-    delete_objects,
-    delete_tasks,
-    gives_up,
-    worth_in_ranges,
-)
 from lakeops.model.errors import (
     InvalidInput,
     NamespaceTaken,
@@ -35,6 +26,15 @@ from lakeops.model.errors import (
 )
 from lakeops.model.json_record import JsonRecord
 from lakeops.model.progress import Progress, quiet
+from lakeops.ops.copying import (
+    Moved,
+    copy_objects,
+    copy_tasks,
+    delete_objects,
+    delete_tasks,
+    gives_up,
+    worth_in_ranges,
+)
 from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.overlap import check_apart
 from lakeops.store.base import ObjectStore, StoredObject

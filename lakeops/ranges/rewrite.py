@@ -10,11 +10,12 @@ brings a few untouched ranges along for that. What is still open at its end goes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lakeops.engine.base import TaskRows, to_ipc
 from lakeops.model.arrays import no_rows
 from lakeops.model.changes import Summary
 from lakeops.model.clock import Ids
@@ -26,26 +27,6 @@ from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.write import RangeWriter, Work
 from lakeops.store.base import ObjectStore
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRows:
-    """Rows of a task: in one process the table as it is, between processes an Arrow IPC stream."""
-
-    table: pa.Table
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> TaskRows:
-        """The rows of an Arrow IPC stream, without a copy."""
-        return cls(from_ipc(data))
-
-    def to_bytes(self) -> bytes:
-        """The rows as an Arrow IPC stream."""
-        return to_ipc(self.table)
-
-    def __reduce__(self) -> tuple[Callable[[bytes], TaskRows], tuple[bytes]]:
-        # A table that is a slice would take all of what it is a slice of along.
-        return TaskRows.from_bytes, (self.to_bytes(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +106,6 @@ def total(summaries: Iterable[Summary]) -> Summary:
     for summary in summaries:
         added, removed, changed = added + summary.added, removed + summary.removed, changed + summary.changed
     return Summary(added, removed, changed)
-
-
-def to_ipc(table: pa.Table) -> bytes:
-    """The rows as an Arrow IPC stream: how rows travel."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def from_ipc(data: bytes) -> pa.Table:
-    """The rows of an Arrow IPC stream, without a copy."""
-    with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
-        return reader.read_all()
 
 
 def run_task(task: Task, store: ObjectStore) -> TaskResult:

@@ -23,11 +23,11 @@ from support.rows import (
     summed,
 )
 
-from lakeops.engine.apply import Applied, apply, plan
 from lakeops.engine.local import LocalEngine
 from lakeops.model.changes import Summary
 from lakeops.model.errors import Corrupted, InvalidInput, Transient
 from lakeops.model.records import Split
+from lakeops.ranges.apply import Applied, apply, plan
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import run_task

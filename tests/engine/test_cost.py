@@ -7,10 +7,10 @@ import pytest
 from support import synthetic
 from support.rows import RecordingStore, attempt
 
-from lakeops.engine.apply import Applied, apply, merge
-from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split
+from lakeops.ranges.apply import Applied, apply, merge
+from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import three_way

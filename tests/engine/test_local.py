@@ -3,8 +3,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakeops.engine.apply import human_bytes
 from lakeops.engine.local import LocalEngine
+from lakeops.ranges.apply import human_bytes
 
 
 @dataclass(frozen=True)

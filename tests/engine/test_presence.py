@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.rows import THOROUGH, Groups, built, change_sets, numbered, repositories
 
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.presence import Terms, is_memorable, plan, prove, remember
 from lakeops.model.errors import Transient
 from lakeops.model.records import Split
+from lakeops.ops.mirror.presence import Terms, is_memorable, plan, prove, remember
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import StoreSettings
 
@@ -123,7 +123,7 @@ def test_an_object_of_another_size_is_no_arrival(store):
     [("0" * 32, True, True), ("1" * 32, True, False), ("0" * 32, False, False), ("0" * 31 + "-2", True, False)],
 )
 def test_etags_are_compared_where_they_say_something(etag, etags, differs):
-    from lakeops.engine.presence import Awaited, _mismatch
+    from lakeops.ops.mirror.presence import Awaited, _mismatch
     from lakeops.store.base import StoredObject
 
     one = Awaited("a", "data/1/x", "1" * 32, 5)
@@ -135,7 +135,7 @@ def test_imported_objects_are_looked_for_where_they_are_or_trusted(store, tmp_pa
     import pyarrow as pa
     from support.rows import SMALL, attempt, entry_table
 
-    from lakeops.engine.build import build
+    from lakeops.ranges.build import build
 
     rows = entry_table({"a": ("1", 1), "b": ("1", 2)}).to_pylist()
     for row in rows:

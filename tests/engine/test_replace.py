@@ -13,8 +13,8 @@ from support.rows import (
     repositories,
 )
 
-from lakeops.engine.build import replace_prefix
 from lakeops.model.errors import InvalidInput
+from lakeops.ranges.build import replace_prefix
 from lakeops.ranges.metarange import Metarange
 
 

@@ -20,11 +20,7 @@ from support.references import ALIKE, listing, names, referring, rows
 from support.rows import THOROUGH, Groups, RecordingStore, numbered
 from support.rows import built as built_from
 
-from lakeops.engine import listed
-from lakeops.engine import unreferenced as module
-from lakeops.engine.listed import LISTED_SCHEMA, Listed
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.unreferenced import distinct_ranges, unreferenced
 from lakeops.model.errors import (
     Corrupted,
     InvalidInput,
@@ -32,6 +28,8 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Transient,
 )
+from lakeops.ops.gc import unreferenced as module
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Listed, distinct_ranges, unreferenced
 from lakeops.ranges.metarange import Metarange
 from lakeops.testing.faults import Faults
 
@@ -60,8 +58,8 @@ ENGINES = [LocalEngine(2), Groups(1), Racing(3)]
 @pytest.fixture
 def short(monkeypatch):
     """Short slices and batches, so that little data takes many of them."""
-    monkeypatch.setattr(listed, "SLICE", 16)
-    monkeypatch.setattr(listed, "_BATCH", 5)
+    monkeypatch.setattr(module, "SLICE", 16)
+    monkeypatch.setattr(module, "_LISTED_BATCH", 5)
     monkeypatch.setattr(module, "_BATCH", 9)
     monkeypatch.setattr(module, "_TOGETHER", 1)
 
@@ -121,7 +119,7 @@ def test_it_is_the_difference_of_sets(fresh_store, data):
     prefixes = data.draw(st.lists(st.sampled_from(["data/2026010101/out/", "data/2026010100/é", "data/2026010100/0"])))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listed, "SLICES", data.draw(st.sampled_from([1, 2, 256])))
+        patch.setattr(unreferenced, "SLICES", data.draw(st.sampled_from([1, 2, 256])))
         got, result = found(
             store,
             some,
@@ -208,7 +206,7 @@ def test_the_join_tells_any_bytes_apart(tmp_path, size):
 
 
 def test_slices_are_bounded_by_text_too(monkeypatch):
-    monkeypatch.setattr(listed, "SLICE_BYTES", 10_000)
+    monkeypatch.setattr(unreferenced, "SLICE_BYTES", 10_000)
     some = [f"data/1/{number:03}/" + "x" * 900 for number in range(100)]
     sizes = [part.nbytes for part in Listed(partial(listing, some, 100)).slices()]
     assert len(sizes) > 8

@@ -10,9 +10,9 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.model.clock import Ids
 from lakeops.ops.gc.plan import KINDS, Held, _Sorting
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
 from lakeops.store import layout
 
 HOUR = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -20,9 +20,9 @@ from support.errors import (
 from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository, Settings, Split
-from lakeops.engine.build import build
 from lakeops.model import errors
 from lakeops.ops import ingest as source_listing
+from lakeops.ranges.build import build
 from lakeops.store import layout
 from lakeops.store.base import StoreSettings
 from lakeops.store.local import LocalStore

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lakeops import Lake
-from lakeops.engine.unreferenced import _explained
 from lakeops.model.errors import InvalidInput, InvalidSettings, InvalidUri, ObjectNotFound
 from lakeops.model.uris import LakeUri
 from lakeops.ops.files import translated
+from lakeops.ops.gc.unreferenced import _explained
 from lakeops.settings import Settings
 from lakeops.store.local.draft import translated as translated_by_the_store
 

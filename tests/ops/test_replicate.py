@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 
-from lakeops.engine import copy as copying
 from lakeops.engine.local import LocalEngine
 from lakeops.model.errors import (
     InvalidInput,
@@ -23,7 +22,7 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from lakeops.ops import deletion_limit
+from lakeops.ops import copying, deletion_limit
 from lakeops.ops.replicate import MANAGED, Replicated, replicate
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM

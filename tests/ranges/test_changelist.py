@@ -23,18 +23,18 @@ from support.rows import (
     staged_table,
 )
 
-from lakeops.engine.apply import apply, merge
-from lakeops.engine.merging import plan_merge
 from lakeops.model.changes import ChangeType, Strategy, Summary
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import changelist
+from lakeops.ranges.apply import apply, merge
 from lakeops.ranges.changelist import ChangeList, nothing_since
 from lakeops.ranges.diff import deltas, diff, summary, written
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.merge import foretold, three_way
+from lakeops.ranges.merging import plan_merge
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.splice import sides_behind
@@ -233,7 +233,7 @@ def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store
     assert lists(firsts[: changelist.FEWEST_RANGES])
     for most in ("MOST_CHANGES", "MOST_OF_RANGE"):
         with monkeypatch.context() as patched:
-            patched.setattr(f"lakeops.engine.apply.{most}", {"MOST_CHANGES": 9, "MOST_OF_RANGE": 0}[most])
+            patched.setattr(f"lakeops.ranges.apply.{most}", {"MOST_CHANGES": 9, "MOST_OF_RANGE": 0}[most])
             assert not lists(firsts[:10])
 
 

@@ -19,10 +19,10 @@ from support.rows import (
     summed,
 )
 
-from lakeops.engine.apply import apply
-from lakeops.engine.build import build
 from lakeops.model.changes import Change, Summary
 from lakeops.model.records import Split
+from lakeops.ranges.apply import apply
+from lakeops.ranges.build import build
 from lakeops.ranges.diff import DIFF_SCHEMA, MOST_TOGETHER, ROWS_SCHEMA, changes, diff, summary
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

@@ -18,9 +18,9 @@ from support.rows import (
     repositories,
 )
 
-from lakeops.engine.apply import merge
 from lakeops.model.changes import Strategy
 from lakeops.model.records import Split
+from lakeops.ranges.apply import merge
 from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff
 from lakeops.ranges.merge import foretold, three_way
 from lakeops.ranges.read import RangeReader

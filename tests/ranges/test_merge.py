@@ -20,9 +20,9 @@ from support.rows import (
     summed,
 )
 
-from lakeops.engine.apply import Applied, apply, merge
 from lakeops.model.changes import Strategy, Summary
 from lakeops.model.records import Split
+from lakeops.ranges.apply import Applied, apply, merge
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

@@ -18,9 +18,9 @@ from support.rows import (
     staged_table,
 )
 
-from lakeops.engine.apply import apply
-from lakeops.engine.build import build
 from lakeops.model.errors import Corrupted
+from lakeops.ranges.apply import apply
+from lakeops.ranges.build import build
 from lakeops.ranges.diff import NEEDED_SCHEMA, needed
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support import synthetic
 from support.rows import QUICK, attempt, built, byte_order, contents, entry_table, numbered, paths, repositories
 
-from lakeops.engine.build import build
 from lakeops.model.names import next_prefix
 from lakeops.model.records import Split
+from lakeops.ranges.build import build
 from lakeops.ranges.metarange import upper_bound
 from lakeops.ranges.read import RangeCache, RangeReader, entries
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from services.spark import SPARK_CONF, Cluster, cluster
 
-from lakeops.engine import listed
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import active
+from lakeops.ops.gc import unreferenced
 from lakeops.store.local import LocalStore
 
 
@@ -57,4 +57,4 @@ def distributed(master: Cluster, tmp_path_factory) -> Iterator[SparkEngine]:
 @pytest.fixture
 def slices(monkeypatch):
     """Several slices of a listing, however short it is."""
-    monkeypatch.setattr(listed, "SLICE", 300)
+    monkeypatch.setattr(unreferenced, "SLICE", 300)

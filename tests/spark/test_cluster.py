@@ -22,7 +22,6 @@ from support.spark_work import held_rewrite, slow_first_reading, slow_first_rows
 
 import lakeops.spark
 from lakeops import Lake, Repository, Settings
-from lakeops.engine.spark import antijoin
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import active
 from lakeops.model.clock import Ids
@@ -31,6 +30,7 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Transient,
 )
+from lakeops.ops.gc import unreferenced
 from lakeops.store.layout import RANGES, TASKS
 from lakeops.testing import ManualClock
 
@@ -113,7 +113,7 @@ def test_a_twin_of_a_slow_task_changes_nothing(distributed, tmp_path, monkeypatc
         expected = prepared(opened).branch("main").commit("second").id
     with lake(tmp_path / "spark", "spark") as opened:
         repo = prepared(opened)
-        monkeypatch.setattr("lakeops.engine.apply.run_task", slow_first_try)
+        monkeypatch.setattr("lakeops.ranges.apply.run_task", slow_first_try)
         assert repo.branch("main").commit("second").id == expected
 
 
@@ -122,7 +122,7 @@ def test_a_task_that_fails_at_every_try_publishes_nothing(distributed, tmp_path,
         repo = prepared(opened)
         head = repo.branch("main").commit_id
         with monkeypatch.context() as patched:
-            patched.setattr("lakeops.engine.apply.run_task", unavailable)
+            patched.setattr("lakeops.ranges.apply.run_task", unavailable)
             with pytest.raises(StoreUnavailable, match="503"):
                 repo.branch("main").commit("second")
         assert repo.branch("main").commit_id == head
@@ -163,7 +163,7 @@ def test_tables_of_refs_whose_tasks_run_twice(distributed, tmp_path):
 @pytest.mark.usefixtures("slices")
 def test_a_twin_of_a_join_changes_nothing(distributed, store, monkeypatch):
     metarange = referring(store, LISTED[::2])
-    monkeypatch.setattr(antijoin, "referenced_names", slow_first_reading)
+    monkeypatch.setattr(unreferenced, "referenced_names", slow_first_reading)
     files = [item.key for item in store.list(RANGES)]
     got, *counts = found(store, distributed, LISTED, metarange.table)
     assert got == rows(LISTED[1::2])
@@ -177,7 +177,7 @@ def test_a_killed_worker_and_its_executor_change_nothing(distributed: SparkEngin
         expected = prepared(opened).branch("main").commit("second").id
     with lake(tmp_path / "spark", "spark") as opened, ThreadPoolExecutor(1) as pool:
         repo = prepared(opened)
-        monkeypatch.setattr("lakeops.engine.apply.run_task", held_rewrite)
+        monkeypatch.setattr("lakeops.ranges.apply.run_task", held_rewrite)
         folder = Path(opened.stores().at(repo.storage_namespace).root)
         commit = pool.submit(repo.branch("main").commit, "second")
         try:

@@ -12,10 +12,10 @@ from support.spark_work import Number, corrupted_at_three, length, process, unav
 
 import lakeops.spark
 from lakeops import Lake, Settings
-from lakeops.engine.apply import apply
 from lakeops.engine.spark import session
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.errors import Corrupted, StoreUnavailable
+from lakeops.ranges.apply import apply
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import TASKS
 

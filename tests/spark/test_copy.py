@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakeops.engine import copy as copying
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.errors import NotAllReplicated
+from lakeops.ops import copying
 from lakeops.ops.replicate import Replicated, replicate
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore

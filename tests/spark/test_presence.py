@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.rows import built, numbered
 
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.presence import Terms, plan, prove
 from lakeops.engine.spark.engine import SparkEngine
+from lakeops.ops.mirror.presence import Terms, plan, prove
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import StoreSettings
 from lakeops.store.local import LocalStore

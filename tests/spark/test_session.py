@@ -28,7 +28,6 @@ from support.spark_work import (
 )
 
 from lakeops import Lake, Settings
-from lakeops.engine.apply import apply
 from lakeops.engine.choose import ChoosingEngine
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
@@ -40,6 +39,7 @@ from lakeops.model.errors import (
     Transient,
     Unsupported,
 )
+from lakeops.ranges.apply import apply
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import TASKS
 from lakeops.store.local import LocalStore

@@ -13,9 +13,9 @@ from support.references import ALIKE, LISTED, found, names, referring, rows
 from support.spark_work import LONGEST, reading_again, reading_for_ever, reading_less
 
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.spark import antijoin
-from lakeops.engine.unreferenced import distinct_ranges
 from lakeops.model.errors import Corrupted, Transient
+from lakeops.ops.gc import unreferenced
+from lakeops.ops.gc.unreferenced import distinct_ranges
 from lakeops.store.layout import TASKS
 from lakeops.store.local import LocalStore
 
@@ -42,7 +42,7 @@ def test_it_is_what_is_found_in_process(spark, tmp_path_factory, data):
 @pytest.mark.usefixtures("slices")
 def test_a_task_that_is_tried_again_changes_nothing(spark, store, monkeypatch):
     metarange = referring(store, LISTED[::3])
-    monkeypatch.setattr(antijoin, "referenced_names", reading_again)
+    monkeypatch.setattr(unreferenced, "referenced_names", reading_again)
     got, *counts = found(store, spark, LISTED, metarange.table)
     assert got == rows(set(LISTED) - set(LISTED[::3]))
     assert counts == [1_500, 500]
@@ -75,7 +75,7 @@ def test_a_worker_says_which_range_is_damaged(spark, store):
 def test_what_spark_loses_is_noticed(spark, store, monkeypatch):
     """A lost reference would be a lost object."""
     metarange = referring(store, LISTED)
-    monkeypatch.setattr(antijoin, "referenced_names", reading_less)
+    monkeypatch.setattr(unreferenced, "referenced_names", reading_less)
     with pytest.raises(Transient, match="lost some of what the ranges refer to"):
         found(store, spark, LISTED, metarange.table)
     assert list(store.list(TASKS)) == []
@@ -100,7 +100,7 @@ def test_an_interrupted_join_ends_its_jobs(spark, store, monkeypatch):
         raise Interrupted
 
     jobs, metarange = spark._connected().jobs, referring(store, LISTED[:7])
-    monkeypatch.setattr(antijoin, "referenced_names", reading_for_ever)
+    monkeypatch.setattr(unreferenced, "referenced_names", reading_for_ever)
     monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
     monkeypatch.setattr(jobs, "cancel", lambda tag, real=jobs.cancel: (told.append(tag), real(tag)))
     begun = monotonic()

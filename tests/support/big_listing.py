@@ -19,11 +19,10 @@ from support import synthetic
 from support.big_repository import peak_megabytes
 from support.references import spark_addresses
 
-from lakeops.engine.build import build
-from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.unreferenced import unreferenced
 from lakeops.model.records import Split
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
+from lakeops.ranges.build import build
 from lakeops.store.local import LocalStore
 
 _RANGES = "ranges.parquet"

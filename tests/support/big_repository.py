@@ -17,10 +17,10 @@ import numpy as np
 from support import synthetic
 from support.rows import RecordingStore
 
-from lakeops.engine.apply import Applied, apply
-from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split
+from lakeops.ranges.apply import Applied, apply
+from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakeops.engine import unreferenced
+from lakeops.ops.gc import unreferenced
 
 
 @pytest.fixture(scope="module", autouse=True)

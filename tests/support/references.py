@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from support.rows import SMALL, attempt
 from support.synthetic import hex_text, padded
 
-from lakeops.engine.build import build
-from lakeops.engine.listed import LISTED_SCHEMA
-from lakeops.engine.unreferenced import unreferenced
 from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
+from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import ObjectStore
 

@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from support.budget import examples
 
-from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.changes import Summary
 from lakeops.model.records import Split
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
+from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.store.base import ObjectStore

@@ -16,8 +16,8 @@ from services.spark import SPARK_CONF
 from support.spark_work import held_rewrite
 
 from lakeops.airflow.operators import LakeopsCommitOperator
-from lakeops.engine import apply
 from lakeops.engine.spark import session
+from lakeops.ranges import apply
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakeops.engine.spark.antijoin import referenced_names
 from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable
+from lakeops.ops.gc.unreferenced import referenced_names
 from lakeops.ranges.rewrite import Task, TaskResult, run_task
 
 LONGEST = 60.0

@@ -21,10 +21,9 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic
 
-from lakeops.engine.base import R, T
+from lakeops.engine.base import R, T, TaskRows
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient, Unsupported
-from lakeops.ranges.rewrite import TaskRows
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import TASKS
 
@@ -182,7 +181,7 @@ def packed_tasks_of(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedTask[An
 
 def warm_up(packed_tasks: Iterable[PackedTask[T]]) -> Iterator[Outcome[R]]:
     """No value for each packed task: a worker that gets here has Python and can import what tasks need."""
-    import lakeops.ranges.rewrite  # noqa: F401 - the import is the point
+    import pyarrow.parquet  # noqa: F401 - the import is the point
 
     _freeze()
     yield from (Outcome() for _ in packed_tasks)

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakeops.engine.addresses import managed
 from lakeops.model.errors import (
     Corrupted,
     InvalidInput,
@@ -31,6 +30,7 @@ from lakeops.model.errors import (
 from lakeops.model.marks import HOLDING, SWEEPABLE, Mark, MarkState
 from lakeops.model.requests import check_asked
 from lakeops.ops.context import Context
+from lakeops.ops.gc.unreferenced import managed
 from lakeops.store import layout
 from lakeops.store.presence import present
 from lakeops.store.small import parse_json, read_small

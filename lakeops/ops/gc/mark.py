@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import Roots
-from lakeops.engine.unreferenced import distinct_ranges, unreferenced
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import (
     MarkRefused,
@@ -35,6 +34,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.files import MARK_FILES, MarkWriter, begun_key, mark_key, write_report
 from lakeops.ops.gc.plan import Held, MarkDecision, carry_out, list_store, make_plan
 from lakeops.ops.gc.report import Findings
+from lakeops.ops.gc.unreferenced import distinct_ranges, unreferenced
 from lakeops.ops.mirror.prove import prove
 from lakeops.ops.owner import check_owner, take_turn
 from lakeops.ranges.metarange import Metarange

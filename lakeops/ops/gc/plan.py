@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import ExpiryStep
-from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused
 from lakeops.model.lineage import Lineage, RefMove
@@ -25,6 +24,7 @@ from lakeops.model.marks import Mark
 from lakeops.model.retention import DAY, RetentionReason, live, only_for_mirrors
 from lakeops.model.rules import Rules, read_rules
 from lakeops.ops.context import Context
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
 from lakeops.store import layout
 from lakeops.store.base import Listing, ObjectStore
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from lakeops.engine.presence import check_rows
 from lakeops.model.errors import (
     Corrupted,
     InvalidInput,
@@ -22,6 +21,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
+from lakeops.ops.mirror.presence import check_rows
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.verify import list_flaw

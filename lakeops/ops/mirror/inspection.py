@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from lakeops.catalog.records import NOTHING, Pending
-from lakeops.engine.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
 from lakeops.model import graph
 from lakeops.model.errors import (
     Corrupted,
@@ -29,6 +28,7 @@ from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, 
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.change_lists import list_error
+from lakeops.ops.mirror.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

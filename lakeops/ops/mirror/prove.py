@@ -18,12 +18,12 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine import presence
 from lakeops.model.arrays import array
 from lakeops.model.errors import Corrupted, NotFound
 from lakeops.model.json_record import JsonRecord
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
+from lakeops.ops.mirror import presence
 from lakeops.ops.mirror.change_lists import disagreement, list_error
 from lakeops.ops.mirror.inspection import terms
 from lakeops.ranges.metarange import Metarange

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from lakeops.engine.presence import Terms, plan, prove
 from lakeops.model import graph
 from lakeops.model.errors import Corrupted, NotFound, ObjectNotFound
 from lakeops.model.graph import CommitSource
@@ -13,6 +12,7 @@ from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorStatus,
 from lakeops.ops.context import Context, pages
 from lakeops.ops.mirror.give_way import is_stalled
 from lakeops.ops.mirror.inspection import terms
+from lakeops.ops.mirror.presence import Terms, plan, prove
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

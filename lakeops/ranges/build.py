@@ -17,17 +17,16 @@ from itertools import chain, count, islice
 
 import pyarrow as pa
 
-from lakeops.engine.apply import MetarangeBuilder
-from lakeops.engine.base import Engine, first_of_each
+from lakeops.engine.base import Engine, TaskRows, first_of_each
 from lakeops.engine.local import LocalEngine
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
+from lakeops.ranges.apply import MetarangeBuilder
 from lakeops.ranges.chunker import check_split, chunks
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
-from lakeops.ranges.rewrite import TaskRows
 from lakeops.ranges.write import RangeWriter, Work, release_memory
 from lakeops.store.base import ObjectStore
 

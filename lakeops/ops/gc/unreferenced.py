@@ -3,7 +3,7 @@
 Both sides may be larger than memory. The listing is sorted by address and cut into slices that fit in memory. The
 references are read from the range files by tasks. Each reference is written to the file of the slice that its address
 belongs in, and DuckDB joins every slice with its file. On Spark the executors read the references and Spark joins
-(``lakeops.engine.spark.antijoin``). Addresses are compared whole, byte by byte.
+(``_joined_by_spark``). Addresses are compared whole, byte by byte.
 """
 
 from __future__ import annotations
@@ -13,31 +13,37 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.addresses import ReadTask, managed, read_tasks, referenced_by
 from lakeops.engine.base import Engine, first_of_each
-from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
+from lakeops.engine.spark.worker import PackedTask, packed_tasks_of, unpack
 from lakeops.machine import cores
-from lakeops.model.arrays import array, from_numpy, in_one, to_numpy
+from lakeops.model.arrays import array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import (
+    InvalidInput,
+    InvalidUri,
     LakeopsError,
     Transient,
 )
-from lakeops.ranges.metarange import Metarange, ranges_for
+from lakeops.ranges.file import fetch_range
+from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
+from lakeops.store import layout
 from lakeops.store.base import ObjectStore
+from lakeops.store.location import relative_directory, split_address
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+    from pyspark.sql import DataFrame
 
     from lakeops.engine.spark.engine import SparkEngine
+    from lakeops.engine.spark.jobs import Jobs
 
 OnProgress = Callable[[int, int], None]
 Mask = npt.NDArray[np.bool_]
@@ -202,10 +208,9 @@ class _Search:
         """Every slice of a listing, and which of its rows something refers to."""
         if self.engine.in_process:
             return self._met_here(listed)
-        from lakeops.engine.spark.antijoin import met
 
         spark = cast("SparkEngine", self.engine)
-        return met(spark, self.store, listed, self.ranges, self.given, self.on_progress)
+        return _joined_by_spark(spark, self.store, listed, self.ranges, self.given, self.on_progress)
 
     def _met_here(self, listed: Listed) -> Iterator[tuple[pa.Table, Mask]]:
         self._sort_out(listed)
@@ -359,3 +364,269 @@ def _one_each(tables: Sequence[pa.Table]) -> pa.Table:
     table = pa.concat_tables(tables).combine_chunks()
     codes = to_numpy(in_one(table.column("id")).dictionary_encode().indices)
     return table.take(from_numpy(np.unique(codes, return_index=True)[1]))
+
+
+_ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
+_DIRECTORY = r"[^/]*$"
+_BLOCK = 8_192
+"""Addresses that are decoded at a time: few enough to stay in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Ranges whose addresses are wanted."""
+
+    index: int
+    rows: tuple[RangeRow, ...]
+
+
+def read_tasks(ranges: pa.Table, group: int) -> Iterator[ReadTask]:
+    """Tasks that read all of these ranges (``METARANGE_SCHEMA``), so many a task."""
+    metarange = Metarange(ranges)
+    for index, start in enumerate(range(0, len(metarange), group)):
+        yield ReadTask(index, tuple(metarange.rows(start, min(start + group, len(metarange)))))
+
+
+def referenced_by(row: RangeRow, store: ObjectStore) -> pa.Array:
+    """The addresses in the namespace that a range refers to, in any order: ``large_string``.
+
+    The whole file is read and verified. Raises ``Corrupted`` or ``ObjectNotFound``.
+    """
+    blocks = fetch_range(store, row).addresses(_BLOCK)
+    return managed(store.url, pa.chunked_array(blocks, pa.large_string())).cast(pa.large_string())
+
+
+def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The addresses that lie in the namespace, relative to it, in any order and with repetitions.
+
+    Args:
+        namespace: the store's URL.
+        addresses: ``string`` or ``large_string``, relative or absolute.
+    """
+    addresses = in_one(addresses)
+    if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
+        return addresses
+    addresses = addresses.cast(pa.string())
+    absolute = pc.match_substring_regex(addresses, _ABSOLUTE)
+    far, root = addresses.filter(absolute), namespace + "/"
+    inside = pc.starts_with(far, root)
+    parts = [addresses.filter(pc.invert(absolute))]
+    if namespace.startswith("file://"):
+        parts.append(_files(namespace, far.filter(pc.starts_with(far, "file://"))))
+    else:
+        parts.append(pc.utf8_slice_codeunits(far.filter(inside), len(root)))
+    return pa.concat_arrays(parts)
+
+
+def _files(namespace: str, addresses: pa.Array) -> pa.Array:
+    """Relative addresses of ``file://`` addresses. Each directory is looked at once, since links may lead anywhere."""
+    folders = pc.replace_substring_regex(addresses, _DIRECTORY, "").dictionary_encode()
+    below = [_below(namespace, folder) for folder in folders.dictionary.to_pylist()]
+    inside = pa.array([place is not None for place in below], pa.bool_()).take(folders.indices)
+    return pa.array(
+        [
+            f"{place}{split_address(address)[1]}"
+            for address, place in zip(
+                addresses.filter(inside).to_pylist(),
+                pa.array(below, pa.string()).take(folders.indices.filter(inside)).to_pylist(),
+                strict=True,
+            )
+            if not address.endswith("/")
+        ],
+        pa.string(),
+    )
+
+
+def _below(namespace: str, folder: str) -> str | None:
+    """Where a directory lies in the namespace (empty or ending in a slash). None when it lies elsewhere."""
+    try:
+        return relative_directory(namespace, folder)
+    except InvalidUri:
+        return None
+
+
+LISTED_SCHEMA = pa.schema(
+    [
+        pa.field("physical_address", pa.string(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("mtime", pa.int64(), nullable=False),
+    ]
+)
+"""One object a row: its address relative to the namespace, its size, the time of its last write in Unix seconds."""
+
+Listing = Callable[[], Iterable[pa.Table]]
+"""Gives tables of ``LISTED_SCHEMA``, the same rows each time that it is called."""
+
+SLICE = 196_608
+"""Rows of a slice: some 20 MB of text, and 60 MB while it is joined."""
+
+SLICE_BYTES = 32 << 20
+"""The most text of a slice: addresses may be long."""
+
+SLICES = 256
+"""The most slices. Each has an open file while the references are read. A longer listing has longer slices."""
+
+_LISTED_BATCH = 65_536
+
+
+class Listed:
+    """A listing in slices.
+
+    Attributes:
+        count: how many rows there are.
+        firsts: the first address of every slice, as ``large_string``.
+        ascends: whether the addresses strictly ascend: then no row is in two slices, and none is repeated.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self.count: int = 0
+        self.ascends: bool = True
+        self._listing = listing
+        firsts: list[str] = []
+        last = ""
+        for rows in _slices(listing()):
+            names = rows.column(0)
+            firsts.append(names[0].as_py())
+            self.ascends = self.ascends and last < firsts[-1] and _ascends(names)
+            self.count += rows.num_rows
+            last = names[-1].as_py()
+        self._together = max(1, -(-len(firsts) // SLICES))
+        self.firsts: pa.Array = array(firsts[:: self._together], pa.large_string())
+
+    def slices(self) -> Iterator[pa.Table]:
+        """The rows of every slice: ``LISTED_SCHEMA``. Raises ``Transient`` when it is another listing by now."""
+        parts = _slices(self._listing())
+        for first in self.firsts.to_pylist():
+            rows = pa.concat_tables([no_rows(LISTED_SCHEMA), *islice(parts, self._together)])
+            if not rows.num_rows or rows.column(0)[0].as_py() != first:
+                raise Transient("the listing changed while it was read; nothing was deleted; try again")
+            yield rows
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows in the order in which they are listed."""
+        return (batch for rows in _slices(self._listing()) for batch in rows.to_batches())
+
+
+def checked(table: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Rows of a listing as a table of ``LISTED_SCHEMA``. Raises ``InvalidInput`` for other columns."""
+    table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    try:
+        return table.select(LISTED_SCHEMA.names).cast(LISTED_SCHEMA)
+    except (KeyError, ValueError) as error:
+        raise InvalidInput(f"a listing has the columns {', '.join(LISTED_SCHEMA.names)}: {error}") from error
+
+
+def _slices(listing: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in tables of a useful size, none empty. Where they are cut follows from the tables alone."""
+    held: list[pa.Table] = []
+    rows = size = 0
+    for table in map(checked, listing):
+        step = max(1, min(_LISTED_BATCH, SLICE_BYTES * table.num_rows // (8 * max(1, table.nbytes))))
+        for start in range(0, table.num_rows, step):
+            piece = table.slice(start, step)
+            held.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+            if rows >= SLICE or size >= SLICE_BYTES:
+                yield pa.concat_tables(held)
+                held, rows, size = [], 0, 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _ascends(names: pa.ChunkedArray) -> bool:
+    return pc.all(pc.less(names.slice(0, len(names) - 1), names.slice(1))).as_py() is not False
+
+
+_PROOFS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NamesTask:
+    """Addresses as an Arrow stream of one ``binary`` column: a slice of the listing, or references that are given."""
+
+    index: int
+    names: bytes
+
+
+def _joined_by_spark(
+    engine: SparkEngine,
+    store: ObjectStore,
+    listed: Listed,
+    ranges: pa.Table,
+    given: Sequence[pa.Array],
+    on_progress: Callable[[int, int], None] | None,
+) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
+    """Every slice of a listing, and which of its rows something refers to."""
+    reads = list(read_tasks(ranges, engine.group(ranges.num_rows)))
+    extra = NamesTask(len(reads), _address_stream(given))
+    proofs = NamesTask(
+        _PROOFS, _address_stream([pa.array([_proof(number) for number in range(len(reads) + 1)], pa.binary())])
+    )
+    slices = (NamesTask(number, _address_stream(rows.column(0).chunks)) for number, rows in enumerate(listed.slices()))
+    with engine.parking(store) as parking:
+        left = [parking.pack(task) for task in chain([proofs], slices)]
+        right: list[PackedTask[Any]] = [*map(parking.pack, reads), parking.pack(extra)]
+
+        def unreferenced(jobs: Jobs) -> DataFrame:
+            names = jobs.over(partial(listed_names, store=store), left, "address binary, slice int, row int")
+            found = jobs.over(partial(referenced_names, store=store), right, "address binary")
+            # Spark cannot know how much the tasks will read, and would send the references to every executor.
+            rest = names.join(found.hint("merge"), "address", "left_anti")
+            return rest.groupBy("slice").agg({"row": "collect_list"})
+
+        answer = engine.collect(unreferenced)
+    free = dict(zip(answer.column(0).to_pylist(), answer.column(1).combine_chunks(), strict=True))
+    if _PROOFS in free:
+        raise Transient(f"the engine ({engine.name}) lost some of what the ranges refer to; try again")
+    if on_progress:
+        on_progress(ranges.num_rows, ranges.num_rows)
+    for number, rows in enumerate(listed.slices()):
+        kept = np.ones(rows.num_rows, np.bool_)
+        if number in free:
+            kept[to_numpy(free[number].values)] = False
+        yield rows, kept
+
+
+def listed_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> Iterator[pa.RecordBatch]:
+    """The listed addresses of a partition, with the number of the slice and of the row."""
+    for packed in packed_tasks_of(batches):
+        task: NamesTask = unpack(packed, store)
+        done = 0
+        for names in _addresses(task):
+            rows = from_numpy(np.arange(done, done + len(names), dtype=np.int32))
+            number = from_numpy(np.full(len(names), task.index, np.int32))
+            yield pa.record_batch([names, number, rows], names=["address", "slice", "row"])
+            done += len(names)
+
+
+def referenced_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> Iterator[pa.RecordBatch]:
+    """The addresses that the tasks of a partition read, and the proof of each task."""
+    for packed in packed_tasks_of(batches):
+        task: ReadTask | NamesTask = unpack(packed, store)
+        if isinstance(task, ReadTask):
+            read: Iterator[pa.Array] = (referenced_by(row, store).cast(pa.binary()) for row in task.rows)
+        else:
+            read = _addresses(task)
+        for names in read:
+            yield pa.record_batch([names], names=["address"])
+        yield pa.record_batch([pa.array([_proof(task.index)], pa.binary())], names=["address"])
+
+
+def _proof(number: int) -> bytes:
+    """An address that no object has."""
+    return b"\0%d" % number
+
+
+def _address_stream(addresses: Iterable[pa.Array]) -> bytes:
+    schema, sink = pa.schema([("address", pa.binary())]), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=_LZ4) as out:
+        for some in addresses:
+            out.write_batch(pa.record_batch([some.cast(pa.binary())], schema=schema))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _addresses(task: NamesTask) -> Iterator[pa.Array]:
+    with pa.ipc.open_stream(pa.BufferReader(task.names)) as stream:
+        for batch in stream:
+            yield batch.column(0)

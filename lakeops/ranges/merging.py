@@ -19,20 +19,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.apply import apply
-from lakeops.engine.base import Engine, first_of_each
+from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc, to_ipc
 from lakeops.engine.local import LocalEngine
 from lakeops.model.arrays import no_rows, scalar, text, to_numpy
 from lakeops.model.changes import Strategy, Summary
 from lakeops.model.errors import Transient
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA, no_metadata
+from lakeops.ranges.apply import apply
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.diff import deltas, summary
 from lakeops.ranges.merge import MergePlan, MergeWalk, by_path, paths_of, planned
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.rewrite import TaskRows, from_ipc, to_ipc, total
+from lakeops.ranges.rewrite import total
 from lakeops.ranges.splice import Sides, listed_sides, splice
 from lakeops.store.base import ObjectStore
 

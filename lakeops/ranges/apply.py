@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, first_of_each
+from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc
 from lakeops.model.arrays import from_numpy
 from lakeops.model.changes import Summary
 from lakeops.model.clock import Ids
@@ -32,7 +32,7 @@ from lakeops.ranges.file import read_range
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, rows_table
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.rewrite import RewrittenRun, Segment, Task, TaskResult, TaskRows, from_ipc, run_task, total
+from lakeops.ranges.rewrite import RewrittenRun, Segment, Task, TaskResult, run_task, total
 from lakeops.ranges.write import RangeWriter, Work
 from lakeops.store.base import ObjectStore
 
