@@ -119,7 +119,7 @@ def test_it_is_the_difference_of_sets(fresh_store, data):
     prefixes = data.draw(st.lists(st.sampled_from(["data/2026010101/out/", "data/2026010100/é", "data/2026010100/0"])))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unreferenced, "SLICES", data.draw(st.sampled_from([1, 2, 256])))
+        patch.setattr(module, "SLICES", data.draw(st.sampled_from([1, 2, 256])))
         got, result = found(
             store,
             some,
@@ -206,7 +206,7 @@ def test_the_join_tells_any_bytes_apart(tmp_path, size):
 
 
 def test_slices_are_bounded_by_text_too(monkeypatch):
-    monkeypatch.setattr(unreferenced, "SLICE_BYTES", 10_000)
+    monkeypatch.setattr(module, "SLICE_BYTES", 10_000)
     some = [f"data/1/{number:03}/" + "x" * 900 for number in range(100)]
     sizes = [part.nbytes for part in Listed(partial(listing, some, 100)).slices()]
     assert len(sizes) > 8
