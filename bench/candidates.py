@@ -105,7 +105,7 @@ def _lakeops(folder: Path) -> Callable[[], int]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from lakeops.engine.local import LocalEngine
+    from lakeops.engine.base import LocalEngine
     from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
     from lakeops.store.local import LocalStore
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from support.synthetic import hex_text, padded, random_words
 
-from lakeops.model.schema import ENTRY_SCHEMA, METADATA_TYPE, STAGED_SCHEMA
+from lakeops.model.arrow import ENTRY_SCHEMA, METADATA_TYPE, STAGED_SCHEMA
 
 Numbers = npt.NDArray[np.uint64]
 

@@ -282,7 +282,7 @@ def _numbers(start: int, count: int) -> Any:
 def _staged(data: DataSet, which: Any) -> Any:
     import pyarrow as pa
 
-    from lakeops.model.schema import STAGED_SCHEMA
+    from lakeops.model.arrow import STAGED_SCHEMA
 
     table = data.entries(which)
     return table.append_column("tombstone", pa.array([False] * len(table))).select(STAGED_SCHEMA.names)

@@ -25,13 +25,11 @@ from bench.candidates import measured
 from bench.dataset import Changes, DataSet
 from bench.sample import MARKS, Sample, peak_mb
 from lakeops.catalog.open import open_catalog
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.lake import Branch, Lake, Repository
-from lakeops.model.changes import Summary
+from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.model.clock import Ids, SystemClock
-from lakeops.model.records import Commit, Split
-from lakeops.model.requests import IdempotentRequest
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
+from lakeops.model.records import Commit, IdempotentRequest, Split, Summary
 from lakeops.ops.publish import Draft, Move, publish
 from lakeops.ranges.apply import apply, merge
 from lakeops.ranges.build import build

@@ -203,7 +203,7 @@ def measure(home: str, path: str) -> dict[str, float]:
     """One page, in this process."""
     from starlette.testclient import TestClient
 
-    from lakeops.web.serve import application
+    from lakeops.web.app import application
 
     with Lake.open(home=home) as lake, TestClient(application(lake), base_url="http://127.0.0.1") as client:
         large = lake.repository(NAME)

@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from bench.__main__ import SIZES
 from bench.dataset import DataSet
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
+from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
-from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.apply import apply, merge
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
@@ -37,8 +37,8 @@ from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.ranges.write import MetarangeFile, write_metarange
+from lakeops.store.disk_cache import together
 from lakeops.store.local import LocalStore
-from lakeops.store.nearby import together
 
 FIRST = Split(6_000, 19_000, 100_000)
 DELAY, BANDWIDTH = 0.025, 100e6

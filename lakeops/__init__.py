@@ -18,12 +18,24 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lakeops.memory import choose_pool
+from lakeops.machine import choose_pool
 from lakeops.model import errors as _errors
-from lakeops.model.changes import Change, ChangeType, MergeResult, Strategy, Summary, Version, Written
 from lakeops.model.errors import *  # noqa: F403 - the whole tree, which names itself
-from lakeops.model.hooks import Hook, HookEvent
-from lakeops.model.records import Commit, CommonPrefix, Entry, Split
+from lakeops.model.records import (
+    Change,
+    ChangeType,
+    Commit,
+    CommonPrefix,
+    Entry,
+    Hook,
+    HookEvent,
+    MergeResult,
+    Split,
+    Strategy,
+    Summary,
+    Version,
+    Written,
+)
 from lakeops.version import __version__
 
 choose_pool()

@@ -23,14 +23,13 @@ from lakeops.airflow.task import (
     truth,
 )
 from lakeops.model.errors import MarkRefused, MergeConflict, Transient
+from lakeops.model.formatting import counted, human_size
 from lakeops.model.text import safe
-from lakeops.model.words import counted, human_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.model.changes import StrategyName
-    from lakeops.model.records import Commit
+    from lakeops.model.records import Commit, StrategyName
 
 ASKED = "asked"
 ANSWERED = "answered "

@@ -16,7 +16,7 @@ from airflow.sdk import BaseHook
 
 from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, NotFound
-from lakeops.model.sources import SourceKind
+from lakeops.model.mirrors import SourceKind
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -22,9 +22,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow.compat import conf
-from lakeops.model.changes import ChangeType, MergeResult, Strategy, StrategyName, Summary
 from lakeops.model.errors import AlreadyExists, CommitExpired, KeyReused, NoChanges, RefNotFound
 from lakeops.model.ids import RESERVED, Origin
+from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyName, Summary
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

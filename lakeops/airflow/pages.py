@@ -42,7 +42,7 @@ from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
 
 if TYPE_CHECKING:
     from lakeops.model.records import Commit
-    from lakeops.ops.sums import Sums
+    from lakeops.ops.diff import Sums
     from lakeops.settings import Settings
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lakeops.airflow import idempotent
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.task import address, failing_at_once, point_to
-from lakeops.model.changes import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.errors import (
     AlreadyExists,
     InvalidInput,
@@ -31,11 +30,12 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RefNotFound,
 )
+from lakeops.model.formatting import counted, human_size
 from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag
+from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.refs import parse_ref
 from lakeops.model.text import safe
-from lakeops.model.words import counted, human_size
 from lakeops.store.location import parse_location
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from lakeops.model.names import as_folder
 if TYPE_CHECKING:
     from lakeops.airflow.approval import LakeopsApprovalOperator
     from lakeops.lake import Ref
-    from lakeops.model.changes import StrategyName
+    from lakeops.model.records import StrategyName
 
 log: logging.Logger = logging.getLogger(__name__)
 

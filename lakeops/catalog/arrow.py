@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.rows import metadata_map, metadata_text, undecodable
 from lakeops.catalog.tables import STAGED
-from lakeops.model.arrays import array, from_numpy, in_one, scalar, to_numpy
-from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
+from lakeops.model.arrow import METADATA_TYPE, STAGED_SCHEMA, array, from_numpy, in_one, scalar, to_numpy
 
 COLUMNS = STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
 """The staging table's columns behind repository and token, in order. Metadata as text."""

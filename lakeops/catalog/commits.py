@@ -56,7 +56,7 @@ from lakeops.catalog.rows import (
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, RefNotFound
-from lakeops.model.lineage import Node
+from lakeops.model.graph import Node
 from lakeops.model.marks import Grace
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit

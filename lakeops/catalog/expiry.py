@@ -25,7 +25,7 @@ from lakeops.catalog.marks import find_mark, update_mark
 from lakeops.catalog.records import ExpiryStep
 from lakeops.catalog.tables import BRANCH, COMMIT, MARK, REFLOG, TAG
 from lakeops.model.errors import MarkRefused
-from lakeops.model.lineage import Lineage, Node, RefMove
+from lakeops.model.graph import Lineage, Node, RefMove
 from lakeops.model.marks import BEGUN, Mark, MarkState
 
 MOVES = 1000

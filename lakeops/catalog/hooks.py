@@ -19,7 +19,7 @@ from lakeops.model.errors import (
     NotFound,
     PreconditionFailed,
 )
-from lakeops.model.hooks import Hook
+from lakeops.model.records import Hook
 
 Hooks = frozenset[Hook]
 

@@ -14,7 +14,7 @@ from lakeops.catalog.records import Found, Overview
 from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record
 from lakeops.catalog.tables import BRANCH, COMMIT, REPORT, REPOSITORY
 from lakeops.model.errors import Corrupted
-from lakeops.model.reports import Report, ReportKind
+from lakeops.model.findings import Report, ReportKind
 
 Place = tuple[int, str]
 """A commit's place in a search: its generation and its id."""

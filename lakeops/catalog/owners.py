@@ -14,7 +14,7 @@ from lakeops.catalog.guards import Transitions, find_repository, lock_repository
 from lakeops.catalog.records import Ownership
 from lakeops.catalog.tables import CATALOG, OWNER
 from lakeops.model.clock import Ids
-from lakeops.model.owner import Identity
+from lakeops.model.marks import Identity
 
 
 class Owners(Transitions):

@@ -189,7 +189,7 @@ class Postgres:
         import pyarrow as pa
 
         from lakeops.catalog.arrow import COLUMNS
-        from lakeops.model.arrays import no_rows
+        from lakeops.model.arrow import no_rows
 
         above = next_prefix(prefix)
         tables, rows, size = [no_rows(COLUMNS)], io.BytesIO(), 0

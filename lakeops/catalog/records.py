@@ -11,12 +11,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.errors import KeyReused
-from lakeops.model.hooks import Hook
+from lakeops.model.findings import Report
+from lakeops.model.marks import Identity
 from lakeops.model.mirrors import Remaining
-from lakeops.model.owner import Identity
-from lakeops.model.records import Along, Commit, Entry, RefRecord, RepositoryRecord
-from lakeops.model.reports import Report
-from lakeops.model.requests import difference
+from lakeops.model.records import Along, Commit, Entry, Hook, RefRecord, RepositoryRecord, difference
 
 if TYPE_CHECKING:
     import pyarrow as pa

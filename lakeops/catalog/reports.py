@@ -15,7 +15,7 @@ from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import Transitions, find_repository
 from lakeops.catalog.tables import REPORT
 from lakeops.model.clock import unix_seconds
-from lakeops.model.reports import KEPT, Report, ReportKind
+from lakeops.model.findings import KEPT, Report, ReportKind
 
 
 class Reports(Transitions):

@@ -15,10 +15,8 @@ from sqlalchemy import Row, Table, Text, cast
 from lakeops.catalog.records import BranchState, Intent, Intents, KeyRecord, Staged
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, MIRROR_REF, REFLOG, REPOSITORY, STAGED
 from lakeops.model.errors import Corrupted, InvalidInput
-from lakeops.model.hooks import Hook
-from lakeops.model.mirrors import MirrorRecord, MirrorRef, RefKind, Registration, Wait
-from lakeops.model.records import Commit, Entry, ReflogRecord, RepositoryRecord, Split, maker
-from lakeops.model.sources import SourceReference
+from lakeops.model.mirrors import MirrorRecord, MirrorRef, RefKind, Registration, SourceReference, Wait
+from lakeops.model.records import Commit, Entry, Hook, ReflogRecord, RepositoryRecord, Split, maker
 
 AnyRow = Row[*tuple[Any, ...]]
 

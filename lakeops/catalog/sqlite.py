@@ -140,7 +140,7 @@ class Sqlite:
         import pyarrow as pa
 
         from lakeops.catalog.arrow import COLUMNS
-        from lakeops.model.arrays import array
+        from lakeops.model.arrow import array
 
         query = STAGED.select().with_only_columns(*(STAGED.c[name] for name in COLUMNS.names))
         where = (STAGED.c.repository_id == repository_id, STAGED.c.token == token, *under(STAGED.c.path, prefix))

@@ -14,10 +14,10 @@ from lakeops.cli.history import commit_lines, oneline_of
 from lakeops.cli.options import FirstParent, complete, uri
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, NotFound
+from lakeops.model.formatting import counted
 from lakeops.model.records import Commit
+from lakeops.model.refs import OTHER_SCHEME, SCHEME, LakeUri
 from lakeops.model.text import excerpt
-from lakeops.model.uris import OTHER_SCHEME, SCHEME, LakeUri
-from lakeops.model.words import counted
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -184,7 +184,7 @@ def _show(session: Session, state: Bisection) -> None:
             [f"{SCHEME}{state.repository}/{state.next.id}"],
         )
     elif state.untold:
-        from lakeops.ops.bisect import nothing_told
+        from lakeops.ops.bisection import nothing_told
 
         raise nothing_told(state.untold)
     else:

@@ -25,8 +25,8 @@ from lakeops.cli.options import (
 from lakeops.cli.output import SHORT_ID, Styled, commit_id, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
+from lakeops.model.formatting import counted, moment, span
 from lakeops.model.records import BranchHead, Commit, RefRecord
-from lakeops.model.words import counted, moment, span
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -136,7 +136,7 @@ def delete(session: Session, uri: BranchUri) -> None:
     asked = session.confirm(f"Delete branch {name!r}?", lambda: _show_deletion(session, branch))
     ref = repository.delete_branch(name, pinned=pinned if asked else None)
     session.answer(ref, ["Branch ", (name, "green"), " deleted; it was at ", (ref.commit_id, "yellow")])
-    from lakeops.model.rules import UNDO_DAYS
+    from lakeops.model.retention import UNDO_DAYS
 
     session.note(f"For at least {UNDO_DAYS} days: lakeops branch create {uri} --source {ref.commit_id}")
 

@@ -21,10 +21,10 @@ from lakeops.cli.options import (
 )
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
-from lakeops.model.changes import Change, ChangeType, Strategy
 from lakeops.model.errors import InvalidInput
-from lakeops.model.uris import LakeUri
-from lakeops.model.words import counted, human_size
+from lakeops.model.formatting import counted, human_size
+from lakeops.model.records import Change, ChangeType, Strategy
+from lakeops.model.refs import LakeUri
 
 app: typer.Typer = typer.Typer(add_completion=False)
 

@@ -19,14 +19,14 @@ from lakeops.cli.options import flag
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
 from lakeops.model.errors import LakeopsError
-from lakeops.model.json_record import JsonRecord
+from lakeops.model.formatting import counted
+from lakeops.model.records import JsonRecord
 from lakeops.model.text import masked, safe
-from lakeops.model.words import counted
 from lakeops.version import __version__
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
-    from lakeops.model.owner import Owner
+    from lakeops.model.marks import Owner
     from lakeops.settings import Settings
 
 configuration: typer.Typer = typer.Typer(add_completion=False)
@@ -152,7 +152,7 @@ def environment() -> Iterator[Check]:
 def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     """Check settings, the catalog, and every repository's storage."""
     from lakeops.settings import Settings, advice, strangers
-    from lakeops.store.pieces import Pieces
+    from lakeops.store.disk_cache import Pieces
 
     try:
         settings = Settings.load()

@@ -23,12 +23,12 @@ from lakeops.cli.options import Metadata, ObjectUri, RemovedKeys, SkipSpecial, f
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
+from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.progress import ByteCounter
 from lakeops.model.records import CommonPrefix, Entry
+from lakeops.model.refs import LakeUri
 from lakeops.model.text import excerpt
-from lakeops.model.uris import LakeUri
-from lakeops.model.words import counted, human_size, moment
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -152,7 +152,7 @@ def download(
     Files of the same name are replaced, each in one step. An object that differs from what was recorded is an error,
     and its file stays as it was. Empty objects that only stand for a folder, as raw/, are left out of one.
     """
-    from lakeops.ops.local.names import check_names, is_marker
+    from lakeops.ops.local.index import check_names, is_marker
 
     repository_id, ref, path = source.with_prefix() if recursive else source.with_path()
     handle = session.lake.repository(repository_id).ref(ref)

@@ -15,11 +15,11 @@ from lakeops.cli.output import Styled
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import InvalidInput, NotFound
-from lakeops.model.uris import LakeUri
-from lakeops.model.words import counted, human_size, moment
+from lakeops.model.formatting import counted, human_size, moment
+from lakeops.model.refs import LakeUri
 
 if TYPE_CHECKING:
-    from lakeops.ops.gc.rules import IdleRef
+    from lakeops.ops.gc.plan import IdleRef
 
 app: typer.Typer = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
 rules: typer.Typer = typer.Typer(help="Show, set and remove retention rules.", add_completion=False)
@@ -223,7 +223,7 @@ def sweep(
             session.note("  ", (key, "dim"), f" ({reason})")
         session.note("The next mark holds them too.")
     if done.versioned:
-        from lakeops.ops.gc.report import VERSIONED
+        from lakeops.ops.gc.files import VERSIONED
 
         session.note(("Note:", "yellow"), " ", VERSIONED)
 

@@ -12,9 +12,9 @@ from lakeops.cli.changes import change_line
 from lakeops.cli.options import Message, Metadata, flag, parse_metadata, ref_in, uri, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
-from lakeops.model.changes import Change
-from lakeops.model.uris import LakeUri
-from lakeops.model.words import counted, human_size
+from lakeops.model.formatting import counted, human_size
+from lakeops.model.records import Change
+from lakeops.model.refs import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.lake import Ref

@@ -11,11 +11,11 @@ from lakeops.cli.options import RepositoryUri, flag, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import NotFound
-from lakeops.model.words import counted, human_size, moment, seconds, span
+from lakeops.model.formatting import counted, human_size, moment, seconds, span
 
 if TYPE_CHECKING:
     from lakeops.model.mirrors import MirrorStatus, RefStatus
-    from lakeops.ops.mirror.promote_writable import Loss, LostRef
+    from lakeops.ops.mirror.failover import Loss, LostRef
 
 app: typer.Typer = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
 

@@ -21,7 +21,7 @@ from typing import Any, TextIO, cast
 import typer
 
 from lakeops.model.errors import LakeopsError
-from lakeops.model.json_record import encode
+from lakeops.model.records import encode
 from lakeops.model.text import safe
 
 Styled = str | tuple[str, str]

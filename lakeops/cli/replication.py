@@ -13,14 +13,14 @@ from lakeops.cli.output import Printer, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import pause
 from lakeops.model.errors import InvalidInput, NotAllReplicated, NotAMirror, Transient
-from lakeops.model.uris import LakeUri
-from lakeops.model.words import counted, human_size
+from lakeops.model.formatting import counted, human_size
+from lakeops.model.refs import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Mirror
     from lakeops.ops.replicate import Replicated
     from lakeops.ops.setup_s3 import ReplicationSetup
-    from lakeops.store.s3.rules import Replication
+    from lakeops.store.s3.replication_rules import Replication
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -215,7 +215,7 @@ def setup(
 
 
 def _print(out: Printer, wish: Replication, form: Format) -> None:
-    from lakeops.store.s3.rules import documents, terraform
+    from lakeops.store.s3.replication_rules import documents, terraform
 
     printed = terraform(wish) if form is Format.TERRAFORM else documents(wish)
     out.answer(printed, *([line] for line in json_.dumps(printed, indent=2).splitlines()))

@@ -10,13 +10,13 @@ from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, parse_meta
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
-from lakeops.model.hooks import ACTIONS, BEFORE, SECONDS
-from lakeops.model.words import counted, moment
+from lakeops.model.formatting import counted, moment
+from lakeops.model.records import ACTIONS, BEFORE, SECONDS
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
+    from lakeops.model.marks import Owner
     from lakeops.model.mirrors import MirrorRecord
-    from lakeops.model.owner import Owner
 
 app: typer.Typer = typer.Typer(help="Create, list and delete repositories.", add_completion=False)
 

@@ -31,7 +31,7 @@ def ui(
         raise InvalidInput("the pages need more packages: install lakeops with its extra 'ui'")
     from lakeops.lake import Lake
     from lakeops.serving import server_of
-    from lakeops.web.serve import application, listening
+    from lakeops.web.app import application, listening
 
     socket, address = listening(port)
     with socket, Lake.open(must_exist=True) as lake:
@@ -54,7 +54,7 @@ def gateway(
     With --write clients also write to the staging area of branches. Without gateway_access_key and gateway_secret_key
     in the settings only this machine is served, and nothing can be written.
     """
-    from lakeops.gateway.server import keys_of, listening, server_of
+    from lakeops.gateway.app import keys_of, listening, server_of
 
     keys = keys_of(session.lake.settings)
     server = server_of(session.lake, keys, write=write)

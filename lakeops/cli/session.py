@@ -22,10 +22,10 @@ from lakeops.cli.options import Json, Progress, Yes, ref_in
 from lakeops.cli.output import Printer, is_terminal
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput
+from lakeops.model.formatting import human_size
 from lakeops.model.progress import Progress as Report  # the options have a Progress, too
+from lakeops.model.refs import LakeUri
 from lakeops.model.text import safe
-from lakeops.model.uris import LakeUri
-from lakeops.model.words import human_size
 
 if TYPE_CHECKING:
     from socket import socket

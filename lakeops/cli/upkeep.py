@@ -13,12 +13,12 @@ from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import StoreError
 from lakeops.model.findings import Finding, Severity
-from lakeops.model.words import counted, human_size, moment
+from lakeops.model.formatting import counted, human_size, moment
 
 if TYPE_CHECKING:
     from lakeops.ops.fsck.check import Fsck
     from lakeops.ops.refs.dump import Dumped
-    from lakeops.store.pieces import Pieces
+    from lakeops.store.disk_cache import Pieces
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -217,7 +217,7 @@ def clear_cache(session: Session) -> None:
 
 def _pieces() -> Pieces:
     from lakeops.settings import Settings
-    from lakeops.store.pieces import Pieces
+    from lakeops.store.disk_cache import Pieces
 
     return Pieces.of(Settings.load())
 

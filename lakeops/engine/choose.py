@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from lakeops.engine.base import Engine, R, T
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import Engine, LocalEngine, R, T
 from lakeops.engine.spark.engine import SparkEngine, tasks_for
 from lakeops.engine.spark.session import is_local
 from lakeops.machine import cores as usable_cores

@@ -15,26 +15,27 @@ Nothing is committed here.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from tempfile import SpooledTemporaryFile
+from tempfile import SpooledTemporaryFile, TemporaryFile
 from threading import Lock
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
 from lakeops.gateway.answers import HEADER, KEPT_HEADERS, Refused, document, element, etag, nest, timestamp
 from lakeops.gateway.chunks import STREAMING, check_digest, digests_of
-from lakeops.gateway.copying import IF_MATCH, SOURCE, bytes_of, copy_object, find_source
-from lakeops.gateway.multipart import PIECE, Completion, MultipartUpload, no_such_upload
+from lakeops.gateway.reading import contents, names_mark, range_of
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken, RefNotFound
+from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.records import Entry
 from lakeops.model.text import excerpt
 
 if TYPE_CHECKING:
-    from lakeops.lake import Branch, Repository
+    from lakeops.lake import Branch, Ref, Repository
 
 SPOOL_BYTES = 4 << 20
 """How much of a body is kept in memory. A larger one goes to the disk."""
@@ -337,3 +338,145 @@ def _delete_many(repository: Repository, asked: WriteRequest) -> Answer:
 def _xml(name: str, **fields: str) -> Answer:
     inner = [element(key, value) for key, value in fields.items()]
     return Answer(headers={"content-type": "application/xml"}, body=document(name, inner))
+
+
+SOURCE = "x-amz-copy-source"
+RANGE = "x-amz-copy-source-range"
+IF_MATCH = "x-amz-copy-source-if-match"
+
+
+def find_source(repository: Repository, headers: Mapping[str, str]) -> tuple[Ref, Entry]:
+    """The ref and the object that a copy is made from. Raises ``Refused``."""
+    bucket, _, key = unquote(headers[SOURCE]).removeprefix("/").partition("/")
+    name, _, path = key.partition("/")
+    if bucket != repository.id or not path:
+        raise Refused(501, "NotImplemented", "this gateway copies objects of one repository")
+    ref = repository.ref(name)
+    entry = ref.find(path)
+    if entry is None:
+        raise Refused(404, "NoSuchKey", f"no object {path!r} at {name!r} of repository {repository.id!r}")
+    wanted = headers.get(IF_MATCH)
+    if wanted is not None and not names_mark(wanted, etag(entry)):
+        raise Refused(412, "PreconditionFailed", "the source is not the object that was named; it was replaced")
+    return ref, entry
+
+
+def copy_object(
+    repository: Repository,
+    branch: Branch,
+    path: str,
+    headers: Mapping[str, str],
+    metadata: Mapping[str, str],
+    *,
+    if_absent: bool,
+) -> Entry:
+    """Stage an object of a ref on a branch, with its own metadata and content type or with those of the request.
+
+    Nothing is copied, and the object is there with its metadata at once. A copy to itself describes the object anew
+    that is there when it is staged. Raises ``Refused``, and what ``Branch.link`` raises.
+    """
+    told: dict[str, Any] = {}
+    if headers.get("x-amz-metadata-directive") == "REPLACE":
+        told = {"metadata": metadata, "content_type": headers.get("content-type")}
+    while True:
+        source, entry = find_source(repository, headers)
+        itself = (source.id, entry.path) == (branch.id, path)
+        if itself and not told:
+            raise Refused(400, "InvalidRequest", "a copy of an object to itself has to replace its metadata")
+        with suppress(NotAsSeen):  # it was replaced after the look: look again
+            return branch.link(entry, path, if_absent=if_absent and not itself, in_place=itself, **told)
+
+
+def bytes_of(source: Ref, entry: Entry, headers: Mapping[str, str]) -> Iterable[bytes]:
+    """The bytes of an object that become a part of an upload, piece by piece. Raises ``Refused``."""
+    wanted = headers.get(RANGE)
+    part = range_of(entry, wanted)
+    if wanted is not None and not part.is_range:
+        raise Refused(400, "InvalidArgument", f"{RANGE} is bytes=FIRST-LAST")
+    found = contents(source, entry, part)
+    return [found] if isinstance(found, bytes) else found
+
+
+PIECE = 1 << 20
+"""Bytes that are copied at a time."""
+
+
+def no_such_upload() -> Refused:
+    """The refusal of a request about an upload that is over, or never was."""
+    return Refused(404, "NoSuchUpload", "no such upload of this key is under way; begin again")
+
+
+def _file() -> BinaryIO:
+    return cast("BinaryIO", TemporaryFile())
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How a client wants an upload to end: the key, the upload's id, and the parts with their ETags.
+
+    One that comes again has the first answer: the object is there, and another one may be in its place by now.
+    """
+
+    place: tuple[str, str]
+    upload: str
+    parts: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class UploadPart:
+    """A part of an upload: where it lies in the upload's file, and its ETag without quotes."""
+
+    start: int
+    size: int
+    etag: str
+
+
+@dataclass
+class MultipartUpload:
+    """An object on its way in parts, one behind the other in a file without a name, which ends with the process.
+
+    Whoever ends the upload, with an object or without, holds ``ending``.
+    """
+
+    place: tuple[str, str]
+    content_type: str | None
+    metadata: dict[str, str]
+    file: BinaryIO = field(default_factory=_file)
+    lock: Lock = field(default_factory=Lock)
+    ending: Lock = field(default_factory=Lock)
+    parts: dict[int, UploadPart] = field(default_factory=dict)
+
+    def add(self, number: int, body: Iterable[bytes]) -> str:
+        """Keep a part, which takes the place of an earlier one. Returns its ETag. Raises ``Refused`` after the end."""
+        digest = hashlib.sha256()
+        with self.lock:
+            self.require_open()
+            start = self.file.seek(0, os.SEEK_END)
+            for piece in body:
+                digest.update(piece)
+                self.file.write(piece)
+            part = self.parts[number] = UploadPart(start, self.file.tell() - start, digest.hexdigest())
+        return f'"{part.etag}"'
+
+    def require_open(self) -> None:
+        """Raise ``Refused`` once the upload has ended."""
+        if self.file.closed:
+            raise no_such_upload()
+
+    def join(self, parts: list[UploadPart], whole: BinaryIO) -> None:
+        """Write parts one behind the other to a file. Raises ``Refused`` after the end."""
+        with self.lock:
+            self.require_open()
+            for part in parts:
+                self.file.seek(part.start)
+                whole.writelines(self.file.read(min(PIECE, part.size - at)) for at in range(0, part.size, PIECE))
+
+    def listed(self, told: Completion) -> list[UploadPart]:
+        """The parts that a client has listed. Raises ``Refused`` for others than were uploaded."""
+        numbers = [number for number, _ in told.parts]
+        if not numbers or numbers != sorted(set(numbers)):
+            raise Refused(400, "InvalidPartOrder", "the parts are listed in ascending order, and there is at least one")
+        known = dict(self.parts)
+        if any(number not in known or known[number].etag != mark for number, mark in told.parts):
+            raise Refused(400, "InvalidPart", "a part that is listed was not uploaded, or was uploaded again since")
+        return [known[number] for number in numbers]

@@ -8,13 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakeops.lake.connection import LakeConnection
+from lakeops.lake.connection import LakeConnection, ops
 from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Local, Repository
-from lakeops.lake.verbs import ops
 from lakeops.model.names import check_repository
-from lakeops.model.records import AuditRecord, Split
-from lakeops.model.requests import check_asked
+from lakeops.model.records import AuditRecord, Split, check_asked
 from lakeops.ops.context import pages
 
 if TYPE_CHECKING:
@@ -113,7 +111,7 @@ class Lake(LakeConnection):
         Args:
             name: the mirror's name here.
             storage_namespace: the replica. Below the home directory when left out.
-            source: another lake, or a text that leads to one (see ``lakeops.model.sources``). A password is refused.
+            source: another lake, or a text that leads to one (see ``lakeops.model.mirrors``). A password is refused.
             source_repository: the repository's name there. The mirror's name when left out.
             branches: glob patterns of the branches to follow.
             tags: glob patterns of the tags to follow.
@@ -200,7 +198,7 @@ class Lake(LakeConnection):
         Raises:
             InvalidInput: a moment or amount makes no sense.
         """
-        return ops.audit.audit(self.catalog, repository, since=since, until=until, actor=actor, amount=amount)
+        return ops.history.audit(self.catalog, repository, since=since, until=until, actor=actor, amount=amount)
 
     def replicate(
         self,

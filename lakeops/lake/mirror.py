@@ -9,9 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from lakeops.lake.connection import LakeConnection
+from lakeops.lake.connection import LakeConnection, ops, verb
 from lakeops.lake.repository import Repository
-from lakeops.lake.verbs import ops, verb
 from lakeops.model.clock import Clock, SystemClock
 from lakeops.model.errors import (
     CatalogError,
@@ -22,15 +21,25 @@ from lakeops.model.errors import (
     NotAMirror,
     PreconditionFailed,
 )
-from lakeops.model.mirrors import MirrorRecord, MirrorStatus, RefKind, RefName, RefStatus, check_patience
+from lakeops.model.mirrors import (
+    MirrorRecord,
+    MirrorStatus,
+    RefKind,
+    RefName,
+    RefStatus,
+    SourceKind,
+    SourceReference,
+    check_no_password,
+    check_patience,
+    parse_source,
+)
 from lakeops.model.names import check_repository
-from lakeops.model.sources import SourceKind, SourceReference, check_no_password, parse_source
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.context import Context
 from lakeops.settings import CATALOG_FILE, Settings
 
 if TYPE_CHECKING:
-    from lakeops.ops.mirror.promote_writable import Loss
+    from lakeops.ops.mirror.failover import Loss
     from lakeops.ops.mirror.source import Source
     from lakeops.ops.replicate import Replicated
 
@@ -110,7 +119,7 @@ class Mirror(Repository):
         if (branch is None) == (tag is None):
             raise InvalidInput("skip the candidate of a branch or of a tag: name one of them")
         ref = RefName(RefKind.TAG if branch is None else RefKind.BRANCH, branch or tag or "")
-        ops.mirror.skip.skip(self._ctx, lambda: self._open_source(source), ref)
+        ops.mirror.sync.skip(self._ctx, lambda: self._open_source(source), ref)
         status = self.status()
         return status.branches[ref.name] if ref.kind is RefKind.BRANCH else status.tags[ref.name]
 
@@ -130,7 +139,7 @@ class Mirror(Repository):
             NotAMirror: it was promoted before.
         """
         with self._try(source) as found:
-            return ops.mirror.promote_writable.loss(self._ctx, found)
+            return ops.mirror.failover.loss(self._ctx, found)
 
     def promote_writable(self, source: LakeConnection | None = None) -> MirrorRecord:
         """Fail over: turn the mirror into a writable repository that no longer follows its source.
@@ -144,9 +153,9 @@ class Mirror(Repository):
             MirrorOvertaken: a pass ran at the same time. Try again.
         """
         with self._try(source) as found:
-            return ops.mirror.promote_writable.promote_writable(self._ctx, found)
+            return ops.mirror.failover.promote_writable(self._ctx, found)
 
-    prove: Final = verb(lambda: ops.mirror.prove.prove)
+    prove: Final = verb(lambda: ops.mirror.failover.prove)
     check: Final = verb(lambda: ops.mirror.status.check_promoted)
 
     def delete(self, source: LakeConnection | None = None) -> bool:

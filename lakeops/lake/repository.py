@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from lakeops.lake.verbs import folder_verb, ops, ref_verb, verb
+from lakeops.lake.connection import folder_verb, ops, ref_verb, verb
 from lakeops.model.errors import NotFound
+from lakeops.model.findings import Report, ReportKind
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import (
@@ -21,9 +22,9 @@ from lakeops.model.records import (
     ReflogRecord,
     RefRecord,
     RepositoryRecord,
+    check_amount,
+    check_asked,
 )
-from lakeops.model.reports import Report, ReportKind
-from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops.context import Context, pages
 from lakeops.ops.resolve import is_dirty, require_branch, resolve_commit
 
@@ -154,15 +155,15 @@ class GarbageCollection:
 
     def rules(self) -> dict[str, Any] | None:
         """The retention rules in lakeFS's JSON. None: there are none, and every commit lives for ever."""
-        rules = ops.gc.rules.get_rules(self._ctx)
+        rules = ops.gc.plan.get_rules(self._ctx)
         return None if rules is None else rules.to_json()
 
-    set_rules: Final = verb(lambda: ops.gc.rules.set_rules)
-    live_commits: Final = verb(lambda: ops.gc.rules.live_commits)
-    idle_refs: Final = verb(lambda: ops.gc.rules.idle_refs)
-    expire_refs: Final = verb(lambda: ops.gc.rules.expire_refs)
-    grace: Final = verb(lambda: ops.gc.rules.get_grace)
-    set_grace: Final = verb(lambda: ops.gc.rules.set_grace)
+    set_rules: Final = verb(lambda: ops.gc.plan.set_rules)
+    live_commits: Final = verb(lambda: ops.gc.plan.live_commits)
+    idle_refs: Final = verb(lambda: ops.gc.plan.idle_refs)
+    expire_refs: Final = verb(lambda: ops.gc.plan.expire_refs)
+    grace: Final = verb(lambda: ops.gc.plan.get_grace)
+    set_grace: Final = verb(lambda: ops.gc.plan.set_grace)
 
     def confirm_clock(self) -> datetime:
         """Confirm the catalog's clock after a ``clock_in_doubt``. Returns the time that is believed from now on.
@@ -207,7 +208,7 @@ class GarbageCollection:
     report: Final = verb(lambda: ops.gc.files.report)
     restore: Final = verb(lambda: ops.gc.sweep.restore)
     sweep: Final = verb(lambda: ops.gc.sweep.sweep)
-    prune: Final = verb(lambda: ops.gc.prune.prune)
+    prune: Final = verb(lambda: ops.gc.sweep.prune)
 
 
 class RefsDump:
@@ -316,17 +317,17 @@ class Repository:
     divergence: Final = verb(lambda: ops.history.divergence)
     walk: Final = verb(lambda: ops.history.walk)
     containing: Final = verb(lambda: ops.history.containing)
-    bisect: Final = verb(lambda: ops.bisect.bisect)
+    bisect: Final = verb(lambda: ops.bisection.bisect)
     start_bisect: Final = verb(lambda: ops.bisection.start_bisect)
     bisection: Final = verb(lambda: ops.bisection.bisection)
     mark_bisect: Final = verb(lambda: ops.bisection.mark_bisect)
     end_bisect: Final = verb(lambda: ops.bisection.end_bisect)
-    merge_base: Final = verb(lambda: ops.shape.merge_base)
+    merge_base: Final = verb(lambda: ops.history.merge_base)
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)
-    sums: Final = verb(lambda: ops.sums.sums)
-    size: Final = verb(lambda: ops.sums.size)
+    sums: Final = verb(lambda: ops.diff.sums)
+    size: Final = verb(lambda: ops.diff.size)
     merge: Final = verb(lambda: ops.merge.merge)
     preview_merge: Final = verb(lambda: ops.merge.preview_merge)
     cherry_pick: Final = verb(lambda: ops.merge.cherry_pick)
@@ -346,7 +347,7 @@ class Repository:
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:
         """Who changed what here, newest first. See ``Lake.audit``."""
-        return ops.audit.audit(
+        return ops.history.audit(
             self._ctx.catalog, self._ctx.repository_id, since=since, until=until, actor=actor, amount=amount
         )
 

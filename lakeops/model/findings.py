@@ -11,11 +11,12 @@ stable, programs match on them. ``docs/fsck.md`` has the same table for people.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from lakeops.model.json_record import JsonRecord
+from lakeops.model.records import JsonRecord
 
 
 class Severity(StrEnum):
@@ -171,3 +172,34 @@ KINDS: dict[str, Kind] = {
     "stray_files": _info("lakeops leaves them alone; move them elsewhere if they should not be here"),
 }
 """Every kind of finding."""
+
+
+class ReportKind(StrEnum):
+    """What a report is about."""
+
+    CHECK = "check"
+    LAG = "lag"
+
+
+KEPT = {ReportKind.CHECK: 1, ReportKind.LAG: 300}
+"""How many reports of a kind a repository keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run found.
+
+    Attributes:
+        at: when, in Unix seconds.
+        actor: who ran it.
+        found: what it found, as the kind has it.
+    """
+
+    at: int
+    actor: str
+    found: Mapping[str, Any]
+
+    def number(self, name: str) -> int:
+        """A number of what was found; 0 where it is none."""
+        value = self.found.get(name)
+        return value if isinstance(value, int) else 0

@@ -11,10 +11,57 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
-from lakeops.model.lineage import Node
 from lakeops.model.records import Commit
+
+
+class Node(NamedTuple):
+    """A commit in the graph.
+
+    ``expired`` says that it is gone for good. ``pending`` says that a mark expired it and can still be restored.
+    """
+
+    id: str
+    parents: tuple[str, ...]
+    creation_date: int
+    generation: int
+    expired: bool = False
+    pending: bool = False
+
+
+class RefMove(NamedTuple):
+    """One move of a ref: the commits before and after, and the parents of the one after."""
+
+    old: str | None
+    new: str | None
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What decides which commits of a repository live, at one instant.
+
+    Attributes:
+        branches: names of branches, to the commits that they point to.
+        tags: the same of tags.
+        commits: every commit by its id, expired ones included.
+        mirrors: registered mirrors, to the commits that they need.
+        left: commits that a ref pointed to before it moved or went, to when that last happened (Unix seconds).
+        deleted: the last commits of deleted branches, among those of ``left``.
+        rules: the retention rules as they were set.
+    """
+
+    branches: Mapping[str, str]
+    tags: Mapping[str, str]
+    commits: Mapping[str, Node]
+    mirrors: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
+    deleted: frozenset[str] = frozenset()
+    rules: str | None = None
+
 
 CommitSource = Callable[[str], Commit]
 """Gives the commit of a full id, or raises ``RefNotFound``. ``ReadAhead`` makes one of a catalog's statement."""
@@ -477,3 +524,97 @@ def shared(commits: Mapping[str, Node], heads: Collection[str]) -> set[str]:
             if parent in commits:
                 reach(parent, by, count)
     return found
+
+
+MOST_WEIGHED = 10_000
+"""Commits of which each one's ancestors are counted: one bit for each pair is held."""
+
+
+def between(get: CommitSource, good: str, bad: str, *, first_parent: bool = False) -> list[Commit]:
+    """The commits that ``bad`` reaches and ``good`` does not, children before parents.
+
+    With ``first_parent`` only those of the line of first parents. Commits are read down to the lowest of them, and
+    their parents.
+    """
+    is_good = {bad: False, good: True}
+    queue = [(-commit.generation, commit.id, commit) for commit in map(get, is_good)]
+    heapq.heapify(queue)
+    queued, unsure = {*is_good}, int(good != bad)
+    found = []
+    while unsure:
+        _, _, commit = heapq.heappop(queue)
+        known_good = is_good[commit.id]
+        if not known_good:
+            found.append(commit)
+            unsure -= 1
+        for parent in commit.parents:
+            before = is_good.get(parent)
+            is_good[parent] = known_good or bool(before)
+            if before is None:
+                unsure += not is_good[parent]
+            elif not before and is_good[parent]:
+                unsure -= 1
+            if parent not in queued:
+                queued.add(parent)
+                heapq.heappush(queue, (-get(parent).generation, parent, get(parent)))
+    if not first_parent:
+        return found
+    among = {commit.id for commit in found}
+    line = []
+    for commit in first_parents(get, bad):
+        if commit.id not in among:
+            break
+        line.append(commit)
+    return line
+
+
+class Search:
+    """Narrows commits down to the first bad one, as ``git bisect`` does.
+
+    Each look is at the commit that tells most: as near as can be, half of those that are left are its ancestors.
+
+    Args:
+        commits: children before parents. The first one is bad, and what comes before all of them is good.
+    """
+
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        self.left: list[Commit] = list(commits)
+        self._skipped: set[str] = set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the first of ``left`` is the first bad one."""
+        return len(self.left) == 1
+
+    def next(self) -> Commit | None:
+        """The commit to look at. None when nothing could be told of all that are left but the bad one."""
+        open_ = [commit for commit in self.left[1:] if commit.id not in self._skipped]
+        if not open_:
+            return None
+        if len(self.left) > MOST_WEIGHED:
+            return open_[len(open_) // 2]
+        weights = {id_: mask.bit_count() for id_, mask in self._masks().items()}
+        return max(open_, key=lambda commit: min(weights[commit.id], len(self.left) - weights[commit.id]))
+
+    def tell(self, commit: Commit, is_good: bool | None) -> None:
+        """What a look at a commit said. None: nothing could be told."""
+        if is_good is None:
+            self._skipped.add(commit.id)
+            return
+        get = {one.id: one for one in self.left}
+        waiting, reached = [commit.id], {commit.id}
+        while waiting:
+            new = {parent for parent in get[waiting.pop()].parents if parent in get} - reached
+            reached |= new
+            waiting += new
+        self.left = [one for one in self.left if (one.id in reached) != is_good]
+
+    def _masks(self) -> dict[str, int]:
+        """For each commit that is left, a bit for each of its ancestors among them, itself included."""
+        masks: dict[str, int] = {}
+        for place, commit in enumerate(reversed(self.left)):
+            mask = 1 << place
+            for parent in commit.parents:
+                mask |= masks.get(parent, 0)
+            masks[commit.id] = mask
+        return masks

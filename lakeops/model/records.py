@@ -6,13 +6,229 @@ Attribute names are the JSON keys of the public contract (lakeFS's API names). T
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, make_dataclass
-from typing import Any, ClassVar, TypeVar, cast
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
+from enum import Enum, StrEnum
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
-from lakeops.model.hooks import Hook
-from lakeops.model.json_record import JsonRecord
+from lakeops.model.errors import (
+    InvalidInput,
+)
+from lakeops.model.text import excerpt, flaw
+
+_AS_THEY_ARE = (str, int, float, bool, type(None))
+
+
+class JsonRecord:
+    """A dataclass that is written as a JSON object with a key for each field.
+
+    ``json_keys`` are the fields and properties that are written, in order. All fields where it is empty.
+    """
+
+    __slots__ = ()
+    json_keys: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON keys and values of the record."""
+        names = self.json_keys or tuple(field.name for field in fields(self))  # type: ignore[arg-type]
+        return {name: encode(getattr(self, name)) for name in names}
+
+
+def encode(value: Any) -> Any:  # noqa: ANN401 - any value of a field
+    """A value of a record as JSON writes it: enums by their value, records as objects, sequences as lists."""
+    if type(value) in _AS_THEY_ARE:
+        return value
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: encode(one) for key, one in value.items()}
+    if isinstance(value, tuple | list | set | frozenset):
+        return [encode(one) for one in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+MAX_KEY_BYTES = 256
+
+OF_THE_ATTEMPT = frozenset({"airflow_try_number", "airflow_link"})
+"""Metadata that tells which attempt made a commit. It differs when the same work is tried again."""
+
+
+def check_key(key: str) -> str:
+    """An idempotency key, when it is 1 to 256 bytes of printable text. Raises ``InvalidInput``."""
+    reason = flaw(key, at_least=1, at_most=MAX_KEY_BYTES)
+    if reason is None and not key.isprintable():
+        reason = "has a character that cannot be printed"
+    if reason is not None:
+        raise InvalidInput(f"{excerpt(key)} is not an idempotency key: it {reason}")
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest:
+    """What a call asks for.
+
+    Attributes:
+        action: the verb.
+        branch: the branch, or another ref that it makes.
+        parts: what else the verb takes, by name.
+        message: the commit's message as it was given. None when it was left to the verb.
+        metadata: the commit's metadata as it was given.
+    """
+
+    action: str
+    branch: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    message: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """The request as text of bounded size, to be kept with the key. Equal for equal requests only."""
+        given = {name: value for name, value in self.metadata.items() if name not in OF_THE_ATTEMPT}
+        long = {"message": self.message, "metadata": dict(sorted(given.items()))}
+        values = {"verb": self.action, "ref": self.branch, **self.parts}
+        return json.dumps({**values, **{name: _digest(value) for name, value in long.items()}}, sort_keys=True)
+
+
+def difference(known: str, asked: str) -> list[str]:
+    """What differs between two fingerprints, by name: ``message``, ``source``. Empty when nothing does."""
+    if known == asked:
+        return []
+    one, other = _fields(known), _fields(asked)
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name)) or ["request"]
+
+
+def _fields(fingerprint: str) -> dict[str, object]:
+    try:
+        found = json.loads(fingerprint)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+MAX_ASKED_BYTES = 1024
+MAX_AMOUNT = (1 << 63) - 1
+"""What a database can count to."""
+
+
+def check_asked(text: str, what: str) -> str:
+    """A name or a part of one that the catalog can be asked for. It may be empty.
+
+    Raises ``InvalidInput`` (``invalid_name``).
+    """
+    reason = flaw(text, at_most=MAX_ASKED_BYTES)
+    if reason is not None:
+        raise InvalidInput(f"{excerpt(text)} cannot be {what}: it {reason}", kind="invalid_name")
+    return text
+
+
+def check_amount(amount: int, what: str) -> int:
+    """How many of something a caller wants: 0 or more. Raises ``InvalidInput``."""
+    if isinstance(amount, bool) or not isinstance(amount, int):
+        raise InvalidInput(f"{what} is {excerpt(amount)}; give a whole number")
+    if not 0 <= amount <= MAX_AMOUNT:
+        raise InvalidInput(f"{what} is {'below 0' if amount < 0 else 'too large'}; give 0 or more")
+    return amount
+
+
+GROUP = "lakeops.hooks"
+BEFORE, AFTER = "before", "after"
+ACTIONS = (
+    *("commit", "merge", "revert", "cherry-pick", "import"),
+    *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
+)
+"""What hooks run beside, as the reflog calls it."""
+SECONDS, MOST_SECONDS = 60, 3600
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MAX_PATTERN_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hook(JsonRecord):
+    """What runs beside changes of refs.
+
+    Attributes:
+        name: the entry point's name in the group ``lakeops.hooks``.
+        when: ``before``: what it raises stops the change. ``after``: what it raises is logged.
+        actions: beside which of ``ACTIONS`` it runs. Empty: all of them.
+        pattern: a glob pattern of the branches and tags.
+        seconds: how long it may take.
+    """
+
+    name: str
+    when: str = BEFORE
+    actions: tuple[str, ...] = ()
+    pattern: str = "*"
+    seconds: int = SECONDS
+
+    def concerns(self, action: str, ref: str) -> bool:
+        """Whether it runs beside this change."""
+        return (not self.actions or action in self.actions) and fnmatchcase(ref, self.pattern)
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Hook:
+        """What ``to_json`` wrote. Raises ``TypeError``, ``KeyError``, ``InvalidInput``."""
+        hook = Hook(values["name"], values["when"], tuple(values["actions"]), values["pattern"], values["seconds"])
+        return hook if hook == REFS_DUMP else check_hook(hook)
+
+
+REFS_DUMP = Hook("refs-dump", AFTER)
+"""The hook that lakeops brings itself: it adds each change to the dump in the storage namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookEvent:
+    """A change of a ref, as a hook is told of it.
+
+    Attributes:
+        repository: the repository's name.
+        action: one of ``ACTIONS``.
+        ref: the branch or tag that changes.
+        old: the commit that it points to before the change. None when there is no such ref yet.
+        new: the commit that it points to afterwards. None when it is deleted. Before a commit or merge is published
+            its final id is not known, so it is None as well.
+        parents: the parents of the commit that is made: of a merge the destination, then the source.
+        message: its message.
+        metadata: its metadata.
+    """
+
+    repository: str
+    action: str
+    ref: str
+    old: str | None = None
+    new: str | None = None
+    parents: tuple[str, ...] = ()
+    message: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_hook(hook: Hook) -> Hook:
+    """The hook, when it makes sense. Raises ``InvalidInput``."""
+    check_asked(hook.name, "a hook")
+    check_asked(hook.pattern, "a pattern")
+    if not _NAME.fullmatch(hook.name) or hook.name == REFS_DUMP.name:
+        raise InvalidInput(f"{excerpt(hook.name)} cannot be a hook: give the name of an entry point in group {GROUP!r}")
+    if hook.when not in (BEFORE, AFTER):
+        raise InvalidInput(f"a hook runs before or after, not {excerpt(hook.when)}")
+    unknown = next((action for action in hook.actions if action not in ACTIONS), None)
+    if unknown is not None:
+        raise InvalidInput(f"{excerpt(unknown)} is nothing that hooks run beside; there are {', '.join(ACTIONS)}")
+    if not hook.pattern or len(hook.pattern) > _MAX_PATTERN_BYTES or any(char in hook.pattern for char in "/\0\n"):
+        raise InvalidInput(f"{excerpt(hook.pattern)} matches no name; use a name or a glob such as 'release-*'")
+    if type(hook.seconds) is not int or not 1 <= hook.seconds <= MOST_SECONDS:
+        raise InvalidInput(f"a hook may take 1 to {MOST_SECONDS} seconds, not {hook.seconds!r:.80}")
+    return hook
+
 
 T = TypeVar("T")
 
@@ -386,3 +602,121 @@ def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is
     """A twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
     names = [field.name for field in fields(cast("Any", record))]
     return make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
+
+
+class ChangeType(StrEnum):
+    """What happened to a path."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Change(JsonRecord):
+    """One path of a diff. ``size_bytes`` is the new object's, or the removed one's."""
+
+    type: ChangeType
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(JsonRecord):
+    """How many paths a commit or merge added, removed and changed."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+
+    @property
+    def total(self) -> int:
+        """All changed paths."""
+        return self.added + self.removed + self.changed
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object and the commit that wrote it.
+
+    ``boundary`` says that what was before the commit was not looked at, so that an earlier one may have written it:
+    retention took it, or it lies deeper than the call was to look.
+    """
+
+    path: str
+    size_bytes: int
+    commit: Commit
+    boundary: bool
+
+    @property
+    def dag_run(self) -> dict[str, str | None] | None:
+        """The run of an Airflow DAG that made the commit: ``dag_id``, ``run_id``, ``task_id`` and ``link``.
+
+        The link leads to the task's log. It is None where Airflow did not know its own address.
+        """
+        made = self.commit.metadata
+        if "airflow_dag_id" not in made:
+            return None
+        return {name: made.get(f"airflow_{name}") for name in ("dag_id", "run_id", "task_id", "link")}
+
+    def to_json(self) -> dict[str, Any]:
+        """The object, and who wrote it."""
+        return {
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+            "commit_id": self.commit.id,
+            "committer": self.commit.committer,
+            "creation_date": self.commit.creation_date,
+            "message": self.commit.message,
+            "dag_run": self.dag_run,
+            "boundary": self.boundary,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Version(Written):
+    """An object as one commit wrote it, or the one that it removed.
+
+    With ``boundary`` the type is ``added`` where no parent could be read.
+    """
+
+    type: ChangeType
+    checksum: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``written`` record, with the change that the commit made and the checksum."""
+        return {"type": self.type.value, "checksum": self.checksum, **Written.to_json(self)}
+
+
+class Strategy(StrEnum):
+    """Which side settles every conflict of a merge. A deletion counts as a side's state."""
+
+    SOURCE_WINS = "source-wins"
+    DEST_WINS = "dest-wins"
+
+
+StrategyName = Literal["source-wins", "dest-wins"]
+"""A strategy as people write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult(JsonRecord):
+    """What a merge did: ``reference`` is the new commit's id, or None when there was nothing to merge.
+
+    ``source_uncommitted``: the source is a branch with uncommitted changes, which the merge left out.
+    ``repeated``: an earlier call under the same idempotency key made the commit, and this one changed nothing.
+    """
+
+    json_keys: ClassVar[tuple[str, ...]] = (
+        "reference",
+        "up_to_date",
+        "summary",
+        "source_uncommitted",
+    )
+
+    reference: str | None
+    up_to_date: bool
+    summary: Summary
+    source_uncommitted: bool = False
+    repeated: bool = field(default=False, compare=False)

@@ -15,19 +15,18 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model import graph
-from lakeops.model.changes import Change, Strategy
 from lakeops.model.errors import (
     InvalidInput,
     MergeConflict,
     PreconditionFailed,
 )
-from lakeops.model.records import Commit
+from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, require_live
+from lakeops.ops.history import merge_bases
 from lakeops.ops.resolve import lookup, watched
-from lakeops.ops.shape import merge_bases
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, foretold
 from lakeops.ranges.merging import merged_base, needed, plan_merge

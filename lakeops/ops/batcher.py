@@ -25,11 +25,14 @@ from lakeops.model.names import HeldRepository
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
 
+
 MOST_OBJECTS, MOST_BYTES = 500, 64 << 20
 """Rows of one transaction at most; and the bytes of objects whose rows a batch lets wait."""
 
+
 FRESH = timedelta(milliseconds=100)
 """How long the answer to a check is told again."""
+
 
 INTERRUPTED = (
     "the thread that staged this change with others was interrupted; look whether it is there, or put it again"

@@ -18,12 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.changes import ChangeType, Version, Written
 from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource
 from lakeops.model.names import check_path, check_prefix
-from lakeops.model.records import Commit, Entry, maker
-from lakeops.model.requests import check_amount
+from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, check_amount, maker
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import explain_expired, lookup, resolve_commit, watched
 from lakeops.ranges.diff import written

@@ -14,10 +14,17 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RefNotFound,
 )
-from lakeops.model.hooks import HookEvent
 from lakeops.model.names import check_branch, check_tag
-from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, Commit, PassedCheck, RefRecord
-from lakeops.model.requests import IdempotentRequest, check_asked
+from lakeops.model.records import (
+    CHECK_PROTECTION,
+    TAG_PROTECTION,
+    Commit,
+    HookEvent,
+    IdempotentRequest,
+    PassedCheck,
+    RefRecord,
+    check_asked,
+)
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.hooks import changing

@@ -13,17 +13,15 @@ import pyarrow.compute as pc
 from lakeops.catalog.records import Intent
 from lakeops.model import graph
 from lakeops.model import ids as texts
-from lakeops.model.arrays import in_one
+from lakeops.model.arrow import in_one
 from lakeops.model.errors import (
     InvalidInput,
     KeyReused,
     NoChanges,
     PreconditionFailed,
 )
-from lakeops.model.records import Commit
-from lakeops.model.requests import IdempotentRequest
+from lakeops.model.records import Commit, IdempotentRequest
 from lakeops.model.text import excerpt
-from lakeops.ops.apply import apply_changes
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (
@@ -31,6 +29,7 @@ from lakeops.ops.publish import (
     CommitPlan,
     CommitRequest,
     CommitResult,
+    apply_changes,
     covered,
     find_by_key,
     in_turn,

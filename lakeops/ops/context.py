@@ -11,17 +11,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
 
 from lakeops.catalog.records import BranchState
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import CatalogUnavailable, CommitExpired, NotAMirror, ObjectNotFound
+from lakeops.model.errors import (
+    CatalogUnavailable,
+    CommitExpired,
+    LakeopsError,
+    NotAMirror,
+    NotReplicated,
+    ObjectNotFound,
+)
 from lakeops.model.names import HeldRepository
 from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import Commit, RefRecord, RepositoryRecord
-from lakeops.model.requests import check_asked
+from lakeops.model.records import Commit, RefRecord, RepositoryRecord, check_asked
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
+from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import MANAGED
 
 if TYPE_CHECKING:
@@ -30,9 +37,65 @@ if TYPE_CHECKING:
     from lakeops.ranges.metarange import Metarange
     from lakeops.ranges.read import RangeCache, RangeReader
     from lakeops.store.base import ObjectStore
+    from lakeops.store.disk_cache import Pieces
     from lakeops.store.open import Stores
-    from lakeops.store.pieces import Pieces
     from lakeops.store.policy import AddressPolicy
+
+
+def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> ObjectStore:
+    """The store of a read-only repository. If that is a mirror, what is missing raises ``NotReplicated``."""
+
+    def follows() -> bool:
+        try:
+            return catalog.mirror(repository_id).promoted_writable is None
+        except LakeopsError:
+            return False
+
+    return cast("ObjectStore", _Replica(store, repository_id, follows))
+
+
+class _Replica:
+    """A store whose reads explain what is missing. Everything else is the store's own."""
+
+    def __init__(self, store: ObjectStore, repository_id: str, follows: Callable[[], bool]) -> None:
+        self._store = store
+        self._repository_id = repository_id
+        self._follows = follows
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore.get``. Raises ``NotReplicated``."""
+        with self._explaining(key):
+            return self._store.get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ``ObjectStore.get_range``. Raises ``NotReplicated``."""
+        with self._explaining(key):
+            return self._store.get_range(key, start, length)
+
+    def open(self, key: str) -> BinaryIO:
+        """See ``ObjectStore.open``. Raises ``NotReplicated``."""
+        with self._explaining(key):
+            return self._store.open(key)
+
+    def head(self, key: str) -> StoredObject:
+        """See ``ObjectStore.head``. Raises ``NotReplicated``."""
+        with self._explaining(key):
+            return self._store.head(key)
+
+    @contextmanager
+    def _explaining(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except ObjectNotFound as error:
+            if not self._follows():
+                raise
+            raise NotReplicated(
+                f"{key} is not at mirror {self._repository_id!r}: it has not been replicated yet, or the source has "
+                "deleted it; a mirror promises the heads of its branches and tags, read one of those or try again later"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -78,7 +141,7 @@ class Context:
         """The namespace's store for readers. At a mirror, a missing object is ``not_replicated``."""
         if not self.repository.read_only:
             return self.store
-        from lakeops.ops.replica import as_replica
+        from lakeops.ops.context import as_replica
 
         return as_replica(self.store, self.catalog, self.repository_id)
 
@@ -121,7 +184,7 @@ class Context:
     def reader(self) -> RangeReader:
         """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.nearby import nearby
+        from lakeops.store.disk_cache import nearby
 
         return RangeReader(nearby(self.readable, self.open_pieces()), self.open_cache())
 
@@ -129,7 +192,7 @@ class Context:
     def writing(self) -> Iterator[RangeReader]:
         """The reader for a ``with`` that writes files to its store: they are all there when it ends."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.nearby import together
+        from lakeops.store.disk_cache import together
 
         with together(self.reader.store) as store:
             yield RangeReader(store, self.open_cache())

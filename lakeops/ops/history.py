@@ -3,19 +3,118 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import count, islice
+from typing import Any
 
+from lakeops.catalog.open import Catalog
 from lakeops.model import graph
-from lakeops.model.errors import CommitExpired, InvalidInput
+from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import (
+    CommitExpired,
+    InvalidInput,
+    PreconditionFailed,
+)
+from lakeops.model.graph import Node
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
-from lakeops.model.records import BranchHead, Commit, RefRecord
-from lakeops.model.requests import check_amount, check_asked
-from lakeops.ops.context import Context, pages
-from lakeops.ops.resolve import explain_expired, lookup, resolve_commit, resolve_id
-from lakeops.ops.shape import Shape
+from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
+from lakeops.model.text import excerpt
+from lakeops.ops.context import Context, pages, require_live
+from lakeops.ops.resolve import explain_expired, history_of, lookup, resolve_commit, resolve_id
+
+NEAR = 12
+"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
+LINES = 2
+"""Statements for single lines of history, before stretches are read."""
+WALKED = 4_000
+"""Generations between two commits. With more of them the statements for single lines would not suffice."""
+FIRST, LONGEST = 250, 16_000
+"""Generations of the first stretch, and of the longest."""
+MOST = 100_000
+"""Nodes that are kept at a time; past that, those of the stretches before are dropped."""
+MOST_FAR = 1_000
+# A commit's id is a digest of its whole history, so the answer is the same in every catalog, and for ever.
+_far: dict[tuple[str, str], set[str]] = {}
+
+
+class Shape:
+    """Commits by id, as a ``CommitSource``: commits, or nodes, which have all that walks ask of a commit.
+
+    Use one for one call, so that it never grows stale.
+
+    Args:
+        ctx: the repository.
+        ahead: how many commits the first miss loads.
+        known: ids of commits that the walk begins with, read in one statement.
+    """
+
+    def __init__(self, ctx: Context, ahead: int = 1, known: Collection[str] = ()) -> None:
+        self._ctx = ctx
+        self._near = lookup(ctx, ahead).get
+        self._heads = ctx.catalog.commits(ctx.repository_id, known) if known else {}
+        self._nodes: dict[str, Node] = {}
+        self._length = FIRST
+
+    def __call__(self, commit_id: str) -> Any:  # noqa: ANN401 - a Commit or a Node
+        """The commit, or its node. Raises ``RefNotFound``."""
+        node = self._nodes.get(commit_id) or self._heads.get(commit_id)
+        if node is not None:
+            return node
+        if self._near.loads < LINES or commit_id in self._near:
+            return self._near(commit_id)
+        if len(self._nodes) > MOST:
+            self._nodes.clear()
+        found = self._ctx.catalog.stretch(self._ctx.repository_id, commit_id, self._length)
+        self._length = min(4 * self._length, LONGEST)
+        self._nodes.update((one.id, one) for one in found)
+        if commit_id not in self._nodes:  # it was pruned, or is not there at all
+            return self._near(commit_id)
+        return self._nodes[commit_id]
+
+
+def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
+    """All best common ancestors of two commits, oldest first. See ``graph.merge_bases``.
+
+    Args:
+        ctx: the repository.
+        left: a commit's id.
+        right: another one's.
+    """
+
+    def found() -> list[Commit]:
+        near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+        if (left, right) not in _far and abs(near(left).generation - near(right).generation) <= WALKED:
+            try:
+                return graph.merge_bases(near, [left], [right])
+            except graph.FarApart:
+                pass
+        get = lookup(ctx).get
+        bases = _far.get((left, right))
+        if bases is None:
+            low, top = sorted((get(left).generation, get(right).generation))
+            bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top, low), left, right)
+            if len(_far) >= MOST_FAR:
+                _far.clear()
+            _far[left, right] = bases
+        return sorted(map(get, bases), key=lambda base: (base.creation_date, base.generation, base.id))
+
+    return ctx.catalog.in_snapshot(found)
+
+
+def merge_base(ctx: Context, left: str, right: str) -> Commit:
+    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
+
+    def found() -> list[Commit]:
+        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
+        return merge_bases(ctx, one, other)
+
+    bases = ctx.catalog.in_snapshot(found)
+    if not bases:
+        raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
+    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
+    return require_live(base) if base.is_gone else base
 
 
 def log(
@@ -169,3 +268,56 @@ def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Re
         return [ref for ref in near if ref.commit_id in leading], whole
 
     return ctx.catalog.in_snapshot(found)
+
+
+_PAGE = 1000
+
+
+def audit(
+    catalog: Catalog,
+    repository_id: str | None = None,
+    *,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    actor: str | None = None,
+    amount: int | None = None,
+) -> Iterator[AuditRecord]:
+    """The records of transitions, newest first, read a page at a time.
+
+    Args:
+        catalog: the lake's catalog.
+        repository_id: only those of one repository. It may be deleted.
+        since: not those before this moment. A text is ISO 8601. Without a zone it is UTC.
+        until: not those at this moment or later.
+        actor: only those of this user or database login.
+        amount: at most so many.
+
+    Raises:
+        InvalidInput: a moment or amount makes no sense.
+    """
+    left = None if amount is None else check_amount(amount, "the amount")
+    first, last = (None if moment is None else unix_seconds(_parse_time(moment)) for moment in (since, until))
+    if actor is not None:
+        check_asked(actor, "an actor")
+    if repository_id is not None:
+        check_asked(repository_id, "a repository")
+
+    def every() -> Iterator[AuditRecord]:
+        below: tuple[int, int] | None = None
+        size = _PAGE if left is None else min(_PAGE, left)
+        while True:
+            page = catalog.audit(repository_id, since=first, until=last, actor=actor, below=below, limit=size)
+            yield from page
+            if len(page) < size or not page:
+                return
+            below = (page[-1].at, page[-1].sequence)
+
+    return islice(every(), left)
+
+
+def _parse_time(given: datetime | str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    except (ValueError, AttributeError):
+        raise InvalidInput(f"{excerpt(given)} is no moment; give one such as 2026-01-31 or 2026-01-31T12:00") from None

@@ -21,8 +21,18 @@ from lakeops.model.errors import (
     LakeopsError,
     PreconditionFailed,
 )
-from lakeops.model.hooks import ACTIONS, AFTER, BEFORE, GROUP, REFS_DUMP, SECONDS, Hook, HookEvent, check_hook
-from lakeops.model.requests import check_asked
+from lakeops.model.records import (
+    ACTIONS,
+    AFTER,
+    BEFORE,
+    GROUP,
+    REFS_DUMP,
+    SECONDS,
+    Hook,
+    HookEvent,
+    check_asked,
+    check_hook,
+)
 from lakeops.ops.context import Context
 
 T = TypeVar("T")

@@ -15,15 +15,12 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import array, scalar, text
+from lakeops.model.arrow import ENTRY_SCHEMA, array, no_metadata, scalar, text
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import MAX_PATH_BYTES, as_folder
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit
-from lakeops.model.requests import IdempotentRequest
-from lakeops.model.schema import ENTRY_SCHEMA, no_metadata
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
 from lakeops.model.text import excerpt, flaw
-from lakeops.ops.addresses import joined
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.diff import uncommitted
@@ -40,14 +37,15 @@ from lakeops.ops.publish import (
     snapshot,
 )
 from lakeops.ops.resolve import check_name
+from lakeops.ops.view import joined
 from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.entry_validation import check_entries
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
 from lakeops.store.base import Listing
+from lakeops.store.disk_cache import together
 from lakeops.store.location import parse_location, without_links
-from lakeops.store.nearby import together
 
 _BATCH = 50_000
 """Entries that are worked on at a time. Directories of any size are put together to about this many."""

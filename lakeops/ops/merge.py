@@ -6,17 +6,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lakeops.model import graph
-from lakeops.model.changes import Change, MergeResult, Strategy, StrategyName, Summary
 from lakeops.model.errors import (
     InvalidInput,
     NoChanges,
 )
 from lakeops.model.ids import SQUASHED, check_commit_metadata, make_commit
-from lakeops.model.records import Commit
-from lakeops.model.requests import IdempotentRequest, check_amount
+from lakeops.model.records import (
+    Change,
+    Commit,
+    IdempotentRequest,
+    MergeResult,
+    Strategy,
+    StrategyName,
+    Summary,
+    check_amount,
+)
 from lakeops.model.text import excerpt
 from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, sides_of_merge
-from lakeops.ops.apply import apply_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
@@ -24,6 +30,7 @@ from lakeops.ops.publish import (
     CommitPlan,
     CommitRequest,
     CommitResult,
+    apply_merge,
     in_turn,
     publish,
     read_first,

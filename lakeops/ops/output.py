@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import BranchState, Pinned
+from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
 from lakeops.model.names import as_folder, check_path
-from lakeops.model.records import DEFAULT_CONTENT_TYPE
-from lakeops.model.requests import check_key
-from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, check_key
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.publish import when_moved

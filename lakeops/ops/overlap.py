@@ -27,7 +27,7 @@ from lakeops.model.errors import (
     ObjectNotFound,
     StoreError,
 )
-from lakeops.model.owner import Identity
+from lakeops.model.marks import Identity
 from lakeops.model.records import RepositoryRecord
 from lakeops.model.text import excerpt
 from lakeops.ops.context import pages
@@ -36,7 +36,7 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, MANAGED
 from lakeops.store.location import above, lies_in, overlap, real_place
 from lakeops.store.open import Stores
-from lakeops.store.small import parse_json, read_small
+from lakeops.store.reader import parse_json, read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog

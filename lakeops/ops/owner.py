@@ -21,17 +21,16 @@ from lakeops.model.errors import (
     PreconditionFailed,
     Transient,
 )
-from lakeops.model.json_record import JsonRecord
-from lakeops.model.owner import Identity, Owner, read_owner
-from lakeops.model.records import RepositoryRecord
+from lakeops.model.formatting import moment
+from lakeops.model.marks import Identity, Owner, read_owner
+from lakeops.model.records import JsonRecord, RepositoryRecord
 from lakeops.model.text import excerpt, safe
-from lakeops.model.words import moment
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import owner_key
 from lakeops.store.owners import owners_at
-from lakeops.store.small import read_small
+from lakeops.store.reader import read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog

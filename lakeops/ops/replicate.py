@@ -24,25 +24,25 @@ from lakeops.model.errors import (
     ObjectNotFound,
     PreconditionFailed,
 )
-from lakeops.model.json_record import JsonRecord
 from lakeops.model.progress import Progress, quiet
+from lakeops.model.records import JsonRecord
 from lakeops.ops.copying import (
     Moved,
     copy_objects,
     copy_tasks,
     delete_objects,
     delete_tasks,
+    exceeded,
     gives_up,
     worth_in_ranges,
 )
-from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.overlap import check_apart
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
 from lakeops.store.open import Stores
 from lakeops.store.owners import Known, check_nobody_owns, known_at
-from lakeops.store.small import parse_json, read_small
+from lakeops.store.reader import parse_json, read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog

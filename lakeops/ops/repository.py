@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import AlreadyExists, InvalidInput, LakeopsError, NamespaceTaken, NotFound
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata, make_commit
+from lakeops.model.marks import Identity
 from lakeops.model.names import check_branch, check_repository
-from lakeops.model.owner import Identity
 from lakeops.model.records import RepositoryRecord, Split
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, pages

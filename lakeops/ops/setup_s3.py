@@ -18,15 +18,20 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, StoreError, Transient, Unsupported
 from lakeops.store.base import StoreSettings
 from lakeops.store.location import Location, parse_location
-from lakeops.store.s3.bucket import Bucket, Setting, batch_command, batch_job, control_client, start_job
-from lakeops.store.s3.rules import (
+from lakeops.store.s3.replication_rules import (
+    Bucket,
     Document,
     Replication,
+    Setting,
+    batch_command,
+    batch_job,
+    control_client,
     lifecycle_dangers,
     merged_lifecycle,
     merged_replication,
     merged_versioning,
     replicates_back,
+    start_job,
     without_replication,
 )
 from lakeops.store.s3.store import S3Store

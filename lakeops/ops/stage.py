@@ -10,19 +10,17 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.records import Pinned
 from lakeops.catalog.staging import not_as_seen
-from lakeops.model.arrays import in_one, scalar
+from lakeops.model.arrow import METADATA_TYPE, STAGED_SCHEMA, in_one, scalar
 from lakeops.model.errors import BranchMoved, InvalidInput, InvalidPath
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
-from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 from lakeops.model.text import excerpt
-from lakeops.ops.addresses import imported_folders, relative
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import begin_staging, check_name
-from lakeops.ops.view import with_staged
+from lakeops.ops.view import imported_folders, relative, with_staged
 from lakeops.ranges.entry_validation import check_entries
 
 

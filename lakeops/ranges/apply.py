@@ -20,12 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc
-from lakeops.model.arrays import from_numpy
-from lakeops.model.changes import Summary
+from lakeops.model.arrow import STAGED_SCHEMA, from_numpy
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Transient
-from lakeops.model.records import Split
-from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.model.records import Split, Summary
 from lakeops.ranges.changelist import FEWEST_RANGES, MOST_CHANGES, MOST_OF_RANGE, ChangeList
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
 from lakeops.ranges.file import read_range

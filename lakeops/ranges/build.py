@@ -17,8 +17,7 @@ from itertools import chain, count, islice
 
 import pyarrow as pa
 
-from lakeops.engine.base import Engine, TaskRows, first_of_each
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import Engine, LocalEngine, TaskRows, first_of_each
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split

@@ -16,8 +16,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import in_one, no_rows
-from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.model.arrow import RANGE_SCHEMA, in_one, no_rows
 from lakeops.ranges.format import Attachment, decode_rows, encode_rows, not_decodable
 
 FEWEST_RANGES = 8

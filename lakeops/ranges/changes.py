@@ -19,9 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import array, from_numpy, to_numpy
-from lakeops.model.changes import Summary
-from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.model.arrow import RANGE_SCHEMA, array, from_numpy, to_numpy
+from lakeops.model.records import Summary
 from lakeops.ranges.chunker import Hashes, path_hashes
 from lakeops.ranges.digest import complete, entry_digests, same_identity, with_digests
 from lakeops.ranges.file import fetch_ranges

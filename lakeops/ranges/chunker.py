@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import first_true, in_one
+from lakeops.model.arrow import first_true, in_one
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
 from lakeops.ranges.digest import Positions, complete, with_digests

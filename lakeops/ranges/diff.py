@@ -19,9 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import array, from_numpy, in_one, no_rows, to_numpy
-from lakeops.model.changes import Change, ChangeType, Summary
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
+from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
+from lakeops.model.records import Change, ChangeType, Summary
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.digest import Positions, same_labels, symmetric_difference
 from lakeops.ranges.file import RangeFile

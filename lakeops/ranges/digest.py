@@ -19,9 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import from_numpy, in_one, scalar, to_numpy
+from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, from_numpy, in_one, scalar, to_numpy
 from lakeops.model.errors import InvalidInput
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.format import DIGEST_BYTES
 
 Positions = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import first_true, from_numpy, scalar, to_numpy
+from lakeops.model.arrow import first_true, from_numpy, scalar, to_numpy
 from lakeops.model.errors import InvalidInput, InvalidUri
 from lakeops.model.ids import (
     EARLIEST,

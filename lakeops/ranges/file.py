@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakeops.model.arrays import from_numpy, in_one, to_numpy
+from lakeops.model.arrow import from_numpy, in_one, to_numpy
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.ranges.digest import Positions, digest_array, range_id
 from lakeops.ranges.format import decode_rows, range_metadata, read_columns, stored_digests, stream_column
 from lakeops.ranges.metarange import RangeRow, SortedPaths
 from lakeops.store.base import ObjectStore
+from lakeops.store.disk_cache import pieces_of, slot_left
 from lakeops.store.in_flight import IN_FLIGHT, in_parallel
-from lakeops.store.nearby import pieces_of, slot_left
 
 
 class RangeFile:

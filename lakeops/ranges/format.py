@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.parquet.core import ParquetReader
 
+from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
-from lakeops.model.schema import RANGE_SCHEMA
 
 VERSION: Final = 2
 """The version of the format."""

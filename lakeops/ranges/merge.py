@@ -31,9 +31,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import array, from_numpy, in_one, no_rows, to_numpy
-from lakeops.model.changes import ChangeType, Strategy, Summary
-from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
+from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
+from lakeops.model.records import ChangeType, Strategy, Summary
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.diff import (
     CHANGE_TYPES,

@@ -19,13 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc, to_ipc
-from lakeops.engine.local import LocalEngine
-from lakeops.model.arrays import no_rows, scalar, text, to_numpy
-from lakeops.model.changes import Strategy, Summary
+from lakeops.engine.base import Engine, LocalEngine, TaskRows, first_of_each, from_ipc, to_ipc
+from lakeops.model.arrow import STAGED_SCHEMA, no_metadata, no_rows, scalar, text, to_numpy
 from lakeops.model.errors import Transient
-from lakeops.model.records import Split
-from lakeops.model.schema import STAGED_SCHEMA, no_metadata
+from lakeops.model.records import Split, Strategy, Summary
 from lakeops.ranges.apply import apply
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.diff import deltas, summary

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import array, first_true, from_numpy, in_one, no_rows, to_numpy
+from lakeops.model.arrow import array, first_true, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import InvalidInput
 from lakeops.model.text import excerpt
 from lakeops.ranges.changelist import ChangeList

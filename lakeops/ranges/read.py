@@ -12,18 +12,17 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from lakeops.machine import cores
-from lakeops.model.arrays import no_rows, to_numpy
+from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, to_numpy
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.file import RangeFile, fetch, fetch_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
 from lakeops.store.base import ObjectStore
+from lakeops.store.disk_cache import giving_way
 from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
 from lakeops.store.layout import metarange_key
-from lakeops.store.nearby import giving_way
 from lakeops.store.slots import Slots
 
 _AT_ONCE = 64

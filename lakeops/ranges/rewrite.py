@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakeops.engine.base import TaskRows, to_ipc
-from lakeops.model.arrays import no_rows
-from lakeops.model.changes import Summary
+from lakeops.model.arrow import RANGE_SCHEMA, no_rows
 from lakeops.model.clock import Ids
-from lakeops.model.records import Split
-from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.model.records import Split, Summary
 from lakeops.ranges.changes import AppliedRows, ChangedRows, apply_in_batches, changed_ranges, digested
 from lakeops.ranges.chunker import Chunker, Hashes
 from lakeops.ranges.file import read_range

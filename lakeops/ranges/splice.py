@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import from_numpy, scalar, to_numpy
+from lakeops.model.arrow import from_numpy, scalar, to_numpy
 from lakeops.ranges.changelist import ChangeList, nothing_since
 from lakeops.ranges.metarange import Metarange, Rows
 

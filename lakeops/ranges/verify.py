@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import first_true, from_numpy, in_one, scalar, text
+from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, scalar, text
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.names import MAX_PATH_BYTES
 from lakeops.model.records import Split
-from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.model.text import excerpt
 from lakeops.ranges.chunker import cut_ends, path_hashes
 from lakeops.ranges.diff import deltas

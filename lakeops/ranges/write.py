@@ -17,8 +17,8 @@ from lakeops.ranges.digest import range_id
 from lakeops.ranges.format import encode_metarange, encode_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.store.base import ObjectStore
+from lakeops.store.disk_cache import pieces_of
 from lakeops.store.layout import attempt_file, metarange_key, range_key
-from lakeops.store.nearby import pieces_of
 
 
 @dataclass(frozen=True, slots=True)

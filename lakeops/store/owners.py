@@ -11,11 +11,11 @@ from lakeops.model.errors import (
     ObjectNotFound,
     PreconditionFailed,
 )
-from lakeops.model.owner import Owner, read_owner
+from lakeops.model.marks import Owner, read_owner
 from lakeops.model.text import excerpt, safe
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import OWNER
-from lakeops.store.small import read_small
+from lakeops.store.reader import read_small
 
 Known = frozenset[tuple[str, str]]
 """Key and catalog of records that say nothing about a namespace: its source has them too."""

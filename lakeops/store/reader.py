@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from lakeops.model.errors import Corrupted
+from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -65,3 +69,23 @@ class ObjectReader(io.RawIOBase):
         data = self._fetch(self._position, length)
         self._position += len(data)
         return data
+
+
+MOST_BYTES = 64 << 10
+"""Of claims and owner records, which take less than 2 KiB."""
+
+
+def read_small(store: ObjectStore, key: str, at_most: int = MOST_BYTES) -> bytes:
+    """An object's contents. Raises ``ObjectNotFound``, and ``Corrupted`` for one that is longer than ``at_most``."""
+    found = store.get_range(key, 0, at_most + 1)
+    if len(found) > at_most:
+        raise Corrupted(f"{store.url}/{key} is longer than {at_most:,} bytes, so it is not what lakeops writes there")
+    return found
+
+
+def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - JSON is anything
+    """What a JSON text says. Raises ``ValueError`` also for one that is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

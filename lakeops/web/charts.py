@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count, pairwise
 
+from lakeops.model.formatting import human_size, span
 from lakeops.model.records import Commit
-from lakeops.model.words import human_size, span
 
 WIDTH, HEIGHT = 960, 200
 LEFT, RIGHT, TOP, BOTTOM = 84, 12, 10, 26

@@ -21,8 +21,8 @@ from markupsafe import Markup
 
 from lakeops.model import errors
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound
+from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.text import safe
-from lakeops.model.words import counted, human_size, moment, span
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository

@@ -285,7 +285,7 @@ LOADS = {
     "GcMark": {"pyarrow", "pandas", "duckdb"},
 }
 """What operators load of the big packages. pyarrow loads pandas by itself, where that is installed, as soon as it makes
-an array of Python values. Who runs each minute avoids that (``lakeops.model.arrays``), who runs once a day does not."""
+an array of Python values. Who runs each minute avoids that (``lakeops.model.arrow``), who runs once a day does not."""
 
 LOADED = """
 import json, os, sys

@@ -164,7 +164,7 @@ def test_a_source_may_be_an_airflow_connection(
     from sqlalchemy import update
 
     from lakeops.catalog.tables import MIRROR
-    from lakeops.model.sources import parse_source
+    from lakeops.model.mirrors import parse_source
 
     reference = parse_source("airflow:source_lake#flights", "flights").to_json()
     lake.catalog.database.write(lambda conn: conn.execute(update(MIRROR).values(source=reference)) and None)  # type: ignore[attr-defined]

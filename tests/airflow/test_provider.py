@@ -244,7 +244,7 @@ def test_a_password_is_not_repeated_however_the_url_is_broken(
 
 def test_a_log_shows_no_control_character() -> None:
     from lakeops.airflow.previews import DiffSummary
-    from lakeops.model.changes import Change, ChangeType
+    from lakeops.model.records import Change, ChangeType
 
     shown = str(DiffSummary.of([Change(ChangeType.ADDED, "a\n::group::\x1b[2J", 1)], 10))
     assert len(shown.splitlines()) == 2

@@ -74,7 +74,7 @@ def test_a_diff_counts_everything_and_lists_the_first(history: Repository, run: 
 
 @pytest.mark.parametrize(("most", "last"), [(5, "- b (0 B)"), (1, "... and 1 more")])
 def test_a_tally_reads_well(most: int, last: str) -> None:
-    from lakeops.model.changes import Change, ChangeType
+    from lakeops.model.records import Change, ChangeType
 
     tally = DiffSummary.of([Change(ChangeType.ADDED, "a", 1234), Change(ChangeType.REMOVED, "b", 0)], most)
     assert str(tally).splitlines() == ["2 changes: 1 added, 1 removed", "+ a (1,234 B)", last]

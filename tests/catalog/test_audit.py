@@ -31,8 +31,8 @@ from support.catalogs import (
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.records import Caller, DumpedRepository, PrunePlan
 from lakeops.model.errors import LakeopsError
-from lakeops.model.hooks import Hook
 from lakeops.model.mirrors import RefKind, RefName
+from lakeops.model.records import Hook
 from lakeops.testing import ManualClock
 
 SILENT = {

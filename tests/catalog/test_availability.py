@@ -234,7 +234,7 @@ def test_nothing_stays_on_a_connection(postgres_url, opened):
     """What a transaction sets ends with it, so a pool that hands connections out by transaction will do."""
     import pyarrow as pa
 
-    from lakeops.model.schema import STAGED_SCHEMA
+    from lakeops.model.arrow import STAGED_SCHEMA
 
     catalog = opened(postgres_url)
     create(catalog)

@@ -9,8 +9,8 @@ from support.catalogs import REPO, an_entry, everything, gone, put, seal, table_
 from support.errors import has_kind
 
 from lakeops.catalog.records import Staged
+from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.records import Entry
-from lakeops.model.schema import STAGED_SCHEMA
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8) | st.sampled_from(
     ["NULL", "\\N", "\\.", '""', '"', "'", ",", "\n", "\r", "\r\n", "\t", "t", "f", "true", "é", "é", "😀", "{}"]

@@ -75,7 +75,7 @@ def test_a_publish_killed_in_the_middle_never_happened(catalog, database_url, mo
 
 
 def test_a_killed_bulk_load_never_happened(catalog, database_url):
-    from lakeops.model.schema import STAGED_SCHEMA
+    from lakeops.model.arrow import STAGED_SCHEMA
 
     table = STAGED_SCHEMA.empty_table().from_pylist([{"path": "a", "tombstone": True}], STAGED_SCHEMA)
     before = everything(catalog)

@@ -7,7 +7,7 @@ from support.catalogs import REPO, an_entry, commit_all, create, put, seal
 from support.statements import ours, statements
 
 from lakeops.model.errors import RepositoryNotFound
-from lakeops.model.reports import ReportKind
+from lakeops.model.findings import ReportKind
 
 
 def saying(catalog, *messages: str) -> list[str]:

@@ -26,8 +26,8 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RepositoryNotFound,
 )
+from lakeops.model.findings import ReportKind
 from lakeops.model.records import RepositoryRecord, Split
-from lakeops.model.reports import ReportKind
 
 
 def test_creation_leaves_repository_commit_branch_and_reflog(empty):

@@ -12,8 +12,8 @@ import pytest
 
 from lakeops.model.text import masked
 from lakeops.settings import Settings
+from lakeops.store.disk_cache import Pieces
 from lakeops.store.local import LocalStore
-from lakeops.store.pieces import Pieces
 
 
 def checks(document):

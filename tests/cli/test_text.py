@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.text import safe
-from lakeops.model.words import counted, human_size, moment
 
 
 def test_no_control_character_is_left():

@@ -23,10 +23,9 @@ from support.rows import (
     summed,
 )
 
-from lakeops.engine.local import LocalEngine
-from lakeops.model.changes import Summary
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import Corrupted, InvalidInput, Transient
-from lakeops.model.records import Split
+from lakeops.model.records import Split, Summary
 from lakeops.ranges.apply import Applied, apply, plan
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import synthetic
 from support.rows import QUICK, SMALL, Groups, attempt, built, contents, entry_table, numbered, repositories
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import InvalidInput
 from lakeops.ranges.build import build
 from lakeops.ranges.chunker import cut_ends, path_hashes

@@ -7,7 +7,7 @@ import pytest
 from support import synthetic
 from support.rows import RecordingStore, attempt
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.records import Split
 from lakeops.ranges.apply import Applied, apply, merge
 from lakeops.ranges.build import build

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.ranges.apply import human_bytes
 
 

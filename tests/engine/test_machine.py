@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from lakeops import machine
+from lakeops.engine.base import LocalEngine
 from lakeops.engine.choose import ChoosingEngine, local_seconds
-from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 
 V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"

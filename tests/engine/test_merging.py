@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import THOROUGH, Groups, applied, built, change_sets, numbered, repositories
 
-from lakeops.model.changes import Strategy
 from lakeops.model.errors import Transient
+from lakeops.model.records import Strategy
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.merging import plan_merge
 from lakeops.ranges.read import RangeReader

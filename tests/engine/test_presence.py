@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import THOROUGH, Groups, built, change_sets, numbered, repositories
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import Transient
 from lakeops.model.records import Split
 from lakeops.ops.mirror.presence import Terms, is_memorable, plan, prove, remember

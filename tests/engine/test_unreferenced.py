@@ -20,7 +20,7 @@ from support.references import ALIKE, listing, names, referring, rows
 from support.rows import THOROUGH, Groups, RecordingStore, numbered
 from support.rows import built as built_from
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import (
     Corrupted,
     InvalidInput,

@@ -17,7 +17,7 @@ from support.engines import place
 from support.served import KEYS, Served, fill
 
 from lakeops import Lake, Settings
-from lakeops.gateway.server import listening, server_of
+from lakeops.gateway.app import listening, server_of
 from lakeops.model.records import Credentials
 
 __all__ = ["place"]

@@ -13,8 +13,8 @@ import pytest
 from support.served import BIG, KEYS, fill
 
 from lakeops import InvalidInput, InvalidSettings, Lake, Repository, Settings
-from lakeops.gateway import objects
-from lakeops.gateway.server import keys_of, listening
+from lakeops.gateway import reading
+from lakeops.gateway.app import keys_of, listening
 from lakeops.testing import ManualClock
 
 S3 = "{http://s3.amazonaws.com/doc/2006-03-01/}"
@@ -203,10 +203,10 @@ def test_damage_is_never_sent_as_a_whole_object(lake: Lake, repo: Repository, as
 
 def test_large_objects_go_out_in_pieces(repo: Repository) -> None:
     entry = repo.ref("v1").stat("big.bin")
-    body = objects.contents(repo.ref("v1"), entry, objects.range_of(entry, None))
+    body = reading.contents(repo.ref("v1"), entry, reading.range_of(entry, None))
     assert not isinstance(body, bytes)
     sizes = [len(piece) for piece in body]
-    assert (sum(sizes), max(sizes)) == (len(BIG), objects.PIECE)
+    assert (sum(sizes), max(sizes)) == (len(BIG), reading.PIECE)
 
 
 def test_without_keys_a_page_of_the_web_learns_nothing(ask: Asker) -> None:

@@ -145,7 +145,7 @@ def test_an_upload_ends_once(main: Branch, s3: Any, before: Before) -> None:
 
 
 def test_a_part_that_comes_again_while_an_upload_ends_is_not_in_the_object(main: Branch, s3: Any, monkeypatch) -> None:
-    from lakeops.gateway.multipart import MultipartUpload
+    from lakeops.gateway.writing import MultipartUpload
 
     upload, inner = Upload(s3, b"1", b"2"), MultipartUpload.join
 

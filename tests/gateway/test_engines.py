@@ -21,7 +21,7 @@ from support.doc_pages import Block, blocks
 from support.engines import spark_environment
 
 from lakeops import Lake, Repository, Settings
-from lakeops.gateway.server import serving
+from lakeops.gateway.app import serving
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 

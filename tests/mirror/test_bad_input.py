@@ -27,7 +27,7 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
-from lakeops.model.sources import SourceKind, parse_source
+from lakeops.model.mirrors import SourceKind, parse_source
 from lakeops.store import layout
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from support.mirrors import Pair, check_whole, forge
 
+from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted, RecordRefused
 from lakeops.model.records import Commit
-from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ops.mirror.prove import Proved
+from lakeops.ops.mirror.failover import Proved
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.read import RangeReader

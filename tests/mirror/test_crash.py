@@ -108,7 +108,7 @@ def test_a_failover_may_be_killed_at_every_effect(scene, when):
 @pytest.fixture
 def taken_over(tmp_path, monkeypatch):
     """Makes a mirror that has taken over. Two of its older commits are not whole: a torn range, an object gone."""
-    monkeypatch.setattr("lakeops.ops.mirror.prove.STEP", 2)
+    monkeypatch.setattr("lakeops.ops.mirror.failover.STEP", 2)
     count = iter(range(1000))
 
     def make() -> tuple[object, Pair]:

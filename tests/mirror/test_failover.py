@@ -16,7 +16,7 @@ from lakeops.model.errors import (
     NotAMirror,
     PreconditionFailed,
 )
-from lakeops.ops.mirror.prove import Proved
+from lakeops.ops.mirror.failover import Proved
 from lakeops.store import layout
 from lakeops.testing import ManualClock
 

@@ -14,7 +14,7 @@ from support.mirrors import OneByOne, Pair, open_lake, open_pair
 from support.soundness import assert_sound
 
 from lakeops import Lake
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark.jobs import explained
 from lakeops.model.errors import (
     Corrupted,

@@ -7,7 +7,7 @@ from support.mirrors import Pair, check_whole
 
 from lakeops.model.errors import LakeopsError
 from lakeops.model.mirrors import RefKind, RefName, Remaining, Wait
-from lakeops.ops.mirror.give_way import is_due
+from lakeops.ops.mirror.status import is_due
 from lakeops.store import layout
 
 MAIN = RefName(RefKind.BRANCH, "main")
@@ -134,8 +134,7 @@ def test_it_always_advances(pair: Pair, lag: int, lost: int) -> None:
 
 
 def test_each_exchange_doubles_the_time_until_the_next() -> None:
-    from lakeops.model.mirrors import MirrorRecord
-    from lakeops.model.sources import parse_source
+    from lakeops.model.mirrors import MirrorRecord, parse_source
 
     mirror = MirrorRecord("flights", parse_source("/x", "flights"), "r", patience=10)
     more, less = Remaining(ranges=1), Remaining(objects=3)

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from lakeops import Lake, Settings
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import NotAllReplicated
 from lakeops.ops.replicate import MANAGED, replicate
 from lakeops.store.base import Listing, Opened

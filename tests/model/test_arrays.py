@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.model.arrays import array, from_numpy, no_rows, scalar, text, to_numpy
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, STAGED_SCHEMA
+from lakeops.model.arrow import (
+    ENTRY_SCHEMA,
+    RANGE_SCHEMA,
+    STAGED_SCHEMA,
+    array,
+    from_numpy,
+    no_rows,
+    scalar,
+    text,
+    to_numpy,
+)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float64])
@@ -99,7 +108,7 @@ def test_bytes_of_another_width_are_refused():
 
 
 def test_many_values_of_python(monkeypatch):
-    monkeypatch.setattr("lakeops.model.arrays._MANY", 3)
+    monkeypatch.setattr("lakeops.model.arrow._MANY", 3)
     for values in (["a", None, "b"], ["a", None, "b", "c"]):
         assert array(values, pa.string()).equals(pa.array(values, pa.string()))
 
@@ -121,7 +130,7 @@ def test_pandas_is_left_alone():
     """Where pyarrow itself imports it for the same: without that there would be nothing to avoid."""
     code = (
         "import sys; import numpy as np; import pyarrow as pa\n"
-        "from lakeops.model.arrays import array, from_numpy, no_rows, scalar, text, to_numpy\n"
+        "from lakeops.model.arrow import array, from_numpy, no_rows, scalar, text, to_numpy\n"
         "to_numpy(from_numpy(np.arange(3))); to_numpy(from_numpy(np.ones(3, bool))); text('a')\n"
         "array(['a', None], pa.string()); array([], pa.string()); array([1, None], pa.int64()); scalar(0, pa.int32())\n"
         "array(['a'] * 50_000, pa.string()); array([1] * 50_000, pa.int64())\n"

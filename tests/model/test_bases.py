@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from support.budget import examples
 from support.histories import make_history, random_parents
 
-from lakeops.model.graph import shared
-from lakeops.model.lineage import Node
+from lakeops.model.graph import Node, shared
 
 
 def graph(parents) -> list[Node]:

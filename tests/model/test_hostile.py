@@ -18,8 +18,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.ids import check_message, check_metadata
 from lakeops.model.names import broken_rule, check_branch, check_path, check_prefix, check_repository, check_tag
-from lakeops.model.refs import parse_ref, resolve
-from lakeops.model.uris import LakeUri
+from lakeops.model.refs import LakeUri, parse_ref, resolve
 
 
 def lookup() -> History:

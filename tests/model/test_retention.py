@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from support.budget import examples
 from support.histories import make_history, random_dates, random_parents
 
-from lakeops.model.graph import shared
-from lakeops.model.lineage import Lineage, Node
-from lakeops.model.retention import DAY, RetentionReason, counted, live
-from lakeops.model.rules import BranchRule, Rules
+from lakeops.model.graph import Lineage, Node, shared
+from lakeops.model.retention import DAY, BranchRule, RetentionReason, Rules, counted, live
 
 NOW = 100 * DAY
 

@@ -12,7 +12,7 @@ from support.errors import has_kind
 from lakeops.model.errors import (
     InvalidInput,
 )
-from lakeops.model.rules import BranchRule, Rules, TagRule, parse_rules, read_rules
+from lakeops.model.retention import BranchRule, Rules, TagRule, parse_rules, read_rules
 
 LAKEFS = {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
 EVERYTHING = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidUri
 from lakeops.model.names import broken_rule
-from lakeops.model.uris import LakeUri
+from lakeops.model.refs import LakeUri
 
 KEYS = [
     "a", "a/b", "/", "//", "a//b", "/a", "a/", "..", "a/../b", "?x=1", "#f", "a b", "%2F", "%", "é", "🦆", "\n",

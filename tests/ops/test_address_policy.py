@@ -18,8 +18,8 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RecordRefused,
 )
+from lakeops.model.mirrors import SourceKind, SourceReference
 from lakeops.model.records import Entry
-from lakeops.model.sources import SourceKind, SourceReference
 from lakeops.store.policy import AddressPolicy
 from lakeops.testing import ManualClock
 

@@ -18,7 +18,7 @@ from support.served import KEYS, s3_client
 
 from lakeops import Lake, Repository, Settings
 from lakeops.fs import LakeopsFileSystem
-from lakeops.gateway.server import listening, server_of
+from lakeops.gateway.app import listening, server_of
 from lakeops.model.errors import Corrupted
 from lakeops.model.findings import Severity
 from lakeops.store.s3 import S3Store

@@ -11,7 +11,7 @@ import pytest
 
 from lakeops import Branch, Mirror, Ref, Repository
 from lakeops.lake import repository
-from lakeops.lake.verbs import Verb
+from lakeops.lake.connection import Verb
 from lakeops.ops import commit, gc, merge
 from lakeops.ops.gc import sweep
 
@@ -111,7 +111,7 @@ def test_a_type_checker_sees_the_signature(tmp_path):
         text=True,
         check=False,
     )
-    choices = "Literal['source-wins'] | Literal['dest-wins'] | lakeops.model.changes.Strategy | None"
+    choices = "Literal['source-wins'] | Literal['dest-wins'] | lakeops.model.records.Strategy | None"
     options = f"strategy: {choices} =, message: str | None ="
     assert done.stdout.count(f"source: str, destination: str, *, {options}") == 2
     assert "def (prefix: str | None =, path: str | None =, *, pinned: " in done.stdout

@@ -19,7 +19,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
     StoreUnavailable,
 )
-from lakeops.model.hooks import ACTIONS, Hook
+from lakeops.model.records import ACTIONS, Hook
 
 Hooked = Callable[[HookEvent], object]
 

@@ -60,10 +60,10 @@ def test_what_is_as_old_as_its_rule_says_goes_and_three_things_stay(ruled, clock
 
 
 def test_a_branch_that_moves_meanwhile_stays(ruled, clock, monkeypatch):
-    from lakeops.ops.gc import rules
+    from lakeops.ops.gc import plan as gc_plan
 
     clock.advance(days=20)
-    before = rules.idle_refs
+    before = gc_plan.idle_refs
 
     def and_then_somebody_commits(ctx):
         yield from list(before(ctx))
@@ -72,7 +72,7 @@ def test_a_branch_that_moves_meanwhile_stays(ruled, clock, monkeypatch):
         ruled.branch("busy").put("a", b"1")
         ruled.delete_tag("nightly-1")
 
-    monkeypatch.setattr(rules, "idle_refs", and_then_somebody_commits)
+    monkeypatch.setattr(gc_plan, "idle_refs", and_then_somebody_commits)
     assert {ref.id for ref in ruled.gc.expire_refs() if ref.kept is None} == set()
     assert {"dev", "busy"} <= {ref.id for ref in ruled.branches()}
 

@@ -366,7 +366,7 @@ def test_a_full_disk_loses_nothing(lake, cloned, tmp_path):
         main.commit("larger")
         (place / "c/more").write_bytes(b"x" * 60_000)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lakeops.ops.local.take._check_room", lambda *_: None)
+            patch.setattr("lakeops.ops.local.tree._check_room", lambda *_: None)
             with pytest.raises(InvalidInput, match="no space left on device"):
                 lake.local(place / "c").pull()
         status = lake.local(place / "c").status()

@@ -30,7 +30,7 @@ from support.soundness import assert_sound
 
 from lakeops import Lake, MergeConflict, Settings, Split
 from lakeops.model import errors
-from lakeops.model.changes import Change
+from lakeops.model.records import Change
 from lakeops.testing import ManualClock
 
 paths = st.sampled_from([f"{folder}{name}" for folder in ("", "a/", "b/") for name in "xyz_\U0001f600"])

@@ -87,7 +87,7 @@ def test_a_page_says_it(settings: Settings, error: Exception, monkeypatch: pytes
     pytest.importorskip("starlette")
     from starlette.testclient import TestClient
 
-    from lakeops.web.serve import application
+    from lakeops.web.app import application
 
     def fail(*_args: object, **_options: object) -> None:
         raise error

@@ -14,7 +14,7 @@ from support.soundness import assert_sound
 
 from lakeops import Lake, Repository
 from lakeops.catalog.open import open_catalog
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidUri, NamespaceTaken, PreconditionFailed
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout

@@ -8,11 +8,11 @@ import pytest
 
 from lakeops import Lake
 from lakeops.model.errors import InvalidInput, InvalidSettings, InvalidUri, ObjectNotFound
-from lakeops.model.uris import LakeUri
+from lakeops.model.refs import LakeUri
 from lakeops.ops.files import translated
 from lakeops.ops.gc.unreferenced import _explained
 from lakeops.settings import Settings
-from lakeops.store.local.draft import translated as translated_by_the_store
+from lakeops.store.local import translated as translated_by_the_store
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from lakeops.model.errors import (
     RepositoryNotFound,
     StoreUnavailable,
 )
-from lakeops.model.owner import read_owner
+from lakeops.model.marks import read_owner
 from lakeops.ops.owner import take_turn
 from lakeops.store import layout
 from lakeops.testing import Call, Crash, Faults, ManualClock

@@ -10,7 +10,7 @@ import pytest
 
 from lakeops import Branch, Lake, Repository, Settings
 from lakeops.model.errors import NotAsSeen, RefNotFound
-from lakeops.ops.gc import rules
+from lakeops.ops.gc import plan
 
 MEANWHILE: dict[str, Callable[[Branch], object]] = {
     "staged": lambda dev: dev.put("in/new", b"acknowledged"),
@@ -78,13 +78,13 @@ def test_an_idle_tag_that_moves_at_the_last_moment_stays(
     repo.gc.set_rules({"default_retention_days": 30, "tags": [{"tag_id": "*", "expire_after_days": 2}]})
     clock.advance(days=3)
     new = dev.commit("today").id
-    inner = rules.delete_tag
+    inner = plan.delete_tag
 
     def delete_tag(ctx, name, **options):
         repo.move_tag("latest", "dev")
         return inner(ctx, name, **options)
 
-    monkeypatch.setattr(rules, "delete_tag", delete_tag)
+    monkeypatch.setattr(plan, "delete_tag", delete_tag)
     assert repo.gc.expire_refs() == []
     assert repo.tag("latest").commit_id == new
 

@@ -37,8 +37,8 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RecordRefused,
 )
-from lakeops.ops.refs import manifest
-from lakeops.ops.refs.manifest import key_of, own
+from lakeops.ops.refs import dump
+from lakeops.ops.refs.dump import key_of, own
 from lakeops.store import layout
 from lakeops.testing import Crash, Faults, ManualClock
 
@@ -255,7 +255,7 @@ def test_damage_is_found_and_nothing_is_restored(opened, tmp_path, clock):
 def forge(repo: Repository, change: Callable[[list[list]], object]) -> None:
     """Rewrite the dump's only part, digests and all: what somebody who may write to the bucket could do."""
     store, folder = repo._ctx.store, own(repo._ctx.store)
-    found = manifest.parse(manifest.read_text(store, folder))
+    found = dump.parse(dump.read_text(store, folder))
     part = found.parts[0]
     lines = [json.loads(line) for line in gzip.decompress(store.get(key_of(folder, part.file))).splitlines()]
     change(lines)
@@ -429,7 +429,7 @@ def test_a_dump_that_replication_brought_along(opened, tmp_path, clock):
     assert everything(again) == before
     again.adopt()
     assert again.refs.dump().whole
-    assert len(manifest.folders(again._ctx.store)) == 2, "its own lies beside the other one"
+    assert len(dump.folders(again._ctx.store)) == 2, "its own lies beside the other one"
 
 
 def test_on_a_server(opened, tmp_path, clock, empty_postgres_url):

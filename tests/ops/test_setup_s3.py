@@ -19,7 +19,7 @@ from lakeops.ops import setup_s3
 from lakeops.ops.setup_s3 import carry_out, make_plan, make_removal_plan
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
-from lakeops.store.s3.rules import lifecycle_id, replication_id
+from lakeops.store.s3.replication_rules import lifecycle_id, replication_id
 
 ROLE = "arn:aws:iam::123456789012:role/replicate"
 OTHERS = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 3}}

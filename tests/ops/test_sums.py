@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.budget import examples
 
 from lakeops import Change, Lake, Repository, Settings, Split
-from lakeops.ops.sums import Counts, Sums
+from lakeops.ops.diff import Counts, Sums
 from lakeops.testing import Faults, open_faulty
 
 PATHS = ("a", "b", "a-b", "ab", "x/y", "x/z", "x-y/z", "q/1/2", "q/1/3", "q/9", "q", "zz/é", "zz/f", "zz/g/h/i")

@@ -9,8 +9,7 @@ import pytest
 from support.git_oracle import GitOracle, Node
 from support.histories import History, make_history, random_dates, random_parents
 
-from lakeops.model.bisection import Search, between
-from lakeops.model.graph import is_ancestor
+from lakeops.model.graph import Search, between, is_ancestor
 from lakeops.model.records import Commit
 
 SEEDS = range(14)

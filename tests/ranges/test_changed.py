@@ -21,16 +21,15 @@ from support.rows import (
     values,
 )
 
+from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.model.records import Split
-from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import changes as windows
 from lakeops.ranges.changes import changed_ranges, digested
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.file import fetch_ranges
 from lakeops.ranges.rewrite import total
-from lakeops.store.nearby import giving_way, nearby
-from lakeops.store.pieces import Pieces
+from lakeops.store.disk_cache import Pieces, giving_way, nearby
 from lakeops.store.slots import Slots
 
 SPLIT = Split(16, 40, 120)

@@ -23,10 +23,9 @@ from support.rows import (
     staged_table,
 )
 
-from lakeops.model.changes import ChangeType, Strategy, Summary
+from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
-from lakeops.model.records import Split
-from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.ranges import changelist
 from lakeops.ranges.apply import apply, merge
 from lakeops.ranges.changelist import ChangeList, nothing_since

@@ -19,8 +19,7 @@ from support.rows import (
     summed,
 )
 
-from lakeops.model.changes import Change, Summary
-from lakeops.model.records import Split
+from lakeops.model.records import Change, Split, Summary
 from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import DIFF_SCHEMA, MOST_TOGETHER, ROWS_SCHEMA, changes, diff, summary

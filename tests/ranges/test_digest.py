@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.errors import InvalidInput
-from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.ranges.digest import (
     EMPTY_METARANGE_ID,
     entry_digests,

@@ -18,8 +18,7 @@ from support.rows import (
     repositories,
 )
 
-from lakeops.model.changes import Strategy
-from lakeops.model.records import Split
+from lakeops.model.records import Split, Strategy
 from lakeops.ranges.apply import merge
 from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff
 from lakeops.ranges.merge import foretold, three_way

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from support.budget import examples
 from support.rows import built, entry_table, numbered
 
+from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
-from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import range_id, with_digests
 from lakeops.ranges.file import fetch_range, prove_range, read_range
 from lakeops.ranges.format import _page_bytes, encode_metarange, encode_range

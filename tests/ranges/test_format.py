@@ -10,9 +10,9 @@ from support import synthetic
 from support.format_page import example
 from support.rows import attempt, built
 
+from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
-from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import format as formats
 from lakeops.ranges.build import build
 from lakeops.ranges.digest import entry_digests, with_digests

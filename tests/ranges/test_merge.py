@@ -20,8 +20,7 @@ from support.rows import (
     summed,
 )
 
-from lakeops.model.changes import Strategy, Summary
-from lakeops.model.records import Split
+from lakeops.model.records import Split, Strategy, Summary
 from lakeops.ranges.apply import Applied, apply, merge
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import SMALL, THOROUGH, Groups, applied, attempt, built, numbered
 
-from lakeops.model.changes import Summary
-from lakeops.model.records import Split
+from lakeops.model.records import Split, Summary
 from lakeops.ranges.apply import merge
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange

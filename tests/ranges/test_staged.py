@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import THOROUGH, applied, built, change_sets, numbered, repositories, staged_table
 
-from lakeops.model.changes import Change
+from lakeops.model.records import Change
 from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff, staged_changes
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

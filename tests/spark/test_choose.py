@@ -6,8 +6,8 @@ import pytest
 from support.rows import SMALL, attempt, built, numbered, staged_table
 
 from lakeops import Lake, Settings
+from lakeops.engine.base import LocalEngine
 from lakeops.engine.choose import ChoosingEngine, local_seconds, open_engine, spark_seconds
-from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine, tasks_for
 from lakeops.ranges.apply import plan
 

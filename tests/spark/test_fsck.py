@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from support.rows import SMALL, built, numbered
 
-from lakeops.engine.base import Engine
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import Engine, LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.ops.fsck.ranges import Uses, check_ranges
 from lakeops.store.local import LocalStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.rows import built, numbered
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.ops.mirror.presence import Terms, plan, prove
 from lakeops.ranges.metarange import Metarange

@@ -28,8 +28,8 @@ from support.spark_work import (
 )
 
 from lakeops import Lake, Settings
+from lakeops.engine.base import LocalEngine
 from lakeops.engine.choose import ChoosingEngine
-from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import Connection, active
 from lakeops.model.errors import (

@@ -12,7 +12,7 @@ from support.budget import examples
 from support.references import ALIKE, LISTED, found, names, referring, rows
 from support.spark_work import LONGEST, reading_again, reading_for_ever, reading_less
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import Corrupted, Transient
 from lakeops.ops.gc import unreferenced
 from lakeops.ops.gc.unreferenced import distinct_ranges

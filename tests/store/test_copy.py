@@ -20,7 +20,7 @@ from lakeops.store.copy import CheckedFile, copy_object
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
-from lakeops.store.s3.copy import EtagProof, part_count
+from lakeops.store.s3.upload import EtagProof, part_count
 from lakeops.testing import Faults
 
 BIG = bytes(range(256)) * 4096 * 11  # 11 MiB: three parts of the smallest size

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Unsupported
+from lakeops.store import local as draft_module
 from lakeops.store.local import LocalStore
-from lakeops.store.local import draft as draft_module
 
 MiB = 1024 * 1024
 

@@ -10,9 +10,8 @@ import pytest
 from support.far import FarStore, Requests
 
 from lakeops.model.errors import ObjectNotFound, StoreUnavailable
-from lakeops.store import nearby
-from lakeops.store.nearby import giving_way, pieces_of, together
-from lakeops.store.pieces import Pieces
+from lakeops.store import disk_cache
+from lakeops.store.disk_cache import Pieces, giving_way, pieces_of, together
 from lakeops.store.slots import Crew, Slots
 from lakeops.testing import Faults
 
@@ -64,7 +63,7 @@ def test_an_error_waits_for_what_is_on_its_way(far):
 
 
 def test_only_so_many_bytes_are_on_their_way(far, monkeypatch):
-    monkeypatch.setattr(nearby, "MOST_HELD", 10)
+    monkeypatch.setattr(disk_cache, "MOST_HELD", 10)
     faults, most, now = Faults(), [0], [0]
     lock = threading.Lock()
 
@@ -89,7 +88,7 @@ def test_only_so_many_bytes_are_on_their_way(far, monkeypatch):
 def test_a_near_store_is_left_as_it_is(store_at_hand):
     with together(store_at_hand) as store:
         assert store is store_at_hand
-    assert nearby.nearby(store_at_hand, Pieces(store_at_hand.root, 1 << 30)) is store_at_hand
+    assert disk_cache.nearby(store_at_hand, Pieces(store_at_hand.root, 1 << 30)) is store_at_hand
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def test_elsewhere_it_is_the_plain_store(tmp_path):
     from lakeops.store.s3 import S3Store
 
     inner = S3Store("bucket", "prefix")
-    store = nearby.nearby(inner, Pieces(tmp_path, 1 << 30))
+    store = disk_cache.nearby(inner, Pieces(tmp_path, 1 << 30))
     assert pieces_of(store) is not None
     with together(store) as travelling:
         found = pickle.loads(pickle.dumps(travelling))

@@ -9,7 +9,7 @@ import botocore.session
 import pytest
 from botocore.parsers import ResponseParserFactory
 
-from lakeops.store.s3.pages import moment, take_objects
+from lakeops.store.s3.client import moment, take_objects
 
 SHAPE = botocore.session.get_session().get_service_model("s3").operation_model("ListObjectsV2").output_shape
 SPACES = (' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"', "")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakeops.store.pieces import FOLDERS, Pieces
+from lakeops.store.disk_cache import FOLDERS, Pieces
 
 MIB = 1024 * 1024
 
@@ -70,7 +70,7 @@ def test_a_full_disk_is_in_nobodys_way(pieces, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lakeops.store.pieces.os.fdopen", full)
+    monkeypatch.setattr("lakeops.store.disk_cache.os.fdopen", full)
     pieces.put(digest(b"data"), b"data")
     assert pieces.get(digest(b"data")) is None
     assert files(pieces) == []
@@ -127,7 +127,7 @@ def test_leftovers_of_killed_processes_go(pieces):
 WRITER = """
 import hashlib, itertools, sys
 from pathlib import Path
-from lakeops.store.pieces import Pieces
+from lakeops.store.disk_cache import Pieces
 pieces = Pieces(Path(sys.argv[1]), 1024 * 1024 * int(sys.argv[2]))
 for number in itertools.count():
     data = (sys.argv[3] + str(number % 500)).encode() * 400

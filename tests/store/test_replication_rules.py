@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidInput, PreconditionFailed
-from lakeops.store.s3.bucket import batch_command, batch_job
-from lakeops.store.s3.rules import (
+from lakeops.store.s3.replication_rules import (
     Replication,
     account_of,
+    batch_command,
+    batch_job,
     bucket_arn,
     documents,
     lifecycle_dangers,

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from support.budget import examples
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound, StoreError, StoreUnavailable, Transient
+from lakeops.store import local
 from lakeops.store.ahead import Threads, in_order
 from lakeops.store.base import Listing
-from lakeops.store.local import LocalStore, scan
+from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3 import scan as s3_scan
 from lakeops.store.s3.client import client
-from lakeops.store.s3.pages import moment as parsed
+from lakeops.store.s3.client import moment as parsed
 
 
 def scanned(store, **options) -> list[tuple[str, int, int]]:
@@ -271,7 +272,7 @@ def test_a_change_during_the_scan_is_noticed(source, change, seen):
 
 def test_a_directory_that_goes_before_it_is_read(source, monkeypatch):
     """It was there when the directory above was read."""
-    monkeypatch.setattr(scan, "_AHEAD", 1)
+    monkeypatch.setattr(local, "_AHEAD", 1)
     listings = source.scan()
     next(listings)
     shutil.rmtree(source.root / "b")
@@ -281,7 +282,7 @@ def test_a_directory_that_goes_before_it_is_read(source, monkeypatch):
 
 
 def test_big_directories_are_read_in_pages(source, monkeypatch):
-    monkeypatch.setattr(scan, "_PAGE", 2)
+    monkeypatch.setattr(local, "_PAGE", 2)
     for number in range(7):
         (source.root / "a" / f"f{number}").touch()
     assert scanned(source) == listed(source)
@@ -395,14 +396,14 @@ def test_a_directory_that_vanishes_while_a_moving_place_is_scanned_is_passed_ove
     store = LocalStore(tmp_path / "root", fsync=False)
     for key in ("a/1", "b/1", "b/2"):
         store.put(key, b"x")
-    look = scan._LocalScan.folder
+    look = local._LocalScan.folder
 
     def vanish(self, names):
         if names == (b"b",):
             store.delete(["b/1", "b/2"])
         return look(self, names)
 
-    monkeypatch.setattr(scan._LocalScan, "folder", vanish)
+    monkeypatch.setattr(local._LocalScan, "folder", vanish)
     assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/1"]
 
 
@@ -410,14 +411,14 @@ def test_a_file_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp
     store = LocalStore(tmp_path / "root", fsync=False)
     for key in ("a/1", "a/2", "b/1"):
         store.put(key, b"x")
-    look = scan._LocalScan._files
+    look = local._LocalScan._files
 
     def vanish(self, names, base, run):
         if base == "a/":
             store.delete(["a/1"])
         return look(self, names, base, run)
 
-    monkeypatch.setattr(scan._LocalScan, "_files", vanish)
+    monkeypatch.setattr(local._LocalScan, "_files", vanish)
     assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/2", "b/1"]
 
 

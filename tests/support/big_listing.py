@@ -19,7 +19,7 @@ from support import synthetic
 from support.big_repository import peak_megabytes
 from support.references import spark_addresses
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.records import Split
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
 from lakeops.ranges.build import build

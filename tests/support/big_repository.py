@@ -17,7 +17,7 @@ import numpy as np
 from support import synthetic
 from support.rows import RecordingStore
 
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.records import Split
 from lakeops.ranges.apply import Applied, apply
 from lakeops.ranges.build import build

@@ -9,9 +9,8 @@ from lakeops.catalog.open import Catalog
 from lakeops.catalog.records import BranchState, Publish, Staged
 from lakeops.model.clock import Ids
 from lakeops.model.ids import make_commit
-from lakeops.model.mirrors import MirrorRecord
+from lakeops.model.mirrors import MirrorRecord, SourceKind, SourceReference
 from lakeops.model.records import Commit, Entry, RepositoryRecord
-from lakeops.model.sources import SourceKind, SourceReference
 
 REPO = "repo"
 _ids = Ids()
@@ -117,7 +116,7 @@ def table_of(rows: list[Staged]) -> Any:
     """Staged rows as a table for a bulk load."""
     import pyarrow as pa
 
-    from lakeops.model.schema import STAGED_SCHEMA
+    from lakeops.model.arrow import STAGED_SCHEMA
 
     return pa.Table.from_pylist(
         [

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from lakeops import Settings
 from lakeops.cli.app import app
-from lakeops.model.rules import parse_rules
+from lakeops.model.retention import parse_rules
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

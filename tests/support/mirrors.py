@@ -16,7 +16,7 @@ from lakeops import Lake, Mirror, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
 from lakeops.catalog.rows import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT
-from lakeops.engine.local import LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.ids import commit_id
 from lakeops.model.records import Commit
 from lakeops.ranges.read import RangeReader

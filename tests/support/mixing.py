@@ -36,7 +36,7 @@ from support.soundness import worse_than_information
 
 from lakeops import Commit, Lake, Repository, Split
 from lakeops.fs import LakeopsFileSystem
-from lakeops.gateway.server import serving
+from lakeops.gateway.app import serving
 
 TABLES = ("tables/", "warehouse/")
 EACH = [[name] for name in WRITERS if name != "spark"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.rows import SMALL, attempt
 from support.synthetic import hex_text, padded
 
-from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
 from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange

@@ -14,10 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from support.budget import examples
 
-from lakeops.engine.local import LocalEngine
-from lakeops.model.changes import Summary
-from lakeops.model.records import Split
-from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
+from lakeops.engine.base import LocalEngine
+from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA
+from lakeops.model.records import Split, Summary
 from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader, entries

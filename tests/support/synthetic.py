@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, STAGED_SCHEMA
+from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, STAGED_SCHEMA
 
 _HEX = np.frombuffer(b"".join(b"%02x" % value for value in range(256)), np.uint16)
 _PER_DAY = 10_000

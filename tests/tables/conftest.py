@@ -9,7 +9,7 @@ from support.engines import place
 from support.served import lake
 
 from lakeops import Lake, Repository
-from lakeops.gateway.server import serving
+from lakeops.gateway.app import serving
 
 __all__ = ["lake", "place"]
 

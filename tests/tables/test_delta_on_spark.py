@@ -22,7 +22,7 @@ from support.doc_pages import blocks
 from support.engines import spark_environment
 
 from lakeops import Lake, Repository, Settings
-from lakeops.gateway.server import serving
+from lakeops.gateway.app import serving
 from lakeops.gateway.writing import Answer, WriteRequest, Writing
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]

@@ -30,9 +30,9 @@ from lakeops.catalog.tables import COMMIT
 from lakeops.lake import connection
 from lakeops.model.errors import StoreUnavailable
 from lakeops.testing import Faults, open_faulty
+from lakeops.web.app import application
 from lakeops.web.page import HEADERS
 from lakeops.web.pages import ROUTES
-from lakeops.web.serve import application
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, about its client

@@ -17,12 +17,12 @@ import pytest
 pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
+from lakeops.model.findings import ReportKind
 from lakeops.model.ids import Origin
-from lakeops.model.reports import ReportKind
 from lakeops.testing import ManualClock
-from lakeops.web import objects, pages, upkeep
+from lakeops.web import objects, pages
+from lakeops.web.app import application, listening
 from lakeops.web.page import HEADERS, address
-from lakeops.web.serve import application, listening
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, about its client
@@ -120,7 +120,7 @@ def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository,
 def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REFS", "COMMITS"):
         monkeypatch.setattr(pages, name, 2)
-    monkeypatch.setattr(upkeep, "RECORDS", 2)
+    monkeypatch.setattr(pages, "RECORDS", 2)
     for name in ("OBJECTS", "STAGED", "TRACED"):
         monkeypatch.setattr(objects, name, 2)
     monkeypatch.setattr(pages, "LISTED", 1)

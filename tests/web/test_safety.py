@@ -16,9 +16,9 @@ from support.page_addresses import ADDRESSES
 
 from lakeops import Lake, Settings
 from lakeops.testing import EFFECTS, Faults, open_faulty
+from lakeops.web.app import application
 from lakeops.web.page import HEADERS
 from lakeops.web.pages import ROUTES
-from lakeops.web.serve import application
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, about its client

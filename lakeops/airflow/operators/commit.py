@@ -32,8 +32,7 @@ from lakeops.store.location import parse_location
 if TYPE_CHECKING:
     from lakeops.airflow.idempotent import TaskRun
     from lakeops.lake import Branch, Repository
-    from lakeops.model.changes import Change, StrategyName
-    from lakeops.model.records import Commit
+    from lakeops.model.records import Change, Commit, StrategyName
 
 OnEmpty = Literal["succeed", "skip", "fail"]
 """The end of a task that finds nothing to change."""

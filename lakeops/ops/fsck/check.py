@@ -10,33 +10,262 @@ The check writes nothing: not to the store, not to the catalog. Whoever ran it m
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lakeops.catalog.records import CatalogSnapshot, StagedLine
-from lakeops.model.errors import Corrupted, LakeopsError
-from lakeops.model.findings import Finding, Severity, found
-from lakeops.model.reports import ReportKind
+import pyarrow as pa
+
+from lakeops.catalog.records import CatalogSnapshot, RefUpdate, StagedLine
+from lakeops.model.errors import (
+    Corrupted,
+    InvalidInput,
+    InvalidPath,
+    LakeopsError,
+)
+from lakeops.model.findings import Finding, ReportKind, Severity, found
+from lakeops.model.ids import id_of
+from lakeops.model.names import check_branch, check_path
+from lakeops.model.records import Commit, Split
+from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.fsck.history import check_history, split_flaw
 from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers, promised
-from lakeops.ops.fsck.staging import (
-    StagedObjects,
-    check_reflog,
-    check_rows,
-    check_rows_of_tables,
-    check_tokens,
-    check_uploads,
-)
+from lakeops.ops.view import relative
+from lakeops.ranges.chunker import check_split
+from lakeops.ranges.entry_validation import proper
 from lakeops.ranges.read import RangeCache, RangeReader
 from lakeops.store import layout
 from lakeops.store.base import StoredObject
+
+
+def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
+    """What is wrong with the repository's record, its refs and its commits."""
+    repository = records.repository
+    if repository.default_branch not in {branch.id for branch in records.branches}:
+        yield found(
+            "default_branch_missing", f"branch {repository.default_branch}", "the default branch does not exist"
+        )
+    if reason := split_flaw(repository.split):
+        yield found("split_invalid", f"repository {repository.id}", reason)
+    yield from _refs(records)
+    for name, reason in records.unreadable.items():
+        yield found("commit_unreadable", f"commit {name}", f"the record cannot be read: {reason}")
+    for commit in records.commits.values():
+        yield from _commit(records, commit)
+    yield from _roots(records)
+    for key, missing in records.dangling_keys.items():
+        yield found(
+            "idempotency_key_dangling",
+            f"idempotency key {key}",
+            f"it stands for commit {missing}, which does not exist",
+        )
+
+
+def split_flaw(split: Split) -> str | None:
+    """Why ranges cannot be cut in this way. None when they can."""
+    try:
+        check_split(split)
+    except (InvalidInput, TypeError) as error:
+        return str(error)
+    return None
+
+
+def _refs(records: CatalogSnapshot) -> Iterator[Finding]:
+    branches = (("branch", branch.id, branch.commit_id) for branch in records.branches)
+    tags = (("tag", tag.id, tag.commit_id) for tag in records.tags)
+    for noun, name, target in chain(branches, tags):
+        where = f"{noun} {name}"
+        if target in records.unreadable:
+            continue  # told of the commit
+        commit = records.commits.get(target)
+        if commit is None:
+            yield found(f"{noun}_target_missing", where, f"it points to commit {target}, which does not exist")
+        elif commit.expired:
+            yield found(f"{noun}_target_expired", where, f"it points to commit {target}, which is expired")
+        try:
+            check_branch(name)
+        except InvalidInput as error:
+            yield found("ref_name_invalid", where, error.message)
+
+
+def _commit(records: CatalogSnapshot, commit: Commit) -> Iterator[Finding]:
+    where, mine = f"commit {commit.id}", (commit.id,)
+    computed = _computed_id(commit)
+    if computed != commit.id:
+        yield found("commit_id_mismatch", where, f"what it says has the id {computed}", commits=mine)
+    gone = [parent for parent in commit.parents if parent not in records.commits and parent not in records.unreadable]
+    for parent in [] if _pruned(records, commit, gone) else gone:
+        yield found("commit_parent_missing", where, f"its parent {parent} does not exist", commits=mine)
+    known = [records.commits[parent].generation for parent in commit.parents if parent in records.commits]
+    expected = 1 + max(known, default=0)
+    if len(known) == len(commit.parents) and commit.generation != expected:
+        message = f"its generation is {commit.generation}, and its parents make it {expected}"
+        yield found("commit_generation_wrong", where, message, commits=mine)
+    if commit.id in records.first_parents:
+        followed = records.first_parents[commit.id] or "nothing"
+        message = f"logs go on to {followed}, which is not the first of its parents"
+        yield found("commit_first_parent_wrong", where, message, commits=mine)
+
+
+def _pruned(records: CatalogSnapshot, commit: Commit, gone: list[str]) -> bool:
+    """Whether missing parents may have been pruned, by how far history was. Sums tell whether rows were lost."""
+    if records.pruned is None:
+        return False
+    return len(gone) < len(commit.parents) or commit.generation - 1 <= records.pruned
+
+
+def _computed_id(commit: Commit) -> str:
+    try:
+        return id_of(commit)
+    except (OverflowError, UnicodeError):
+        return "of no commit"
+
+
+def _roots(records: CatalogSnapshot) -> Iterator[Finding]:
+    roots = sorted(commit.id for commit in records.commits.values() if not commit.parents)
+    where = f"repository {records.repository.id}"
+    if not roots and not records.unreadable:
+        yield found("root_missing", where, "no commit is without parents")
+    elif len(roots) > 1:
+        yield found("roots_several", where, f"{len(roots)} commits have no parents", commits=roots, count=len(roots))
+
+
+ReadPage = Callable[[tuple[str, str]], list[StagedLine]]
+"""The next staged rows after a (token, path). None when there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedObjects:
+    """The objects of some staged rows: ``path``, ``physical_address`` (as stored), ``checksum``, ``size_bytes``."""
+
+    where: str
+    table: pa.Table
+
+
+def check_tokens(records: CatalogSnapshot) -> Iterator[Finding]:
+    """What is wrong with the branches' tokens, and rows that no branch reads."""
+    owners: dict[str, str] = {}
+    for branch in records.branches:
+        for token in branch.tokens:
+            if token in owners:
+                other = owners[token]
+                message = f"it shares the staging token {token} with {'itself' if other == branch.id else other}"
+                yield found("staging_token_shared", f"branch {branch.id}", message)
+            owners[token] = branch.id
+            if token in records.retired:
+                message = f"its staging token {token} is retired already"
+                yield found("staging_token_retired", f"branch {branch.id}", message)
+    for token, rows in records.staged.items():
+        if token not in owners:
+            kind = "staged_rows_retired" if token in records.retired else "staged_rows_orphaned"
+            message = f"{rows:,} staged rows of a token that no branch reads"
+            yield found(kind, f"staging token {token}", message, count=rows)
+
+
+def check_uploads(records: CatalogSnapshot) -> Iterator[Finding]:
+    """Uploads that were given up."""
+    for upload in records.uploads:
+        if upload.started < records.overdue:
+            message = f"begun on branch {upload.branch} at {upload.started:%Y-%m-%d %H:%M} UTC and never linked"
+            yield found("upload_overdue", f"upload {upload.address}", message)
+
+
+def check_rows(records: CatalogSnapshot, read: ReadPage) -> Iterator[Finding | StagedObjects]:
+    """What is wrong with staged rows, and the objects of the others, a page at a time."""
+    owners = {token: branch.id for branch in records.branches for token in branch.tokens}
+    namespace = records.repository.storage_namespace
+    after = ("", "")
+    while page := read(after):
+        after = (page[-1].token, page[-1].path)
+        entries: dict[str, list[StagedLine]] = {}
+        for line in page:
+            if line.token in owners:
+                where = f"branch {owners[line.token]}, path {line.path}"
+                reason = _flaw(line)
+                if reason is not None:
+                    yield found("staged_row_invalid", where, f"the staged row {reason}")
+                    continue
+                if not line.tombstone:
+                    entries.setdefault(owners[line.token], []).append(line)
+        for branch, lines in entries.items():
+            table = _table(lines)
+            sound = proper(relative(namespace, table["physical_address"]))
+            for number in [number for number, good in enumerate(sound.to_pylist()) if not good]:
+                line = lines[number]
+                message = f"the staged row has the address {excerpt(line.physical_address)}, which no object can have"
+                yield found("staged_row_invalid", f"branch {branch}, path {line.path}", message)
+            yield StagedObjects(f"branch {branch}", table.filter(sound))
+
+
+def _flaw(line: StagedLine) -> str | None:
+    """Why a row cannot be committed, in words that follow "the staged row". None when it can."""
+    try:
+        check_path(line.path)
+    except InvalidPath as error:
+        return f"has an impossible path: {error.message}"
+    if line.tombstone:
+        return None
+    for name in ("physical_address", "checksum", "content_type"):
+        value = getattr(line, name)
+        if not isinstance(value, str) or (not value and name != "content_type"):
+            return f"has no {name}"
+    for name in ("size_bytes", "mtime"):
+        if not isinstance(getattr(line, name), int):
+            return f"has no {name}"
+    if line.size_bytes is not None and line.size_bytes < 0:
+        return "has a negative size"
+    try:
+        metadata = {} if line.metadata is None else json.loads(line.metadata)
+    except (ValueError, TypeError):
+        return "has metadata that cannot be read"
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        return "has metadata that is no map of texts"
+    return None
+
+
+def _table(lines: list[StagedLine]) -> pa.Table:
+    names = (("path", pa.string()), ("physical_address", pa.string()), ("checksum", pa.string()))
+    columns = {name: pa.array([getattr(line, name) for line in lines], kind) for name, kind in names}
+    return pa.table({**columns, "size_bytes": pa.array([line.size_bytes for line in lines], pa.int64())})
+
+
+def check_rows_of_tables(records: CatalogSnapshot) -> Iterator[Finding]:
+    """Rows of the catalog that cannot be decoded."""
+    for flaw in records.flaws:
+        yield found("row_unreadable", f"table {flaw.table}, row {excerpt(flaw.key)}", flaw.reason)
+
+
+def check_reflog(records: CatalogSnapshot) -> Iterator[Finding]:
+    """Whether the moves of each ref follow one another and lead to where it points. Deleted refs are absent."""
+    points = {("branch", branch.id): branch.commit_id for branch in records.branches}
+    points |= {("tag", tag.id): tag.commit_id for tag in records.tags}
+    unreadable = {("branch", flaw.key) for flaw in records.flaws if flaw.table == "lakeops_branch" and flaw.reason}
+    for ref, moves in groupby(records.moves, key=lambda move: (move.kind, move.ref)):
+        last: RefUpdate | None = None
+        where = " ".join(map(str, ref))
+        for move in moves:
+            if last is not None and move.old != last.new:
+                message = (
+                    f"one move ends at {last.new or 'nothing'}, and the next one begins at {move.old or 'nothing'}"
+                )
+                yield found("reflog_broken", where, message)
+            last = move
+        points_to = points.pop(ref, None)
+        if last is not None and points_to != last.new and ref not in unreadable:
+            message = (
+                f"it is at {points_to or 'nothing'}, and its last move in the reflog led to {last.new or 'nothing'}"
+            )
+            yield found("reflog_mismatch", where, message)
+    for (kind, name), commit_id in points.items():
+        yield found("reflog_mismatch", f"{kind} {name}", f"it is at {commit_id}, and no move in the reflog led there")
+
 
 PAGE = 10_000
 """Staged rows that are read at a time."""

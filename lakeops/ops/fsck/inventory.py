@@ -29,7 +29,7 @@ from lakeops.ops.owner import find_owner
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, owner_key
-from lakeops.store.small import parse_json, read_small
+from lakeops.store.reader import parse_json, read_small
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

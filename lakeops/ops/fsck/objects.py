@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.text import excerpt
-from lakeops.ops.addresses import relative
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
+from lakeops.ops.view import relative
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.entry_validation import proper
 from lakeops.store.base import ObjectStore, StoredObject

@@ -31,11 +31,10 @@ from lakeops.model.errors import (
 )
 from lakeops.model.marks import Mark, MarkState
 from lakeops.ops.context import Context
-from lakeops.ops.gc.files import MARK_FILES, MarkWriter, begun_key, mark_key, write_report
+from lakeops.ops.gc.files import MARK_FILES, Findings, MarkWriter, begun_key, mark_key, write_report
 from lakeops.ops.gc.plan import Held, MarkDecision, carry_out, list_store, make_plan
-from lakeops.ops.gc.report import Findings
 from lakeops.ops.gc.unreferenced import distinct_ranges, unreferenced
-from lakeops.ops.mirror.prove import prove
+from lakeops.ops.mirror.failover import prove
 from lakeops.ops.owner import check_owner, take_turn
 from lakeops.ranges.metarange import Metarange
 from lakeops.store import layout

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.spark.worker import PackedTask, packed_tasks_of, unpack
 from lakeops.machine import cores
-from lakeops.model.arrays import array, from_numpy, in_one, no_rows, to_numpy
+from lakeops.model.arrow import array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import (
     InvalidInput,
     InvalidUri,

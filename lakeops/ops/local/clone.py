@@ -11,19 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lakeops.model.changes import Change
 from lakeops.model.errors import InvalidInput
-from lakeops.model.json_record import JsonRecord
 from lakeops.model.names import as_folder
-from lakeops.model.records import Commit, Entry
+from lakeops.model.records import Change, Commit, Entry, JsonRecord
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import translated
 from lakeops.ops.local import index as indexes
-from lakeops.ops.local.index import Index
-from lakeops.ops.local.names import PLACE
-from lakeops.ops.local.take import take, wanted_at
-from lakeops.ops.local.tree import compare, read_tree
+from lakeops.ops.local.index import PLACE, Index
+from lakeops.ops.local.tree import compare, read_tree, take, wanted_at
 from lakeops.ops.resolve import resolve_commit
 
 

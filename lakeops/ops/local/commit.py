@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakeops.catalog.records import Staged
-from lakeops.model.changes import Change, ChangeType
+from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.errors import (
     CloneConflict,
     InvalidInput,
@@ -24,23 +24,19 @@ from lakeops.model.errors import (
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
 from lakeops.model.progress import ByteCounter
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, Entry
-from lakeops.model.requests import IdempotentRequest
-from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Commit, Entry, IdempotentRequest
 from lakeops.model.text import excerpt
-from lakeops.ops.apply import apply_changes
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
-from lakeops.ops.local.index import Index, Known
-from lakeops.ops.local.names import check_names
-from lakeops.ops.local.take import wanted_at
-from lakeops.ops.local.tree import WorkTree, compare, read_tree
+from lakeops.ops.local.index import Index, Known, check_names
+from lakeops.ops.local.tree import WorkTree, compare, read_tree, wanted_at
 from lakeops.ops.publish import (
     CommitPlan,
     CommitRequest,
     CommitResult,
+    apply_changes,
     in_turn,
     publish,
     require_clean,

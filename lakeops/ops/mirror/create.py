@@ -18,14 +18,12 @@ from lakeops.model.errors import (
     StoreError,
 )
 from lakeops.model.ids import SOURCE_ETAG
-from lakeops.model.mirrors import MirrorRecord
+from lakeops.model.mirrors import MirrorRecord, SourceReference
 from lakeops.model.names import check_repository
-from lakeops.model.records import RepositoryRecord
-from lakeops.model.requests import check_asked
-from lakeops.model.sources import SourceReference
+from lakeops.model.records import RepositoryRecord, check_asked
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.mirror.gate import check_repository_metadata
+from lakeops.ops.mirror.record_validation import check_repository_metadata
 from lakeops.ops.mirror.source import Source, check_claim
 from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned

@@ -10,30 +10,90 @@ only what had not arrived at the last inspection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
+
+import pyarrow as pa
 
 from lakeops.catalog.records import NOTHING, Pending
 from lakeops.model import graph
 from lakeops.model.errors import (
     Corrupted,
+    InvalidInput,
     LakeopsError,
     NotFound,
     ObjectNotFound,
+    PreconditionFailed,
     RecordRefused,
 )
 from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
-from lakeops.ops.mirror.change_lists import list_error
-from lakeops.ops.mirror.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
+from lakeops.ops.mirror.presence import ProvePlan, RangeProof, Terms, check_rows, is_memorable, plan, prove, remember
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.verify import row_flaw
+from lakeops.ranges.verify import list_flaw, row_flaw
 from lakeops.store.layout import metarange_key, range_key
+from lakeops.store.policy import AddressPolicy
+
+
+def list_error(
+    ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange, policy: AddressPolicy
+) -> LakeopsError | None:
+    """What is wrong with the list of a commit's metarange, or with a parent's list about it. None where nothing is.
+
+    What the list is about may not be here. Nobody reads it then, and ``prove`` compares the two once it is there.
+
+    Args:
+        ctx: the mirror.
+        reader: reads the ranges and the metaranges of parents.
+        commit: the commit.
+        metarange: its metarange, all of whose ranges are here.
+        policy: which addresses the rows may have.
+    """
+    listed = metarange.changes
+    if listed is not None:
+        try:
+            for side in (listed.before, listed.after):
+                check_rows(side, policy)
+        except Corrupted as error:
+            return error
+        except (InvalidInput, PreconditionFailed, pa.ArrowInvalid) as error:
+            return RecordRefused(f"its list of changes is refused: {' '.join(str(error).split())}")
+    for other in _others(ctx, reader, commit, None if listed is None else listed.since):
+        found = disagreement(reader, metarange, other) or disagreement(reader, other, metarange)
+        if found is not None:
+            return found
+    return None
+
+
+def disagreement(reader: RangeReader, metarange: Metarange, since: Metarange) -> LakeopsError | None:
+    """How a list differs from the ranges: that of ``metarange``, about ``since``. None where it has no such list."""
+    if metarange.changes is None or metarange.changes.since != since.id:
+        return None
+    try:
+        flaw = list_flaw(reader, metarange, since)
+    except (NotFound, Corrupted):
+        return None  # a range is not here
+    return None if flaw is None else RecordRefused(flaw.message)
+
+
+def _others(ctx: Context, reader: RangeReader, commit: Commit, since: str | None) -> Iterator[Metarange]:
+    """The metaranges of a commit's parents, and the one with the id ``since``; those of them that are here."""
+    found = [*ctx.catalog.commits(ctx.repository_id, commit.parents).values()]
+    if since is not None and all(one.meta_range_id != since for one in found):
+        history = ctx.catalog.history(ctx.repository_id).commits.values()
+        found += [one for one in history if one.meta_range_id == since]
+    for one in found:
+        if one.meta_range_file:
+            try:
+                yield reader.metarange(one)
+            except (NotFound, Corrupted):
+                continue
+
 
 MOST_STEPS = 256
 """How many first parents back a promoted commit is searched for."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
-from lakeops.model.arrays import array, from_numpy, in_one
+from lakeops.model.arrow import array, from_numpy, in_one
 from lakeops.model.errors import (
     Corrupted,
     InvalidInput,

@@ -21,12 +21,12 @@ from lakeops.model.errors import (
 from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
 from lakeops.model.records import Commit, RepositoryRecord
 from lakeops.ops.context import pages
-from lakeops.ops.mirror import gate
+from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import claim_of
 from lakeops.ops.resolve import line_of
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.small import parse_json, read_small
+from lakeops.store.reader import parse_json, read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -66,7 +66,7 @@ class Source:
     @cached_property
     def repository(self) -> RepositoryRecord:
         """The repository's record. Raises ``RepositoryNotFound``, ``RecordRefused``."""
-        return gate.check_repository(self.catalog.repository(self.repository_id))
+        return record_validation.check_repository(self.catalog.repository(self.repository_id))
 
     def state(self, mirror: MirrorRecord, initial: Commit) -> SourceState:
         """What the source shows now. ``initial`` is the mirror's initial commit.
@@ -79,18 +79,18 @@ class Source:
             refused: dict[RefName | None, LakeopsError] = {}
             heads = self.heads(mirror)
             for ref in list(heads):
-                reason = gate.ref_flaw(ref, heads[ref])
+                reason = record_validation.ref_flaw(ref, heads[ref])
                 if reason is not None:
                     refused[ref] = RecordRefused(reason)
                     del heads[ref]
             rules = None
             try:
-                rules = gate.check_rules(*self.rules())
+                rules = record_validation.check_rules(*self.rules())
             except (RecordRefused, Corrupted) as error:
                 refused[None] = error
             metadata = None
             try:
-                metadata = gate.check_repository_metadata(self.repository)
+                metadata = record_validation.check_repository_metadata(self.repository)
             except RecordRefused as error:
                 refused[None] = error
             return SourceState(heads, self.catalog.unkept(self.repository_id, heads.values()), rules, refused, metadata)
@@ -132,19 +132,19 @@ class Source:
     def reported(self, mirror: MirrorRecord) -> int:
         """The sequence of the last report that it took under the mirror's name. 0 when there was none."""
         found = [one for one in self.catalog.registrations(self.repository_id) if one.id == mirror.registration]
-        return gate.check_sequence(found[0].sequence) if found else 0
+        return record_validation.check_sequence(found[0].sequence) if found else 0
 
     def line(self, commit_id: str, limit: int) -> list[Commit]:
         """A commit and its first parents, newest first. One that was pruned comes as gone.
 
         Raises ``RefNotFound``, ``RecordRefused``.
         """
-        return gate.check_line(line_of(self.catalog, self.repository_id, commit_id, limit), commit_id)
+        return record_validation.check_line(line_of(self.catalog, self.repository_id, commit_id, limit), commit_id)
 
     def initial_commit(self) -> Commit:
         """The commit that its history begins with. Raises ``RecordRefused``."""
-        first = gate.check_commit(self.catalog.initial_commit(self.repository_id))
-        gate.check_generations([first], {}, lambda _: {})
+        first = record_validation.check_commit(self.catalog.initial_commit(self.repository_id))
+        record_validation.check_generations([first], {}, lambda _: {})
         return first
 
     def check_same(self, mirror: MirrorRecord, initial: Commit) -> None:

@@ -31,16 +31,46 @@ from lakeops.model.errors import (
     RefNotFound,
     Transient,
 )
-from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, MirrorStatus, RefKind, RefName
+from lakeops.model.findings import ReportKind
+from lakeops.model.mirrors import (
+    SAMPLE,
+    MirrorRecord,
+    MirrorRef,
+    MirrorState,
+    MirrorStatus,
+    RefKind,
+    RefName,
+)
 from lakeops.model.records import Commit
-from lakeops.model.reports import ReportKind
 from lakeops.ops.context import Context
-from lakeops.ops.mirror import gate
+from lakeops.ops.mirror import record_validation
 from lakeops.ops.mirror.create import fresh_registration
-from lakeops.ops.mirror.give_way import give_way, record
 from lakeops.ops.mirror.inspection import inspect, merged
 from lakeops.ops.mirror.source import Source, SourceState, check_claim
-from lakeops.ops.mirror.status import status
+from lakeops.ops.mirror.status import give_way, record, status
+
+
+def skip(ctx: Context, reach: Reach, ref: RefName) -> MirrorRef:
+    """Let a ref wait for the newest head in place of its candidate. Returns the ref. See ``Mirror.skip``.
+
+    The source is asked for its newest head. Where it does not answer, that is the head that the last pass saw.
+    """
+    ctx.catalog.mirror(ctx.repository_id).check_following()
+    with contextlib.suppress(LakeopsError):
+        discover(ctx, reach)
+    found = _find(ctx, ref)
+    if found.candidate is not None and found.candidate != found.source_head:
+        ctx.catalog.give_up_candidate(ctx.repository_id, ref, found.ticket)
+        found = _find(ctx, ref)
+    return found
+
+
+def _find(ctx: Context, ref: RefName) -> MirrorRef:
+    for found in ctx.catalog.mirror_state(ctx.repository_id).refs:
+        if found.ref == ref:
+            return found
+    raise RefNotFound(f"mirror {ctx.repository_id!r} follows no {ref.kind} {ref.name!r}")
+
 
 BATCH = 500
 """Commits of one transaction, and of one statement at the source."""
@@ -58,7 +88,7 @@ def copy_history(ctx: Context, source: Source, heads: Iterable[str], *, known: I
     for head in pruned.intersection(heads):
         raise RecordRefused(f"commit {head[:16]} is a head of the source, and its record says that it was pruned")
     kept = [commit for commit in missing.values() if not commit.is_gone]
-    gate.check_generations(kept, missing, lambda some: ctx.catalog.commits(ctx.repository_id, some))
+    record_validation.check_generations(kept, missing, lambda some: ctx.catalog.commits(ctx.repository_id, some))
     ordered = sorted(kept, key=lambda commit: (commit.generation, commit.id))
     for start in range(0, len(ordered), BATCH):
         ctx.catalog.copy_commits(ctx.repository_id, ordered[start : start + BATCH], pruned=pruned)

@@ -24,17 +24,24 @@ from lakeops.catalog.records import DumpedRepository
 from lakeops.model import ids as texts
 from lakeops.model.clock import Ids
 from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
-from lakeops.model.hooks import Hook
-from lakeops.model.json_record import JsonRecord
 from lakeops.model.marks import LONGEST
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_repository
-from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Commit, RepositoryRecord, Split
+from lakeops.model.records import (
+    BRANCH_PROTECTION,
+    CHECK_PROTECTION,
+    TAG_PROTECTION,
+    Commit,
+    Hook,
+    JsonRecord,
+    RepositoryRecord,
+    Split,
+)
 from lakeops.model.text import excerpt, flaw
-from lakeops.ops.mirror import gate
+from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
-from lakeops.ops.refs import manifest
-from lakeops.ops.refs.manifest import DumpFile, Manifest, key_of
+from lakeops.ops.refs import dump
+from lakeops.ops.refs.dump import DumpFile, Manifest, key_of
 from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -103,20 +110,20 @@ def restore(
 
 def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
     """The dump in a namespace. Raises ``NotFound``, ``Corrupted``, ``InvalidInput``."""
-    folder = manifest.own(store) if of is None else layout.dump_folder(parse_location(of).url)
-    text = manifest.read_text(store, folder)
+    folder = dump.own(store) if of is None else layout.dump_folder(parse_location(of).url)
+    text = dump.read_text(store, folder)
     if text is None and of is None:
-        others = manifest.folders(store)
+        others = dump.folders(store)
         if len(others) > 1:
             raise InvalidInput(
                 f"{store.url} has {len(others)} dumps that replication brought along; say of which storage namespace "
                 "(--of)"
             )
         folder = others[0] if others else folder
-        text = manifest.read_text(store, folder) if others else None
+        text = dump.read_text(store, folder) if others else None
     if text is None:
         raise NotFound(f"there is no dump in {store.url}; `lakeops refs dump` makes one while there is a catalog")
-    found = manifest.parse(text)
+    found = dump.parse(text)
     if found is None:
         raise Corrupted(
             f"{store.url}/{key_of(folder)} is no manifest of a dump, or not as it was written; bring back an earlier "
@@ -197,7 +204,7 @@ def _commit(state: _State, row: _Row) -> None:
     values = _select_columns(row, *_COMMIT)
     if type(values["expired"]) is not bool or type(values["parents"]) is not list:
         raise TypeError("a commit has values of other types")
-    commit = gate.check_commit(Commit(**{**values, "parents": tuple(values["parents"])}), ORIGIN)
+    commit = record_validation.check_commit(Commit(**{**values, "parents": tuple(values["parents"])}), ORIGIN)
     if commit.is_gone:
         raise ValueError("a commit has no generation")
     state.commits[commit.id] = commit
@@ -206,7 +213,7 @@ def _commit(state: _State, row: _Row) -> None:
 def _ref(kind: str) -> Callable[[_State, _Row], None]:
     def take(state: _State, row: _Row) -> None:
         name, at = _text(row["name"], _MAX_NAME), row["commit_id"]
-        reason = gate.ref_flaw(RefName(RefKind(kind), name), at)
+        reason = record_validation.ref_flaw(RefName(RefKind(kind), name), at)
         if reason is not None:
             raise ValueError(reason)
         state.refs[kind][name] = at
@@ -229,7 +236,7 @@ def _protection(row: _Row) -> _Row:
 
 
 def _rules(row: _Row) -> _Row:
-    gate.check_rules(row["rules"], ())
+    record_validation.check_rules(row["rules"], ())
     return _select_columns(row, "rules")
 
 
@@ -239,7 +246,7 @@ def _mirror(row: _Row) -> _Row:
     for commit_id in values["commits"]:
         _text(commit_id, _MAX_NAME)
     _number(values["at"])
-    gate.check_sequence(0 if values["sequence"] is None else values["sequence"])
+    record_validation.check_sequence(0 if values["sequence"] is None else values["sequence"])
     return values
 
 
@@ -260,12 +267,12 @@ def _no_checks(state: _State, row: _Row) -> None:
 
 def _move(state: _State, row: _Row) -> None:
     values = _select_columns(row, "sequence", "kind", "ref", "old", "new", "action", "actor", "at")
-    sequence = gate.check_sequence(values.pop("sequence"))
+    sequence = record_validation.check_sequence(values.pop("sequence"))
     kind = RefKind(values["kind"])
     for name in ("ref", "action", "actor"):
-        _text(values[name], gate.MAX_COMMITTER_BYTES)
+        _text(values[name], record_validation.MAX_COMMITTER_BYTES)
     for end in (values["old"], values["new"]):
-        reason = None if end is None else gate.ref_flaw(RefName(kind, values["ref"]), end)
+        reason = None if end is None else record_validation.ref_flaw(RefName(kind, values["ref"]), end)
         if reason is not None:
             raise ValueError(reason)
     _number(values["at"])
@@ -278,7 +285,7 @@ def _record(state: _State, row: _Row) -> None:
     values = _select_columns(
         row, "sequence", "action", "kind", "ref", "before", "after", "person", "claimed", "login", "recorded"
     )
-    sequence = gate.check_sequence(values.pop("sequence"))
+    sequence = record_validation.check_sequence(values.pop("sequence"))
     _number(values["recorded"])
     for name, value in values.items():
         if name != "recorded" and not (value is None and name in {"before", "after", "person"}):
@@ -324,7 +331,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
     """The repository as the parts have it together. Raises ``RecordRefused``."""
     row = state.repository
     try:
-        repository = gate.check_repository(
+        repository = record_validation.check_repository(
             RepositoryRecord(
                 name,
                 namespace,
@@ -340,7 +347,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         grace, pruned = row["grace_seconds"], row["pruned"]
         if type(grace) is not int or not 0 <= grace <= LONGEST:
             raise ValueError(f"{grace!r:.80} seconds are no grace period")
-        pruned = None if pruned is None else gate.check_sequence(pruned)
+        pruned = None if pruned is None else record_validation.check_sequence(pruned)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
         raise RecordRefused(f"the repository's record in {ORIGIN} is refused: {error!s:.200}") from None
     moves = [state.moves[number] for number in sorted(state.moves)]
@@ -399,7 +406,7 @@ def _check_history(commits: Sequence[Commit], known: Mapping[str, Commit], prune
                 f"commit {commit.id[:16]} of {ORIGIN} is refused: {ORIGIN} lacks its parent {gone[0][:16]}; "
                 "nothing was restored"
             )
-    gate.check_generations(commits, known, lambda _: {}, ORIGIN)
+    record_validation.check_generations(commits, known, lambda _: {}, ORIGIN)
 
 
 def _present(store: ObjectStore, commits: Sequence[Commit]) -> tuple[list[Commit], int]:

@@ -14,10 +14,13 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
+from xml.etree import ElementTree as ET
 
 import botocore.exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.utils import parse_timestamp
 from urllib3.exceptions import HTTPError
 
 from lakeops.model.errors import (
@@ -31,10 +34,8 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
-from lakeops.store.per_process import PerProcess
-from lakeops.store.s3.answers import NO_ANSWER, check_answers, let_parsers_read_anything
-from lakeops.store.s3.direct import DEFAULT_REGION
-from lakeops.store.s3.pages import moment, take_objects
+from lakeops.store.clients import PerProcess
+from lakeops.store.s3.direct import DEFAULT_REGION, NO_ANSWER, check_answers, let_parsers_read_anything
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -245,3 +246,43 @@ def xml_part(name: str) -> str:
     """
     unfit = _NOT_XML.search(name)
     return name[: unfit.start()] if unfit else name
+
+
+OK = 200
+
+
+def moment(value: str) -> datetime:
+    """A time in an answer. botocore's own parser takes most of the time of a listing. This one knows its spelling."""
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return parse_timestamp(value)
+    return found if found.tzinfo is not None else parse_timestamp(value)
+
+
+def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
+    """A handler of botocore's event ``before-parse``: the objects of a page, as botocore would give them."""
+    if response_dict["status_code"] != OK:
+        return
+    try:
+        root = ET.fromstring(response_dict["body"])  # noqa: S314 - botocore parses it with the same parser
+        spaces = root.tag[: root.tag.rindex("}") + 1] if "}" in root.tag else ""
+        name, modified, etag, size = (f"{spaces}{part}" for part in ("Key", "LastModified", "ETag", "Size"))
+        contents = f"{spaces}Contents"
+        objects = []
+        for item in root.iterfind(contents):
+            said = {part.tag: part.text or "" for part in item}
+            objects.append(
+                {
+                    "Key": said[name],
+                    "LastModified": moment(said[modified]),
+                    "ETag": said[etag],
+                    "Size": int(said[size]),
+                }
+            )
+    except (ET.ParseError, KeyError, ValueError):
+        return
+    if objects:
+        root[:] = [item for item in root if item.tag != contents]
+        response_dict["body"] = ET.tostring(root)
+        customized_response_dict["Contents"] = objects

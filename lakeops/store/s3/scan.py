@@ -22,7 +22,7 @@ from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transien
 from lakeops.model.text import excerpt
 from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import Listing
-from lakeops.store.keys import object_name
+from lakeops.store.bucket import object_name
 from lakeops.store.s3.client import status_of, xml_part
 from lakeops.store.stretches import ends
 

@@ -29,9 +29,8 @@ from lakeops.store.base import (
     StoreSettings,
     lists_consistently,
 )
-from lakeops.store.bucket import BucketStore, check_expiry
+from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix, object_name
 from lakeops.store.copy import CheckedFile
-from lakeops.store.keys import listing_prefix, object_name
 from lakeops.store.layout import PROBE
 from lakeops.store.reader import BUFFER_BYTES, ObjectReader
 from lakeops.store.s3.client import (
@@ -43,10 +42,9 @@ from lakeops.store.s3.client import (
     translated,
     xml_part,
 )
-from lakeops.store.s3.copy import ServerCopy, proof_of
 from lakeops.store.s3.direct import direct
 from lakeops.store.s3.scan import scan
-from lakeops.store.s3.upload import ObjectWrite, swap
+from lakeops.store.s3.upload import ObjectWrite, ServerCopy, proof_of, swap
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

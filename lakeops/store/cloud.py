@@ -1,24 +1,32 @@
-"""The store in a container of Azure Blob Storage or a bucket of Google Cloud Storage.
+"""obstore's clients: one a process for each bucket and equal settings, made when first needed; and its errors.
 
-How it keeps the seam's promises: both show an object when all of it arrived, and write on conditions. Listings are
-checked to come in byte order. Names are built in one place (``store.keys``). An instance holds settings only, so it
-pickles. obstore's clients have threads of their own and do not cross a fork: a process that was forked from one that
-had used them is told so.
-
-obstore addresses no name with an empty, ``.`` or ``..`` segment or a control character. lakeops itself writes none.
+Credentials and endpoints are what obstore itself finds: ``AZURE_STORAGE_...`` and ``GOOGLE_...`` variables, a managed
+identity, Google's application default credentials. lakeops never sees them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound, StoreError, Transient
+from lakeops.model.errors import (
+    AlreadyExists,
+    InvalidInput,
+    InvalidPath,
+    LakeopsError,
+    ObjectNotFound,
+    StoreError,
+    StoreUnavailable,
+    Transient,
+    Unsupported,
+)
 from lakeops.model.text import excerpt
 from lakeops.store.base import (
     Capabilities,
@@ -32,19 +40,298 @@ from lakeops.store.base import (
     can_put_if_absent,
     can_read_ranges,
     lists_consistently,
+    pieces,
 )
-from lakeops.store.bucket import BucketStore, check_expiry
-from lakeops.store.cloud.client import client, no_bucket, translated
-from lakeops.store.cloud.upload import swap, write
+from lakeops.store.bucket import BucketStore, check_expiry, is_plain, listing_prefix, object_name
+from lakeops.store.clients import PerProcess, threads_lost
 from lakeops.store.copy import CheckedFile
 from lakeops.store.in_flight import in_flight
-from lakeops.store.keys import is_plain, listing_prefix, object_name
+from lakeops.store.layout import TASKS
 from lakeops.store.reader import BUFFER_BYTES, ObjectReader
 
 if TYPE_CHECKING:
+    from obstore.store import AzureStore, GCSStore
+
+    Client = AzureStore | GCSStore
     from obstore import ObjectMeta
 
-    from lakeops.store.cloud.client import Client
+EXTRAS = {"az": "azure", "gs": "gcs"}
+"""The extra that each scheme needs."""
+
+_LONGEST_REQUEST = timedelta(minutes=10)
+"""For one request with its contents, which are a part of ``StoreSettings.part_bytes`` at most."""
+
+_Key = tuple[str, str, StoreSettings]
+
+
+_clients: PerProcess[_Key, Client] = PerProcess(lambda place: _connect(*place), keep=True)
+
+
+def client(scheme: str, bucket: str, settings: StoreSettings) -> Client:
+    """The process's client for a bucket. Threads may share it. Raises ``Unsupported``, ``StoreError``."""
+    if threads_lost():
+        raise Unsupported(
+            f"{scheme}:// cannot be used here: this process was forked from one that had loaded obstore before. "
+            "Start it with multiprocessing's 'spawn', or use the store only after the fork"
+        )
+    return _clients.get((scheme, bucket, settings))
+
+
+def _connect(scheme: str, bucket: str, settings: StoreSettings) -> Client:
+    extra = EXTRAS[scheme]
+    try:
+        from obstore.store import AzureStore, GCSStore
+    except ImportError:
+        raise Unsupported(f'{scheme}:// needs obstore; install lakeops with its extra "{extra}"') from None
+    options: dict[str, Any] = {
+        "client_options": {
+            "allow_http": True,  # the endpoint says which; without one it is https
+            "connect_timeout": timedelta(seconds=settings.connect_timeout),
+            "read_timeout": timedelta(seconds=settings.read_timeout),
+            "timeout": _LONGEST_REQUEST,
+            "user_agent": "lakeops",
+        },
+        "retry_config": {"max_retries": settings.max_attempts - 1},
+    }
+    try:
+        return AzureStore(bucket, **options) if scheme == "az" else GCSStore(bucket, **options)
+    except Exception as error:  # noqa: BLE001 - obstore names no common class for what it finds in the environment
+        raise StoreError(
+            f"bucket {bucket!r}: obstore's configuration does not allow a client ({type(error).__name__}); "
+            f"correct the {'AZURE_STORAGE_' if scheme == 'az' else 'GOOGLE_'}... variables"
+        ) from None
+
+
+_STATUS = re.compile(r"status(?: code)?: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+_NO_BUCKET = {"ContainerNotFound", "NoSuchBucket", "ContainerBeingDeleted"}
+_DENIED = ("UnauthenticatedError", "PermissionDeniedError")
+
+
+@contextmanager
+def translated(bucket: str, url: str) -> Iterator[None]:
+    """Turn obstore's errors inside the ``with`` into lakeops' own, naming the bucket and ``url``.
+
+    What they say is left out but for codes: it has whole requests in it, and these may hold signatures.
+    """
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except LakeopsError:
+        raise
+    except (BaseError, FileNotFoundError, PermissionError, ValueError, TimeoutError) as error:
+        raise _as_ours(error, bucket, ascii(url)) from None
+
+
+def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
+    said, kind = str(error), type(error).__name__
+    found, named = _STATUS.search(said), _CODE.search(said)
+    status, code = int(found[1]) if found else 0, named[1] if named else ""
+    if code in _NO_BUCKET:
+        return no_bucket(bucket)
+    if isinstance(error, FileNotFoundError):
+        return ObjectNotFound(f"there is no object {where}")
+    if kind == "PreconditionError" or status == 412:
+        return Transient(f"{where} was replaced while it was read; open it again")
+    if "token request" in said or "credential" in said.lower():
+        return StoreError(f"bucket {bucket!r}: no usable credentials ({kind}); set them up the way obstore reads them")
+    if kind in _DENIED or isinstance(error, PermissionError) or status in {401, 403}:
+        return StoreError(
+            f"bucket {bucket!r}: access to {where} is denied ({code or status or kind}); give these credentials the "
+            "right to it"
+        )
+    if isinstance(error, ValueError) or "parse path" in said or "parsing Path" in said:
+        return InvalidPath(f"bucket {bucket!r} has a name that obstore cannot address (an empty, '.' or '..' segment)")
+    if kind == "NotSupportedError" or status == 501:
+        return Unsupported(f"the server of bucket {bucket!r} cannot do what was asked of {where}")
+    if status in {0, 408, 429} or status >= 500:
+        why = code or status or "no answer"
+        return StoreUnavailable(f"bucket {bucket!r} keeps failing on {where} ({why}); check the endpoint, try again")
+    return StoreError(f"bucket {bucket!r} refuses {where} ({code or status}); see the server's documentation of it")
+
+
+def no_bucket(bucket: str) -> StoreError:
+    """The error for a bucket or container that is not there."""
+    return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the account")
+
+
+MARK = "lakeops_write"
+"""User metadata that tells which write an object comes from. Azure takes letters, digits and underscores only."""
+
+
+class _DigestedSource:
+    """Pieces of the contents, with their digest and size, and what broke the stream: obstore may change errors."""
+
+    def __init__(self, data: bytes | BinaryIO, size: int) -> None:
+        self._pieces = pieces(data, size)
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.broke: BaseException | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            piece = bytes(next(self._pieces))
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.broke = error
+            raise
+        self.digest.update(piece)
+        self.size += len(piece)
+        return piece
+
+
+def write(
+    client: Client,
+    name: str,
+    data: bytes | BinaryIO,
+    *,
+    settings: StoreSettings,
+    if_absent: bool,
+    content_type: str,
+    where: str,
+    root: str,
+) -> PutResult:
+    """Send the contents.
+
+    Args:
+        client: the bucket.
+        name: the object's name in it.
+        data: the contents.
+        settings: sizes and how many parts travel at once.
+        if_absent: whether an existing object raises ``AlreadyExists``.
+        content_type: kept with the object.
+        where: its URL, for messages.
+        root: what names of this namespace begin with.
+    """
+    source = _DigestedSource(data, settings.part_bytes)
+    kind: dict[str, Any] = {"Content-Type": content_type} if content_type else {}
+    first = next(source, b"")
+    second = next(source, None)
+    if second is not None:
+        etag = _in_parts(client, name, chain((first, second), source), source, settings, kind, if_absent, where, root)
+    elif if_absent:
+        etag = _put_new(client, name, first, kind, where)
+    else:
+        etag = _put(client, name, first, kind)
+    return PutResult(source.size, source.digest.hexdigest(), etag.strip('"'))
+
+
+def _put(client: Client, name: str, body: bytes, kind: dict[str, Any], mode: Any = "overwrite") -> str:  # noqa: ANN401 - obstore's
+    import obstore
+
+    return obstore.put(client, name, body, attributes=kind, mode=mode, use_multipart=False)["e_tag"] or ""
+
+
+def _put_new(client: Client, name: str, body: bytes, kind: dict[str, Any], where: str) -> str:
+    from obstore.exceptions import BaseError
+
+    mark = Ids().new()
+    try:
+        return _put(client, name, body, {**kind, MARK: mark}, "create")
+    except BaseError as error:
+        if (etag := _etag_if_marked(client, name, mark)) is not None:
+            return etag
+        if _exists(error):
+            raise AlreadyExists(f"{where} exists") from None
+        raise
+
+
+def _in_parts(
+    client: Client,
+    name: str,
+    parts: Iterator[bytes],
+    source: _DigestedSource,
+    settings: StoreSettings,
+    kind: dict[str, Any],
+    if_absent: bool,
+    where: str,
+    root: str,
+) -> str:
+    import obstore
+    from obstore.exceptions import BaseError
+
+    target = f"{root}{TASKS}{Ids().new()}" if if_absent else name
+    try:
+        sent = obstore.put(
+            client,
+            target,
+            parts,
+            attributes=kind,
+            use_multipart=True,
+            chunk_size=settings.part_bytes,
+            max_concurrency=settings.parallel_parts,
+        )
+    except BaseException:
+        if source.broke is not None:
+            raise source.broke from None
+        raise
+    if target == name:
+        return sent["e_tag"] or ""
+    try:
+        obstore.copy(client, target, name, overwrite=False)
+        return obstore.head(client, name)["e_tag"] or ""
+    except BaseError as error:
+        if _exists(error):
+            raise AlreadyExists(f"{where} exists") from None
+        raise
+    finally:
+        with suppress(BaseError, FileNotFoundError):
+            obstore.delete(client, target)
+
+
+def _etag_if_marked(client: Client, name: str, mark: str) -> str | None:
+    import obstore
+    from obstore.exceptions import BaseError
+
+    try:
+        found = obstore.get(client, name, options={"head": True})
+    except (BaseError, FileNotFoundError):
+        return None
+    return (found.meta["e_tag"] or "") if found.attributes.get(MARK) == mark else None
+
+
+def _exists(error: Exception) -> bool:
+    return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"}
+
+
+def swap(client: Client, name: str, data: bytes, expected: bytes | None) -> bool:
+    """See ``ObjectStore.swap``."""
+    from obstore.exceptions import BaseError
+
+    found, version = _current(client, name)
+    if found == data:
+        return True
+    if found != expected:
+        return False
+    try:
+        _put(client, name, data, {"Content-Type": "application/json"}, "create" if expected is None else version)
+        return True
+    except (BaseError, FileNotFoundError) as error:
+        # The answer to a write that went through may be lost, and its repetition refused.
+        if _current(client, name)[0] == data:
+            return True
+        if isinstance(error, FileNotFoundError) or _exists(error):
+            return False
+        raise
+
+
+def _current(client: Client, name: str) -> tuple[bytes | None, dict[str, str]]:
+    """The object's contents and what tells this version from others. None where there is no object."""
+    import obstore
+
+    try:
+        found = obstore.get(client, name)
+    except FileNotFoundError:
+        return None, {}
+    meta = found.meta
+    told = {"e_tag": meta["e_tag"], "version": meta["version"]}
+    return bytes(found.bytes()), {key: value for key, value in told.items() if value}
+
 
 _BATCH = 1000
 _PAGE = 1000

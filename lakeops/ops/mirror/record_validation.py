@@ -18,7 +18,7 @@ from lakeops.model.errors import InvalidInput, RecordRefused
 from lakeops.model.mirrors import RefName
 from lakeops.model.names import broken_rule, check_branch
 from lakeops.model.records import Commit, RepositoryRecord
-from lakeops.model.rules import read_rules
+from lakeops.model.retention import read_rules
 from lakeops.model.text import excerpt
 from lakeops.ops.overlap import CLAIM_ID
 from lakeops.ranges.chunker import check_split

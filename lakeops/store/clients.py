@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -43,3 +44,21 @@ class PerProcess(Generic[K, V]):
         if self._keep:
             self._abandoned.append(self._made)
         self._begin()
+
+
+class _Process:
+    """What this process knows of the one it was forked from."""
+
+    lost = False
+
+    def forked(self) -> None:
+        self.lost = self.lost or "obstore" in sys.modules
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.forked)
+
+
+def threads_lost() -> bool:
+    """Whether this process was forked from one that had loaded obstore."""
+    return _process.lost

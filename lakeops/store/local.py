@@ -1,0 +1,799 @@
+"""Directories below one root, reached one step at a time so that no link can lead out.
+
+Every step opens the next directory relative to the one before and refuses to follow a link (``openat`` with
+``O_NOFOLLOW``), so that nothing depends on a path staying what it was when it was checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import cached_property, partial
+from itertools import groupby, islice
+from pathlib import Path
+from typing import BinaryIO
+
+from lakeops.model.clock import Ids
+from lakeops.model.errors import (
+    AlreadyExists,
+    InvalidInput,
+    InvalidPath,
+    LakeopsError,
+    ObjectNotFound,
+    StoreError,
+    StoreUnavailable,
+    Transient,
+    Unsupported,
+)
+from lakeops.model.text import excerpt
+from lakeops.store.ahead import Found, Threads, in_order
+from lakeops.store.base import (
+    Capabilities,
+    DeleteFailure,
+    Listing,
+    ObjectStore,
+    Opened,
+    PutResult,
+    StoredObject,
+    can_put_if_absent,
+    can_read_ranges,
+    lists_consistently,
+    pieces,
+)
+from lakeops.store.copy import CheckedFile
+from lakeops.store.layout import quote_path
+
+HIDDEN = b".lakeops"
+"""The name, at any depth, that is the store's own: no key may hold it and no listing shows it."""
+
+MAX_KEY_BYTES = 1024
+_MAX_NAME_BYTES = 255
+_REMEMBERED = 10_000
+"""Directories that are known to be on the disk. Forgotten all at once, because that costs little."""
+
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def split_key(key: str) -> list[bytes]:
+    """The names that lead from the root to the key's file. Raises ``InvalidPath`` for what a file system cannot hold.
+
+    Refused are keys that would come back changed or land elsewhere: empty, ``.`` and ``..`` segments, NUL, lone
+    surrogates, names over 255 bytes, keys over 1,024, and the store's own hidden name.
+    """
+    try:
+        raw = key.encode()
+    except UnicodeError:
+        raise InvalidPath(f"key {key[:200]!a} holds a lone surrogate, which is no text") from None
+    shown = ascii(key[:200])
+    names = raw.split(b"/")
+    if len(raw) > MAX_KEY_BYTES or any(len(name) > _MAX_NAME_BYTES for name in names):
+        raise InvalidPath(f"key {shown} is too long: 1,024 bytes in all and 255 between slashes are the limits here")
+    if b"\0" in raw:
+        raise InvalidPath(f"key {shown} holds NUL, which no file name may")
+    if any(name in {b"", b".", b".."} for name in names):
+        raise InvalidPath(f"key {shown} has an empty, '.' or '..' segment, which a file system cannot keep apart")
+    if HIDDEN in names:
+        raise InvalidPath(f"key {shown} has the segment {HIDDEN.decode()!r}, which is the store's own")
+    return names
+
+
+class DirectoryTree:
+    """The directories of one store."""
+
+    def __init__(self, root: Path, *, fsync: bool) -> None:
+        self.root = root
+        self._path = os.fspath(root)
+        self._fsync = fsync
+        self._lasting: set[tuple[bytes, ...]] = set()
+
+    @contextmanager
+    def folder(self, names: Sequence[bytes], *, create: bool = False) -> Iterator[int]:
+        """A file descriptor of the directory that ``names`` lead to, open inside the ``with``.
+
+        Raises ``FileNotFoundError`` or ``NotADirectoryError`` when there is none, ``InvalidPath`` when a link is in
+        the way. With ``create`` missing directories are made, and last through a crash.
+        """
+        current = self._open_root(create=create)
+        try:
+            for depth, name in enumerate(names, 1):
+                above, current = current, self._step(current, name, create=create)
+                try:
+                    if create:
+                        self._make_last(tuple(names[:depth]), above)
+                finally:
+                    os.close(above)
+            yield current
+        finally:
+            os.close(current)
+
+    def prune(self, names: Sequence[bytes]) -> None:
+        """Remove directories on the way to ``names`` that are empty, the deepest first, never the root."""
+        for depth in range(len(names), 0, -1):
+            self._lasting.discard(tuple(names[:depth]))
+            try:
+                with self.folder(names[: depth - 1]) as above:
+                    os.rmdir(names[depth - 1], dir_fd=above)
+            except (OSError, InvalidPath):
+                return
+
+    def sync(self, folder: int) -> None:
+        """Force a directory's entries to the disk, where that was asked for."""
+        if self._fsync:
+            os.fsync(folder)
+
+    def _make_last(self, names: tuple[bytes, ...], above: int) -> None:
+        """Force a directory's own name to the disk, once, whoever made it: what is put below would go with it."""
+        if self._fsync and names not in self._lasting:
+            os.fsync(above)
+            if len(self._lasting) >= _REMEMBERED:
+                self._lasting.clear()
+            self._lasting.add(names)
+
+    def _step(self, above: int, name: bytes, *, create: bool) -> int:
+        try:
+            return os.open(name, _FOLDER, dir_fd=above)
+        except FileNotFoundError:
+            if not create:
+                raise
+        except NotADirectoryError:
+            refuse_link(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode, name)
+            raise
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=above)
+        return self._step(above, name, create=False)
+
+    def _open_root(self, *, create: bool) -> int:
+        try:
+            return os.open(self._path, _ROOT)
+        except FileNotFoundError:
+            if not create:
+                raise
+        except NotADirectoryError:
+            if create:
+                raise StoreError(f"{str(self.root)!a} is not a directory; choose another storage namespace") from None
+            raise
+        for path in [*reversed(self.root.parents), self.root]:
+            if not path.exists():
+                path.mkdir(exist_ok=True)
+                above = os.open(path.parent, _ROOT)
+                try:
+                    self.sync(above)
+                finally:
+                    os.close(above)
+        return os.open(self.root, _ROOT)
+
+
+def refuse_link(mode: int, name: bytes) -> None:
+    """Raise ``InvalidPath`` when a file's mode is that of a symbolic link."""
+    if stat.S_ISLNK(mode):
+        raise InvalidPath(f"{os.fsdecode(name)!a} is a symbolic link; a store keeps real files and directories only")
+
+
+_PAGE = 1000
+
+
+def walk(tree: DirectoryTree, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
+    """Files whose key starts with ``prefix`` and comes after ``after``, in byte order.
+
+    What appears or vanishes meanwhile may be listed or not. Everything else is listed once.
+    """
+    folders = prefix.split(b"/")[:-1]
+    if b"\0" in prefix or any(name in {b"", b".", b"..", HIDDEN} for name in folders):
+        return
+    yield from _below(tree, folders, prefix, after)
+
+
+def _below(tree: DirectoryTree, folders: list[bytes], prefix: bytes, after: bytes) -> Iterator[StoredObject]:
+    base = b"".join(name + b"/" for name in folders)
+    names = sorted(name for name in _names(tree, folders) if _is_wanted(base + name, prefix, after))
+    for is_folder, group in groupby(names, key=lambda name: name.endswith(b"/")):
+        if is_folder:
+            for name in group:
+                yield from _below(tree, [*folders, name[:-1]], prefix, after)
+        else:
+            while page := list(islice(group, _PAGE)):
+                yield from _files(tree, folders, base, page)
+
+
+def _is_wanted(key: bytes, prefix: bytes, after: bytes) -> bool:
+    if len(key) > MAX_KEY_BYTES:
+        return False
+    if key.endswith(b"/"):
+        return (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key))
+    return key.startswith(prefix) and key > after
+
+
+def _names(tree: DirectoryTree, folders: list[bytes]) -> list[bytes]:
+    """The names in one directory, those of directories with a slash behind. None when there is no such directory."""
+    names = []
+    try:
+        with tree.folder(folders) as folder, os.scandir(folder) as entries:
+            for entry in entries:
+                name = os.fsencode(entry.name)
+                if name == HIDDEN or not _is_utf8(name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    names.append(name + b"/")
+                elif entry.is_file(follow_symlinks=False):
+                    names.append(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return names
+
+
+def _files(tree: DirectoryTree, folders: list[bytes], base: bytes, names: list[bytes]) -> list[StoredObject]:
+    found = []
+    try:
+        with tree.folder(folders) as folder:
+            for name in names:
+                try:
+                    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISREG(info.st_mode):
+                    found.append(StoredObject((base + name).decode(), info.st_size, int(info.st_mtime)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return found
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeError:
+        return False
+    return True
+
+
+_ADVICE = {
+    errno.ENOSPC: "no space left; free some or enlarge the disk",
+    errno.EDQUOT: "the disk quota is used up; free some space or raise it",
+    errno.EFBIG: "the file is larger than this file system or the process may write; raise the limit",
+    errno.EACCES: "permission denied; give this user access to the storage namespace",
+    errno.EPERM: "not permitted; give this user access to the storage namespace",
+    errno.EROFS: "the file system is mounted read-only; mount it writable",
+    errno.EIO: "the disk reports an input/output error; check it before you go on",
+    errno.EMFILE: "too many files are open; raise the limit (ulimit -n)",
+    errno.ENFILE: "too many files are open on this machine; raise the limit",
+    errno.EXDEV: "another file system is mounted inside the storage namespace; a namespace must be on one",
+}
+_PASSING = frozenset({errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT})
+_NO_LINKS = frozenset({errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+
+
+@contextmanager
+def translated(url: str, key: str) -> Iterator[None]:
+    """Turn the operating system's errors inside the ``with`` into lakeops' own, naming the file."""
+    try:
+        yield
+    except LakeopsError:  # a missing object is an OSError too, and says already what is wrong
+        raise
+    except OSError as error:
+        raise _translate(error, f"{url}/{key}" if key else url, key) from error
+
+
+def _translate(error: OSError, where: str, key: str) -> LakeopsError:
+    shown = ascii(where)
+    code = error.errno
+    if code in {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}:
+        return ObjectNotFound(f"there is no object {shown}")
+    if code == errno.ELOOP:
+        return InvalidPath(f"{shown} is a symbolic link; a store keeps real files and directories only")
+    if code == errno.ENAMETOOLONG:
+        return InvalidPath(f"key {key[:200]!a} is too long for this file system")
+    if code in _NO_LINKS:
+        return Unsupported(f"the file system cannot create {shown} only if it is absent; use a local disk or S3")
+    advice = _ADVICE.get(code or 0, error.strerror or type(error).__name__)
+    if code in _PASSING:
+        return StoreUnavailable(f"{shown}: {advice}; try again")
+    return StoreError(f"{shown}: {advice}")
+
+
+ABANDONED_SECONDS = 24 * 3600
+"""Age after which a hidden file that nobody wrote to counts as left behind."""
+
+_PIECE = 1024 * 1024
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Draft:
+    """One hidden file, open for writing until it is filled."""
+
+    def __init__(self, url: str, key: str, hidden: int, name: bytes) -> None:
+        self._url = url
+        self._key = key
+        self._hidden = hidden
+        self._name = name
+        self._hides = True
+        self._file = os.open(name, _CREATE, 0o666, dir_fd=hidden)
+        self.mtime: float = os.fstat(self._file).st_mtime
+
+    def fill(self, data: bytes | BinaryIO, *, fsync: bool) -> PutResult:
+        """Write the contents. What the caller's own file raises passes through as it is."""
+        digest, size = hashlib.sha256(), 0
+        for piece in pieces(data, _PIECE):
+            digest.update(piece)
+            size += len(piece)
+            with translated(self._url, self._key):
+                _write_all(self._file, piece)
+        with translated(self._url, self._key):
+            if fsync:
+                os.fsync(self._file)
+            self.close()
+        return PutResult(size, digest.hexdigest())
+
+    def take_name(self, folder: int, name: bytes, *, if_absent: bool) -> None:
+        """Become the file ``name`` of a directory, in one step. A name in use raises when it must be new."""
+        with suppress(FileNotFoundError):
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+            refuse_link(mode, name)
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if if_absent:
+            os.link(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            os.replace(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder)
+            self._hides = False
+
+    def close(self) -> None:
+        """Close the file, once."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def discard(self) -> None:
+        """Remove the hidden file if it is still there."""
+        self.close()
+        if not self._hides:
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(self._name, dir_fd=self._hidden)
+
+
+class Drafts:
+    """The hidden files of one store."""
+
+    def __init__(self, tree: DirectoryTree, url: str, ids: Ids) -> None:
+        self._tree = tree
+        self._url = url
+        self._ids = ids
+        self._swept = False
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[Draft]:
+        """A fresh hidden file for a key, gone again after the ``with`` whatever happened."""
+        with ExitStack() as stack:
+            with translated(self._url, key):
+                hidden = stack.enter_context(self._tree.folder([HIDDEN, b"tmp"], create=True))
+                draft = Draft(self._url, key, hidden, self._ids.new().encode())
+                stack.callback(draft.discard)
+                if not self._swept:
+                    self._swept = True
+                    _sweep(hidden, draft.mtime - ABANDONED_SECONDS)
+            yield draft
+
+
+def _sweep(hidden: int, before: float) -> None:
+    """Remove hidden files last written before a moment. A neighbour may be doing the same."""
+    for name in os.listdir(hidden):
+        with suppress(FileNotFoundError):
+            if os.stat(name, dir_fd=hidden, follow_symlinks=False).st_mtime < before:
+                os.unlink(name, dir_fd=hidden)
+
+
+def _write_all(file: int, piece: bytes | memoryview) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+_THREADS = 4
+_AHEAD = 32
+_LISTING_PAGE = 5_000
+"""Files of one directory that are looked at in one step."""
+_SHOWN = 3
+
+Names = tuple[bytes, ...]
+
+
+def scan(
+    tree: DirectoryTree, url: str, under: str = "", *, skip_special: bool, moving: bool = False
+) -> Iterator[Listing]:
+    """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
+    scanning = _LocalScan(tree, url, skip_special=skip_special, moving=moving)
+    start = tuple(name.encode() for name in under.split("/")[:-1])
+    yield from in_order(partial(scanning.folder, start), threads=Threads(_THREADS), ahead=_AHEAD)
+    scanning.check_unchanged()
+
+
+class _LocalScan:
+    def __init__(self, tree: DirectoryTree, url: str, *, skip_special: bool, moving: bool) -> None:
+        self._tree = tree
+        self._url = url
+        self._skip_special = skip_special
+        self._moving = moving
+        self._seen: list[tuple[Names, int]] = []
+
+    def folder(self, names: Names) -> Sequence[Found]:
+        """What is in one directory: listings of its files, and a step for each directory in it."""
+        files: list[str] = []
+        folders: list[str] = []
+        special: list[tuple[str, str]] = []
+        try:
+            with self._tree.folder(names) as folder:
+                if not self._moving or not names:
+                    self._seen.append((names, os.fstat(folder).st_mtime_ns))
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        name = entry.name
+                        if (name.isascii() or _is_text(name)) and name != HIDDEN.decode():
+                            if entry.is_file(follow_symlinks=False):
+                                files.append(name)
+                                continue
+                            if entry.is_dir(follow_symlinks=False):
+                                folders.append(name + "/")
+                                continue
+                        special.append((name, _kind(entry)))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if names and self._moving:
+                return []
+            if names or isinstance(error, FileNotFoundError):
+                raise self._missing_directory(names) from None
+            raise InvalidInput(f"{self._url!a} is a file; name the directory that it is in") from None
+        base = b"".join(name + b"/" for name in names).decode()
+        if special and not self._skip_special:
+            raise self._refusal(base, special)
+        found: list[Found] = []
+        for is_folder, group in groupby(sorted(files + folders), key=lambda name: name.endswith("/")):
+            run = list(group)
+            if is_folder:
+                found += [partial(self.folder, (*names, name[:-1].encode())) for name in run]
+            else:
+                steps = [
+                    partial(self._files, names, base, run[at : at + _LISTING_PAGE])
+                    for at in range(0, len(run), _LISTING_PAGE)
+                ]
+                found += steps if len(run) > _LISTING_PAGE else steps[0]()
+        return found
+
+    def check_unchanged(self) -> None:
+        """Raise ``Transient`` when names came or went in any directory since it was first looked at."""
+        if self._moving:
+            return
+        for names, then in self._seen:
+            try:
+                with self._tree.folder(names) as folder:
+                    now = os.fstat(folder).st_mtime_ns
+            except (FileNotFoundError, NotADirectoryError):
+                raise self._missing_directory(names) from None
+            if now != then:
+                raise self._changed(names, "has changed")
+
+    def _files(self, names: Names, base: str, run: list[str]) -> Sequence[Listing]:
+        """The listing of some files of one directory."""
+        keys, sizes, mtimes, marks = [], [], [], []
+        name = ""
+        try:
+            with self._tree.folder(names) as folder:
+                for name in run:
+                    info = self._stat(folder, name)
+                    if info is None:
+                        continue
+                    if not stat.S_ISREG(info.st_mode):
+                        raise self._changed((*names, name.encode()), "is no file any more")
+                    keys.append(base + name)
+                    sizes.append(info.st_size)
+                    mtimes.append(info.st_mtime_ns // 1_000_000_000)
+                    marks.append(f"mtime-{info.st_mtime_ns}-{info.st_size}")
+        except (FileNotFoundError, NotADirectoryError):
+            if not self._moving:
+                raise self._missing_directory((*names, name.encode())) from None
+        return [Listing(keys, sizes, mtimes, marks)] if keys else []
+
+    def _stat(self, folder: int, name: str) -> os.stat_result | None:
+        try:
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            if self._moving:
+                return None
+            raise
+
+    def _refusal(self, base: str, special: list[tuple[str, str]]) -> InvalidInput:
+        shown = ", ".join(f"{excerpt(base + name)} ({kind})" for name, kind in sorted(special)[:_SHOWN])
+        more = f" and {len(special) - _SHOWN:,} more beside them" if len(special) > _SHOWN else ""
+        return InvalidInput(
+            f"{self._url!a} holds what cannot be an object: {shown}{more}; remove it, or skip special files"
+        )
+
+    def _missing_directory(self, names: Names) -> ObjectNotFound | Transient:
+        if not names and not self._seen:
+            return ObjectNotFound(f"there is no directory {self._url!a}")
+        return self._changed(names, "is gone")
+
+    def _changed(self, names: Names, what: str) -> Transient:
+        key = excerpt(b"/".join(names).decode()) if names else "the directory itself"
+        return Transient(
+            f"{self._url!a} changed while it was listed: {key} {what}; try again when nothing writes to it"
+        )
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if not _is_text(entry.name):
+        return "its name is not UTF-8"
+    if entry.is_symlink():
+        return "a symbolic link"
+    return "a store's own files" if entry.name == HIDDEN.decode() else "a pipe, socket or device"
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeError:
+        return False
+    return True
+
+
+_TRIES = 4
+"""Tries to name a file whose directory a concurrent delete removes as empty. The next one keeps deletes waiting."""
+
+_PRUNE = b"prune"
+"""The lock of those who remove empty directories, and of a put that they were faster than."""
+
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class LocalStore:
+    """A directory as an object store.
+
+    Args:
+        root: an absolute path. Made when the first object is written.
+        fsync: whether a put returns only when the object would survive a loss of power.
+    """
+
+    remote = False
+
+    def __init__(self, root: Path, *, fsync: bool = True) -> None:
+        if not root.is_absolute():
+            raise InvalidInput(f"the root of a local store must be an absolute path, not {str(root)!r}")
+        self.root = root
+        self._fsync = fsync
+        self._tree = DirectoryTree(root, fsync=fsync)
+        self._ids = Ids()
+        self._drafts = Drafts(self._tree, self.url, self._ids)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_reopen, (self.root, self._fsync))
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.url!r})"
+
+    @cached_property
+    def url(self) -> str:
+        """The root as a percent-encoded ``file://`` URL, without a trailing slash."""
+        return "file://" + quote_path(str(self.root)).rstrip("/")
+
+    def get(self, key: str) -> bytes:
+        """The object's contents. Raises ``ObjectNotFound``."""
+        with self._file(key) as file:
+            return file.read()
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
+        if start < 0 or length < 0:
+            raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
+        with translated(self.url, key):
+            descriptor = self._descriptor(key)
+            try:
+                return _span(descriptor, start, length)
+            finally:
+                os.close(descriptor)
+
+    def open(self, key: str) -> BinaryIO:
+        """A seekable binary file. Raises ``ObjectNotFound``."""
+        with translated(self.url, key):
+            return os.fdopen(self._descriptor(key), "rb")
+
+    def open_checked(self, item: StoredObject) -> Opened:
+        """An object to be read once. A file system keeps no checksum, so only its size is checked.
+
+        Programs that write to an output directory themselves may still be at it.
+        """
+        return Opened(CheckedFile(self.open(item.key), f"{self.url}/{item.key}", item.size_bytes))
+
+    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
+        """False: there is no server."""
+        return False
+
+    def make_directory(self, prefix: str) -> None:
+        """Make the directory that programs write files to. One that is there already is fine."""
+        with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
+            pass
+
+    def sync(self, keys: Iterable[str]) -> None:
+        """Force files that other programs wrote to the disk, and the directories that name them."""
+        if not self._fsync:
+            return
+        folders: set[tuple[bytes, ...]] = set()
+        for key in keys:
+            with self._file(key) as file:
+                os.fsync(file.fileno())
+            *names, _ = split_key(key)
+            folders.update(tuple(names[:depth]) for depth in range(len(names) + 1))
+        for place in sorted(folders, key=len, reverse=True):
+            with translated(self.url, ""), self._tree.folder(place) as folder:
+                self._tree.sync(folder)
+
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
+        """Write an object, durably, whole or not at all. ``content_type`` is not kept.
+
+        Raises ``AlreadyExists`` with ``if_absent``, ``StoreError`` when the file system refuses, ``InvalidPath`` when
+        it cannot hold the key beside what is there (``a/b`` beside ``a``).
+        """
+        del content_type
+        split_key(key)
+        with self._drafts.open(key) as draft:
+            result = draft.fill(data, fsync=self._fsync)
+            with translated(self.url, key):
+                self._name(draft, key, if_absent=if_absent)
+        return result
+
+    def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
+        with self._hold_lock(b"swap"):
+            try:
+                found = self.get(key)
+            except ObjectNotFound:
+                found = None
+            if found == expected and found != data:
+                self.put(key, data)
+                found = data
+        return found == data
+
+    def head(self, key: str) -> StoredObject:
+        """Size and time of an object. Raises ``ObjectNotFound``."""
+        *folders, name = split_key(key)
+        with translated(self.url, key), self._tree.folder(folders) as folder:
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            _check_regular(info)
+        return StoredObject(key, info.st_size, int(info.st_mtime))
+
+    def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        """Delete many, and the directories that become empty. Returns what was refused, and why."""
+        refused = []
+        for key in keys:
+            try:
+                self._remove(key)
+            except ObjectNotFound:
+                continue
+            except LakeopsError as error:
+                refused.append(DeleteFailure(key, error.message))
+        return refused
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
+        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order."""
+        try:
+            raw_prefix, raw_after = prefix.encode(), after.encode()
+        except UnicodeError:
+            raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text") from None
+        return self._listing(raw_prefix, raw_after)
+
+    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+        """Every file, in byte order, with its change mark. See ``ObjectStore.scan``."""
+        with translated(self.url, ""):
+            yield from scan(self._tree, self.url, under, skip_special=skip_special, moving=moving)
+
+    def keeps_versions(self) -> bool:
+        """False: a deleted file is gone."""
+        return False
+
+    def checksum(self, item: StoredObject) -> str:
+        """The SHA-256 of the contents in hex. Reads them all."""
+        with self._file(item.key) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def presign(self, key: str, expires: int = 900) -> str:
+        """Raises ``Unsupported``: files have no such URL."""
+        del expires
+        raise Unsupported(f"{self.url}/{key} is a local file and has no presigned URL; read it through lakeops")
+
+    def probe(self) -> Capabilities:
+        """What this file system can do. User metadata and ETags are nothing it has."""
+        return Capabilities(
+            conditional_put=can_put_if_absent(self, self._ids),
+            range_reads=can_read_ranges(self, self._ids),
+            batch_delete=True,
+            consistent_listing=lists_consistently(self, self._ids),
+            notes=() if self._fsync else ("fsync is off: a loss of power may lose what was written last",),
+        )
+
+    @contextmanager
+    def _hold_lock(self, what: bytes) -> Iterator[None]:
+        """Keep others that do the same to this store waiting, in this process or another one."""
+        with translated(self.url, ""), self._tree.folder([HIDDEN], create=True) as folder:
+            lock = os.open(what, _LOCK, 0o666, dir_fd=folder)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except BaseException:
+                os.close(lock)
+                raise
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def _file(self, key: str) -> Iterator[io.BufferedReader]:
+        with translated(self.url, key), os.fdopen(self._descriptor(key), "rb") as file:
+            yield file
+
+    def _descriptor(self, key: str) -> int:
+        *folders, name = split_key(key)
+        with self._tree.folder(folders) as folder:
+            descriptor = os.open(name, _READ, dir_fd=folder)
+        try:
+            _check_regular(os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _name(self, draft: Draft, key: str, *, if_absent: bool) -> None:
+        *folders, name = split_key(key)
+        for tries in range(_TRIES + 1):
+            try:
+                with (
+                    self._hold_lock(_PRUNE) if tries == _TRIES else nullcontext(),
+                    self._tree.folder(folders, create=True) as folder,
+                ):
+                    draft.take_name(folder, name, if_absent=if_absent)
+                    self._tree.sync(folder)
+                return
+            except FileNotFoundError:
+                continue
+            except FileExistsError:
+                raise AlreadyExists(f"{self.url}/{key} exists") from None
+            except (NotADirectoryError, IsADirectoryError):
+                raise InvalidPath(f"{key!a} needs a directory where there is a file, or the reverse") from None
+        raise StoreUnavailable(f"the directory of {self.url}/{key} was removed by others again and again; try again")
+
+    def _listing(self, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
+        with translated(self.url, ""):
+            yield from walk(self._tree, prefix, after)
+
+    def _remove(self, key: str) -> None:
+        *folders, name = split_key(key)
+        with translated(self.url, key):
+            with self._tree.folder(folders) as folder:
+                _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
+                os.unlink(name, dir_fd=folder)
+            if folders:
+                with self._hold_lock(_PRUNE):
+                    self._tree.prune(folders)
+
+
+def _span(descriptor: int, start: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, start)
+    while 0 < len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
+        data += more
+    return data
+
+
+def _check_regular(info: os.stat_result) -> None:
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if stat.S_ISLNK(info.st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if not stat.S_ISREG(info.st_mode):
+        raise InvalidPath("a pipe, socket or device is no object")
+
+
+def _reopen(root: Path, fsync: bool) -> LocalStore:
+    return LocalStore(root, fsync=fsync)
