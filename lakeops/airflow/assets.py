@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 COMMITS = Asset("lakeops")
-"""The asset of all commits that operators without ``outlets`` publish, on any branch of any repository.
+"""The outlet of operators without ``outlets``: all their commits, on any branch of any repository.
 
-The outlet of operators without ``outlets``. It is an asset and no alias. An alias's events make Airflow insert the
-branch's asset while the task ends, and of two tasks that end together, the second to insert is marked failed although
-it has published. The branch's own asset is no outlet before the task runs, because Airflow drops the watchers of an
-asset that another DAG names without them.
+It is no alias: its events make Airflow insert the branch's asset while the task ends, and of two tasks that end
+together the second to insert is marked failed although it has published. The branch's own asset is no outlet before the
+task runs, because Airflow drops the watchers of an asset that another DAG names without them.
 """
 
 MAX_PARTITIONS = 1000
@@ -39,9 +38,6 @@ MAX_KEY = 250
 """Characters that a partition key may have in Airflow's database. One longer key counts as too many partitions."""
 UNESCAPED = "/:@!$&'()*+,;=~"
 """Characters that a URI's path holds as they are, beside letters and digits."""
-
-
-# --- assets ---
 
 
 def branch_uri(repo: str, branch: str) -> str:
@@ -135,7 +131,7 @@ def announce(
     known: dict[str | None, dict[str, Any]] = {}
 
     def event_by(level: str | None = None) -> dict[str, Any]:
-        """The event, by the folder level that gives it partitions. Finding out what changed is done once for each."""
+        """The event, by the folder level that gives it partitions. Each is described once."""
         if level not in known:
             found = describe(repository, branch, commit, since=since, partition_by=level)
             known[level] = {**found, **(more or {})}
@@ -159,7 +155,7 @@ def announce(
                 context["outlet_events"][outlet].add_partitions(partitions)
 
 
-# --- what Airflow calls for the scheme, as the provider's description names it ---
+# --- functions that Airflow calls for the scheme, as the provider's description names them ---
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

@@ -89,7 +89,7 @@ class WriteAuditPublish:
             cleared for instance: see ``LakeopsMergeOperator``.
         outlets: what the merge is announced to in place of the destination's asset; see ``lakeops.airflow.assets``.
         lakeops_conn_id: the connection.
-        prefix_group_id: let the group's name begin the names of its tasks.
+        prefix_group_id: begin the names of the tasks with the group's name.
         task_args: arguments for the block's own operators; three retries five seconds apart when they say nothing else.
     """
 
@@ -355,10 +355,8 @@ def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[
 
 
 def _without_upstream(tasks: Mapping[str, Any]) -> list[Any]:
-    """Tasks that depend on none of the others."""
     return [found for found in tasks.values() if not found.upstream_task_ids & tasks.keys()]
 
 
 def _last(tasks: Mapping[str, Any]) -> list[Any]:
-    """Tasks that none of the others depends on."""
     return [found for found in tasks.values() if not found.downstream_task_ids & tasks.keys()]

@@ -273,16 +273,12 @@ class ObjectPages(Page):
         )
 
     def _side_at(self, repository: Repository, ref: str, path: str) -> Side:
-        """The object of a ref at a path. An empty ref is the state before the first commit."""
-        if not ref:
-            return Side(ref, None)
-        at = repository.ref(ref)
-        entry = at.find(path)
-        return Side(ref, None) if entry is None else Side(ref, entry, *_previewed(at, entry))
+        at = repository.ref(ref) if ref else None
+        entry = at and at.find(path)
+        return Side(ref, None) if not at or not entry else Side(ref, entry, *_previewed(at, entry))
 
 
 def _previewed(at: Readable, entry: Entry) -> tuple[ObjectPreview | None, str | None]:
-    """The preview of an object, or why there is none."""
     try:
         with at.open_entry(entry, verify=False) as file:
             return preview(file, entry), None
@@ -291,7 +287,6 @@ def _previewed(at: Readable, entry: Entry) -> tuple[ObjectPreview | None, str | 
 
 
 def _name(path: str) -> str:
-    """The last part of a path, as the name of its object."""
     return path.rpartition("/")[2] or path
 
 

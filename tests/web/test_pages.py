@@ -124,7 +124,7 @@ def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatc
     for name in ("OBJECTS", "STAGED", "TRACED"):
         monkeypatch.setattr(objects, name, 2)
     monkeypatch.setattr(pages, "LISTED", 1)
-    pages._sums._results.clear()
+    pages._cache._results.clear()
     for number in range(3):
         flights.branch("dev").put(f"many/{number}", b"1")
         flights.create_tag(f"t{number}", "main")
@@ -192,9 +192,9 @@ def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> No
 
 def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "COUNTED", 1)
-    pages._sums._results.clear()
+    pages._cache._results.clear()
     assert "at least 1 added" in shown(ask("/flights/diff?left=main~2&right=main&two_way=true"))
-    pages._sums._results.clear()
+    pages._cache._results.clear()
 
 
 def test_long_metadata_is_there_as_a_whole(flights: Repository, ask: Any) -> None:

@@ -375,8 +375,8 @@ class LakeopsMergeOperator(LakeopsOperator):
         changed = self.page(repository, "diff", left=f"{made}^1", right=made, two_way="true")
         return {**found, "commit": self.page(repository, "commit", made), "diff": changed}
 
-    def sides(self, repository: Repository) -> tuple[str, str] | None:
-        return self.source, self.target(repository)
+    def sides(self, repository: Repository) -> dict[str, str]:
+        return {"source": self.source, "destination": self.target(repository)}
 
 
 def _approved_by(approver: str) -> str | None:
