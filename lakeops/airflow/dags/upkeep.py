@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 
 def above(gib: float | None) -> str:
-    """The limit in bytes, for a template; empty for none."""
+    """A limit in GiB as bytes, for a template; empty for none."""
     return "" if gib is None else str(round(gib * GIB))
 
 
@@ -45,11 +45,11 @@ def gc_dag(
 ) -> DAG:
     """Garbage collection: idle branches go, and what nothing needs is marked and swept.
 
-    What would be deleted is in the log of each `mark` task, and in its XCom. The form's *Dry run*, which is on unless
-    somebody turns it off, changes nothing, neither branches nor commits nor objects. Scheduled runs do the work. With
-    *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the mark back, and
-    its commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A
-    repository without rules keeps every commit, and loses only what was never committed.
+    The report of each mark is in the log of its `mark` task, and in its XCom. The form's *Dry run*, which is on unless
+    somebody turns it off, changes neither branches nor commits nor objects. Scheduled runs do the work. With *Ask
+    above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the mark back, and its
+    commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A repository
+    without rules keeps every commit, and loses only what was never committed.
 
     Args:
         dag_id: the DAG's name.
@@ -225,14 +225,14 @@ def mirrors(params: dict[str, Any] | None = None, triggering_asset_events: Any =
 
 
 def named(event: Any) -> list[str]:
-    """The mirrors that an event of the trigger names."""
+    """The mirrors in an event of the trigger."""
     extra = event.extra or {}
     return list(extra.get("payload", extra).get("mirrors", ()))
 
 
 @task(trigger_rule="all_done")
 def waiting(found: list[list[dict[str, Any]]] | None) -> list[dict[str, Any]]:
-    """The refs that wait, of all mirrors that could be seen."""
+    """The refs that wait, of all mirrors that were discovered."""
     return [ref for refs in found or () for ref in refs or ()]
 
 
