@@ -140,7 +140,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path)
             if not ref:
                 return _directory(repository)
-            cached = self._cached(repository, ref)
+            cached = self._cache_of(repository, ref)
             if not key:
                 cached.handle.commit_id  # noqa: B018 - raises when there is no such ref
                 return _directory(f"{repository}/{ref}")
@@ -208,7 +208,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if nothing and key:
             yield _file(repository, ref, cached.stat(key))
 
-    def _cached(self, repository: str, ref: str) -> RefCache:
+    def _cache_of(self, repository: str, ref: str) -> RefCache:
         """The cache of a ref: the existing one while it is fresh, else a new one."""
         found = self._caches.get((repository, ref))
         return found if found is not None and found.is_fresh() else self._begin(repository, ref)
@@ -262,7 +262,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             if mode == "rb":
-                return self._cached(repository, ref).open(key, verify)
+                return self._cache_of(repository, ref).open(key, verify)
             if mode in ("wb", "xb"):
                 branch = self.lake.repository(repository).branch(ref)
                 if mode == "xb" and branch.exists(key):  # raised before anything is written

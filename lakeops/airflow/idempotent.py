@@ -2,12 +2,12 @@
 
 A call finds what an earlier call of the same task did, even one that was killed:
 
-* The same work under the same idempotency key is done once. A second call returns the first one's result.
+* Work under one idempotency key is done once. A second call returns the first one's result.
 * A task that is cleared after its input has changed has new work. That goes under the task's next key, so it is
   published too, and also once. To leave it staged on a branch that is about to be dropped would lose it silently.
 
-Verbs that need no key, such as deletions, have the same end when they are done twice. Here it is no error that a thing
-is gone already, or exists already as it was asked for.
+Verbs without a key, such as deletions, end alike when they are done twice: it is no error that a thing is gone already,
+or exists already as it was asked for.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class TaskRun:
         return Origin({**own, **origin})
 
     def made(self, metadata: Mapping[str, str]) -> bool:
-        """Whether a commit with this metadata was made by the same DAG run, by any task of it."""
+        """Tell whether a commit with this metadata was made by any task of this DAG run."""
         return metadata.get("airflow_dag_id") == self.dag_id and metadata.get("airflow_run_id") == self.run_id
 
 
 def made_by_airflow(metadata: Mapping[str, str]) -> bool:
-    """Whether a commit with this metadata was made by an operator, of any DAG."""
+    """Tell whether a commit with this metadata was made by an operator, of any DAG."""
     return "airflow_dag_id" in metadata
 
 
@@ -191,7 +191,7 @@ def merge(
                 source, destination, strategy=strategy, metadata=metadata, idempotency_key=key, **options
             )
         except KeyReused as used:
-            summary = _summary(_find_earlier_commit(repository, used), repository)
+            summary = _summary(repository.ref(used.reference).commit, repository)
             latest = MergeResult(used.reference, up_to_date=False, summary=summary)
         except RefNotFound:
             if result is None:
@@ -205,7 +205,7 @@ def merge(
 
 
 def newer(repository: Repository, head: str, run: TaskRun) -> Commit | None:
-    """A commit in a head's history that the same task made for a later logical date than this run's, if there is one.
+    """A commit in a head's history that this task made for a later logical date; None without any.
 
     A run of a later date publishes after that date. So the search ends at commits that are older than this run's date.
     """
@@ -291,20 +291,15 @@ def _on_the_branch(
 
 
 def _publish_under_key(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
-    """Publish by ``make`` under a key of this number, or find the commit that this task has under it already."""
+    """Publish by ``make`` under a key of this number, or find the commit that this task has under it already.
+
+    That commit may have another message or metadata: a task that is cleared after its DAG was changed may ask for
+    something else. Its first commit stands, and new work gets a commit of its own.
+    """
     try:
         return make(number)
     except KeyReused as used:
-        return _find_earlier_commit(repository, used)
-
-
-def _find_earlier_commit(repository: Repository, used: KeyReused) -> Commit:
-    """Find the commit of this task that has another message or metadata, or was made before there was more to publish.
-
-    A task that is cleared after its DAG was changed may ask for something else. Its first commit stands, and new work
-    gets a commit of its own.
-    """
-    return repository.ref(used.reference).commit
+        return repository.ref(used.reference).commit
 
 
 def _summary(commit: Commit, repository: Repository) -> Summary:
@@ -317,17 +312,17 @@ def _summary(commit: Commit, repository: Repository) -> Summary:
 
 
 def contains(repository: Repository, ref: str, commit_id: str) -> bool:
-    """Whether a commit is in a ref's history."""
+    """Tell whether a commit is in a ref's history."""
     return repository.merge_base(ref, commit_id).id == commit_id
 
 
 def _branch_has(repository: Repository, branch: Branch, commit: Commit) -> bool:
-    """Whether a branch has a commit. Nothing but the branch is read where the commit is its head."""
+    # Nothing but the branch is read where the commit is its head.
     return branch.commit_id == commit.id or contains(repository, branch.id, commit.id)
 
 
 def _head_has(repository: Repository, head: str, commit: Commit) -> bool:
-    """Whether a head, as it was read before, has a commit. Nothing is read where the commit is its child, or itself."""
+    # Nothing is read where the commit is the head's child, or itself.
     if commit.id == head:
         return True
     return head not in commit.parents and contains(repository, head, commit.id)
