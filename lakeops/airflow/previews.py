@@ -50,7 +50,7 @@ OTHERS = "others"
 
 
 class FolderSum(NamedTuple):
-    """The changes in a folder: their number, and the bytes of the objects that are there now, or were removed."""
+    """The number of changes in a folder, and the bytes of the objects that are there now, or were removed."""
 
     number: int
     size: int
@@ -356,9 +356,10 @@ def _sweep(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 def _reset(_: Lake, repository: Repository, given: Given) -> FormPreview:
     branch = repository.branch(given["branch"])
-    shown = staged_state(branch, given["prefix"] or "") or NOTHING  # before the look
-    tally = DiffSummary.of(branch.uncommitted(given["prefix"] or ""))
-    where = f" under {given['prefix']!r}" if given["prefix"] else ""
+    prefix = given["prefix"] or ""
+    shown = staged_state(branch, prefix) or NOTHING  # before the look
+    tally = DiffSummary.of(branch.uncommitted(prefix))
+    where = f" under {prefix!r}" if prefix else ""
     text = f"drops uncommitted changes of {_uri(repository, branch.id)}{where}\n{tally}"
     return FormPreview(text, {"shown": shown})
 
@@ -481,8 +482,13 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> For
     with create_session() as session:
         names = [str(name) for name in session.scalars(query.limit(MOST))]
         found = [dag for name in names if (dag := SerializedDagModel.get(name, session=session))]
-        found.sort(key=lambda row: (_default(row.dag, "connection") != connection, row.dag_id != PREFIX + kind))
-        for row in found:
+
+        def order(row: SerializedDagModel) -> tuple[bool, bool]:
+            params = row.dag.params
+            theirs = params.get_param("connection").value if "connection" in params else None
+            return theirs != connection, row.dag_id != PREFIX + kind
+
+        for row in sorted(found, key=order):
             details = DagDetails(id=row.dag_id, team_name=DagModel.get_team_name(row.dag_id, session=session))
             if get_auth_manager().is_authorized_dag(
                 method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
@@ -496,10 +502,6 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> For
     raise NotFound(
         f"no DAG folder has the form {PREFIX}{kind}; a file there has to import it from lakeops.airflow.dags"
     )
-
-
-def _default(dag: Any, name: str) -> Any:
-    return dag.params.get_param(name).value if name in dag.params else None
 
 
 def _field(name: str, param: Any, given: str | None) -> Field:

@@ -117,12 +117,6 @@ def summed(repository: Repository, left: str, right: str, *, two_way: bool, pref
     return found or _cache.put(key, repository.sums(left, right, two_way=two_way, **options))
 
 
-def base_of(repository: Repository, left: str, right: str) -> str:
-    """The id of the merge base of two commits. Raises what ``Repository.merge_base`` raises."""
-    key = (repository.storage_namespace, "base", left, right)
-    return _cache.get(key) or _cache.put(key, repository.merge_base(left, right).id)
-
-
 def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tuple[int, int] | None]:
     """The distance of each commit from another one, as ``Repository.divergence`` counts it."""
     keys = {one: (repository.storage_namespace, "apart", base, one) for one in commits}
@@ -336,8 +330,11 @@ class Pages(ObjectPages):
         sides = left, right
         if right:
             heads = [repository.ref(ref).commit for ref in (left, right)]
-            ids = heads[0].id, heads[1].id
-            sides = ids if two_way else (base_of(repository, *ids), heads[1].id)
+            sides = ids = heads[0].id, heads[1].id
+            if not two_way:
+                key = (repository.storage_namespace, "base", *ids)
+                base = _cache.get(key) or _cache.put(key, repository.merge_base(*ids).id)
+                sides = base, heads[1].id
             values["shown"] = self._differing(*ids, two_way=two_way)
             values["heads"] = heads
             values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]
