@@ -47,9 +47,9 @@ SUBJECT = 80
 class Asking(LakeopsTask):
     """A task that asks a person once, whatever happens to the task meanwhile.
 
-    Airflow 3.3 fails a task that is answered within seconds, before the scheduler has noticed that the asking process
-    has ended. The next try then takes the answer that was given, and asks again only about something else. A task is
-    tried four times unless ``retries`` says otherwise.
+    Airflow 3.3 fails a task that is answered before the scheduler has noticed that the asking process has ended. The
+    next try takes the answer that was given, and asks again only about something else. A task is tried four times
+    unless ``retries`` says otherwise.
     """
 
     if TYPE_CHECKING:  # of Airflow's operators that ask
@@ -159,28 +159,21 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     what Airflow's operator returns. Rejecting skips the tasks that follow. Nobody is asked when the destination has the
     commit already. A merge that would conflict fails at once, because there is nothing to approve.
 
-    An approval is recorded as the check ``approval`` that the commit has passed, for branches that require it.
-
-    The XCom ``shown`` is what the form has shown, and the XCom ``destination_head`` the commit that it was shown for.
-    Give ``shown`` to the merge operator, as the block ``WriteAuditPublish`` does: it then publishes what was approved,
-    or nothing when others have changed what the merge does.
+    An approval is recorded as the check ``approval`` that the commit has passed. The XCom ``shown`` is a fingerprint of
+    the form, and ``destination_head`` the commit that it was made for. Give ``shown`` to the merge operator, as the
+    block ``WriteAuditPublish`` does: it then publishes what was approved, or nothing.
 
     Args:
         source: the ref to merge, best a commit id: what is approved is then what is merged.
         destination: the branch to merge into; the repository's default branch when left out.
         strategy: what the merge will settle conflicts with. The form shows how many there are, and the outcome.
-        repo: the repository; the connection's default one when left out.
-        lakeops_conn_id: the connection.
         kwargs: what Airflow's ``ApprovalOperator`` takes: ``subject``, ``assigned_users``, ``notifiers``,
             ``response_timeout``, ``fail_on_reject``. Text in ``body`` comes before the diff.
     """
 
     template_fields: Any = (
-        *ApprovalOperator.template_fields,
-        *Asking.template_fields,
-        "source",
-        "destination",
-        "strategy",
+        *(*ApprovalOperator.template_fields, *Asking.template_fields),
+        *("source", "destination", "strategy"),
     )
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsDiffLink(),)
@@ -299,8 +292,6 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
         mark_id: the mark; empty after a dry run, which made none.
         above_bytes: ask about marks that are larger; about none when left out.
         only_show: let no mark through.
-        repo: the repository; the connection's default one when left out.
-        lakeops_conn_id: the connection.
         kwargs: what Airflow's ``HITLOperator`` takes: ``assigned_users``, ``notifiers``, ``response_timeout``.
     """
 

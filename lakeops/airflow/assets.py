@@ -51,12 +51,9 @@ def branch_uri(repo: str, branch: str) -> str:
 def branch_asset(repo: str, branch: str = "main", *, partition_by: str | None = None) -> Asset:
     """A branch as an asset, for ``schedule`` and for ``outlets``.
 
-    Args:
-        repo: the repository.
-        branch: the branch.
-        partition_by: the name of a ``name=value`` folder level. Events then carry the values of changed folders as
-            partition keys, for DAGs with a ``PartitionedAssetTimetable``. The operator that commits or merges needs
-            this asset among its ``outlets``.
+    With ``partition_by``, the name of a ``name=value`` folder level, events carry the values of changed folders as
+    partition keys, for DAGs with a ``PartitionedAssetTimetable``. The operator that commits or merges needs this asset
+    among its ``outlets``.
     """
     if partition_by is not None:
         require((3, 3), "partition_by")
@@ -74,13 +71,9 @@ def watched_branch(
 ) -> Asset:
     """A branch as an asset with a watcher: DAGs scheduled by it run on commits made outside Airflow as well.
 
-    Args:
-        repo: the repository.
-        branch: the branch. One that does not exist yet is waited for.
-        lakeops_conn_id: the connection that the triggerer uses.
-        poll_interval: seconds between two reads of the branch's head.
-        every: make events of commits by Airflow's operators as well: for branches that another Airflow commits to.
-            Operators of this Airflow announce their own.
+    The triggerer reads the branch's head every ``poll_interval`` seconds. A branch that does not exist yet is waited
+    for. With ``every``, commits by Airflow's operators make events as well: for branches that another Airflow commits
+    to. Operators of this Airflow announce their own.
     """
     from lakeops.airflow.triggers import LakeopsCommitTrigger
 
@@ -122,10 +115,7 @@ def announce(
 
     An outlet that is the branch's asset gets the event, with partition keys if it has ``partition_by``. Every alias
     among the outlets gets it for the branch's asset, and so does ``COMMITS``. Airflow sends the events once the task
-    has succeeded.
-
-    ``commit`` is the record of the branch's head now, and ``since`` its head before (the commit's first parent when
-    left out). ``more`` is what the event says beside ``describe``.
+    has succeeded. ``commit`` and ``since`` are those of ``describe``, and ``more`` is added to its event.
     """
     asset = branch_asset(repository.id, branch)
     known: dict[str | None, dict[str, Any]] = {}

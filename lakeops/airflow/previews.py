@@ -161,10 +161,10 @@ class MergeOutcome:
         """Compare ``source`` with ``head``, as a merge would. Publishes nothing."""
         if idempotent.contains(repository, head, source):
             return cls(DiffSummary.of(()), 0, [], NOTHING)
-        tally = DiffSummary.of(repository.compare(head, source))
+        tally = DiffSummary.of(repository.compare(head, source), LISTED)
         conflicts = tally.counts[ChangeType.CONFLICT]
         if conflicts and strategy:
-            settled = DiffSummary.of(repository.compare(head, source, strategy=strategy))
+            settled = DiffSummary.of(repository.compare(head, source, strategy=strategy), LISTED)
             return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}")
         return cls(tally, 0, conflicting(repository.compare(head, source)) if conflicts else [], tally.digest)
 

@@ -54,13 +54,9 @@ SETTLE_SECONDS = 1.0
 
 
 class LakeopsSensor(LakeopsTask, BaseSensorOperator):
-    """Waits until a condition of a repository is met; returns what was found.
-
-    The result is a dictionary. Each of its keys is an XCom of its own too.
+    """Waits until a condition of a repository is met; returns a dictionary, whose keys are XComs of their own too.
 
     Args:
-        repo: the repository; the connection's default one when left out.
-        lakeops_conn_id: the connection. ``lakeops_default`` is the environment's lake when nobody defined it.
         deferrable: wait in the triggerer, which takes no worker slot. Airflow's ``[operators] default_deferrable``
             decides when left out. A deferrable sensor is tried at least twice unless ``retries`` says otherwise,
             because Airflow 3.3 sometimes fails a task that it resumes.
@@ -79,7 +75,7 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         self.deferrable = deferrable
 
     def condition(self) -> Condition:
-        """The condition that is waited for, as the arguments say it."""
+        """The condition that is waited for, by the arguments."""
         raise NotImplementedError
 
     def condition_in(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - for LakeopsCommitSensor
@@ -238,9 +234,8 @@ class LakeopsUncommittedSensor(LakeopsSensor):
 class LakeopsReplicationSensor(LakeopsSensor):
     """Waits until all that a mirror's branch or tag waits for has arrived; returns ``id`` and ``commit_id``.
 
-    It looks only for what was missing at the last check of any task, and asks the mirror alone, so the source need
-    not be reachable. It promotes nothing; ``LakeopsMirrorPromoteOperator`` does that. A ref that waits for nothing is
-    not waited for.
+    It looks only for what was missing at the last check of any task, and needs no source. It promotes nothing;
+    ``LakeopsMirrorPromoteOperator`` does that. A ref that waits for nothing is not waited for.
 
     Args:
         tag: the tag, in place of a branch.
@@ -284,9 +279,8 @@ class LakeopsCommitSensor(LakeopsSensor):
 
     Args:
         branch: the branch; the default one when left out. One that does not exist yet is waited for.
-        since: a commit id, a tag or any ref expression. Left out: the commit that this task returned in the last
-            successful run before this one (by logical date). Where there is none, the branch's head when the wait
-            began.
+        since: a ref expression. When left out, the commit that this task returned in the last successful run before
+            this one (by logical date), or else the branch's head when the wait began.
     """
 
     template_fields: Any = (*LakeopsSensor.template_fields, "branch", "since")

@@ -572,7 +572,7 @@ def test_a_form_sums_up_what_is_much_and_leads_to_the_whole(
 def test_a_form_is_safe_from_what_paths_hold_and_stays_short(
     flights: Repository, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakeops.airflow.approval.LISTED", 2)
+    monkeypatch.setattr("lakeops.airflow.previews.LISTED", 2)
     branch = flights.create_branch("dev")
     for path in ("a|b`![x](http://x)", "c\n| d |", "e", "f"):
         branch.put(path, b"1")

@@ -5,11 +5,11 @@ A file in Airflow's DAG folder needs one line to have them:
     from lakeops.airflow.dags import lakeops_gc, lakeops_mirror
 
 Airflow takes each DAG that is among a file's names, so name those that you want. ``lakeops_gc`` collects garbage,
-``lakeops_mirror`` keeps mirrors up to date and ``lakeops_fsck`` checks repositories. ``lakeops_branch``,
-``lakeops_merge``, ``lakeops_revert``, ``lakeops_tag``, ``lakeops_reset``, ``lakeops_sweep`` and ``lakeops_import`` are
-forms for people.
+``lakeops_mirror`` keeps mirrors up to date and ``lakeops_fsck`` checks repositories. The others are forms for people.
 
-Each has a function that makes it with another schedule, connection, owner, and so on; ``admin_dags`` makes all forms:
+Each has a function that makes it anew; ``admin_dags`` makes all forms. They take arguments of Airflow's ``DAG``, and
+``connection`` and ``repository`` (or ``mirror``), with which the form begins. ``parallel`` is the number of
+repositories that are worked on at a time:
 
     from lakeops.airflow.dags import admin_dags, gc_dag
 

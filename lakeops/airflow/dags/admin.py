@@ -313,11 +313,6 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
 
 
 def admin_dags(prefix: str = "lakeops_", **arguments: Any) -> list[DAG]:
-    """All forms: branch, merge, revert, tag, reset, sweep and import.
-
-    Args:
-        prefix: what their names begin with.
-        **arguments: ``connection`` and ``repository`` that the forms begin with, and arguments of Airflow's ``DAG``.
-    """
+    """All forms: branch, merge, revert, tag, reset, sweep and import. Their names begin with ``prefix``."""
     forms = (branch_dag, merge_dag, revert_dag, tag_dag, reset_dag, sweep_dag, import_dag)
     return [make(prefix + make.__name__.removesuffix("_dag"), **arguments) for make in forms]

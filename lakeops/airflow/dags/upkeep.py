@@ -51,14 +51,7 @@ def gc_dag(
     commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A repository
     without rules keeps every commit, and loses only what was never committed.
 
-    Args:
-        dag_id: the DAG's name.
-        schedule: when it runs.
-        connection: the connection that the form begins with.
-        repository: the repository that the form begins with; all of them, but mirrors, when left out.
-        parallel: how many repositories are worked on at a time.
-        only_show: let scheduled runs change nothing either.
-        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
+    With ``only_show``, scheduled runs change nothing either.
     """
     fields = {
         "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
@@ -132,15 +125,6 @@ def fsck_dag(
 
     Nothing is changed. Every finding is in the log of a task, with what to do about it. With *Data*, the objects are
     read too.
-
-    Args:
-        dag_id: the DAG's name.
-        schedule: when it runs.
-        connection: the connection that the form begins with.
-        repository: the repository that the form begins with; all of them, but mirrors, when left out.
-        parallel: how many repositories are checked at a time.
-        fail_on: the least severity that fails a task; see ``LakeopsFsckOperator``.
-        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
     """
     defaults = _defaults(schedule, {"retries": 1, "retry_delay": timedelta(minutes=1)})
     fields = {
@@ -185,13 +169,6 @@ def mirror_dag(
     within a minute is skipped and waited for by the next run, so nothing that is late holds anything else up. What
     arrived damaged, and what nothing arrives of any more, fails the run and says what is missing. DAGs scheduled on
     `lakefs://MIRROR/BRANCH` start when a branch moves.
-
-    Args:
-        dag_id: the DAG's name.
-        schedule: when it runs; when there is something to do, if left out. The triggerer looks every ten seconds.
-        connection: the connection that the form begins with.
-        mirror: the mirror that the form begins with; all of them when left out.
-        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
     """
     from lakeops.airflow.assets import mirrors_due
 
