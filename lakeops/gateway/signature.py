@@ -41,14 +41,10 @@ _PARAMETERS = (
 
 @dataclass(frozen=True)
 class S3Request:
-    """A request of S3's protocol.
+    """A request of S3's protocol, with the decoded path ``/BUCKET/KEY``.
 
-    Attributes:
-        method: ``GET`` and the like.
-        path: the decoded path, ``/BUCKET/KEY``.
-        parameters: names and values of the query, decoded, in the order in which they came.
-        fields: names of headers in lower case, and values, in the order in which they came.
-        body: the contents, from their beginning, out of their chunks.
+    ``parameters`` are the decoded names and values of the query, ``fields`` the headers with names in lower case, both
+    in the order in which they came. The body is at its beginning, out of its chunks.
     """
 
     method: str
@@ -88,13 +84,9 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """The signature that those of a body's chunks continue.
+    """The signature of a request, which those of its chunks continue, with its time and scope (date, region, service).
 
-    Attributes:
-        signature: that of the request.
-        timestamp: when it was signed.
-        scope: date, region and service of the key that it was signed with.
-        sign: signs a text with that key.
+    ``sign`` signs a text with the key that the request was signed with.
     """
 
     signature: str = field(repr=False)

@@ -40,17 +40,10 @@ MOST_DIGITS = 38
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One physical file of a table.
+    """One physical file of a table: its object's path, physical address (a URL) and recorded checksum, and its store.
 
-    Attributes:
-        path: the object's path.
-        address: its physical address, a URL.
-        size_bytes: its size.
-        values: the values of the partition columns, as the folders spell them. None for a null.
-        store: the object store that holds it.
-        key: its key in the store.
-        checksum: the checksum that was recorded.
-        algorithm: the algorithm of the checksum. None where it cannot be computed.
+    ``values`` are those of the partition columns, as the folders spell them; None for a null. ``algorithm`` is None
+    where the checksum cannot be computed.
     """
 
     path: str
@@ -69,14 +62,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a table at one commit.
-
-    Attributes:
-        uri: the URI that was read.
-        commit_id: the commit that its ref named.
-        columns: the partition columns, in the order of the folders.
-        files: the files by path.
-    """
+    """The files of a table at one commit, by path, with its partition columns in the order of the folders."""
 
     uri: str
     commit_id: str

@@ -34,16 +34,10 @@ _BUDGET = f"would take more than {PAGE_BYTES >> 20} MiB of memory or {PAGE_SECON
 
 @dataclass(frozen=True)
 class ObjectPreview:
-    """The beginning of an object's contents, for a page.
+    """The beginning of an object's contents: the lines of a text, or the header and first rows of a table.
 
-    Attributes:
-        kind: the format that it was read as.
-        text: the lines of a text.
-        header: the names of a table's columns.
-        rows: the first rows, as text.
-        schema: the names and types of the columns, where the file declares them.
-        facts: the numbers of rows and columns.
-        note: what is left out, and why.
+    ``schema`` has the names and types of the columns, where the file declares them, ``facts`` their numbers. ``note``
+    says what is left out, and why.
     """
 
     kind: str
@@ -142,13 +136,9 @@ DEPTH = 100
 
 
 class Side(NamedTuple):
-    """An object on one side of a change.
+    """An object on one side of a change, with its preview or the problem of it.
 
-    Attributes:
-        ref: the ref; empty for the state before the first commit.
-        entry: the object, if there is one.
-        shown: its preview.
-        problem: why it cannot be previewed.
+    The ref is empty for the state before the first commit.
     """
 
     ref: str
@@ -291,7 +281,7 @@ def _name(path: str) -> str:
 
 
 def _folders(path: str) -> Iterator[tuple[str, str]]:
-    """Give the ancestors of a path: the name and the prefix of each folder."""
+    """The name and the prefix of each folder that a path lies in."""
     end = path.find("/")
     start = 0
     while end >= 0:

@@ -137,13 +137,7 @@ DAMAGED = "Something is damaged or missing. `lakeops fsck` says what, and what t
 
 
 class Problem(NamedTuple):
-    """An error on a page.
-
-    Attributes:
-        message: what went wrong.
-        status: the HTTP status of a page that shows nothing else.
-        advice: what the reader can do.
-    """
+    """An error on a page, with the HTTP status of a page that shows nothing else, and advice for the reader."""
 
     message: str
     status: int
@@ -216,14 +210,7 @@ class Site:
 
 
 class Page:
-    """The base class of pages, made for one request.
-
-    Args:
-        site: the place where the page is served.
-        lake: the open lake.
-        path: the parameters in the path.
-        query: the parameters in the query.
-    """
+    """The base class of pages, made for the parameters in the path and in the query of one request."""
 
     def __init__(self, site: Site, lake: Lake, path: Mapping[str, str], query: Mapping[str, str]) -> None:
         self._site, self._lake, self._path, self._query = site, lake, path, query

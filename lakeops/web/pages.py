@@ -94,13 +94,9 @@ _cache = CommitCache(1024)
 
 
 class Shown(NamedTuple):
-    """A page of the difference between two commits.
+    """A page of the changes between two commits under a prefix.
 
-    Attributes:
-        prefix: the prefix of the paths.
-        sums: the sums of all changes; None on a later page, which reads no more than it lists.
-        listed: the changes of this page.
-        next_after: the path after which the next page begins; None at the end.
+    ``sums`` is None on a later page, which reads no more than it lists. The next page begins after ``next_after``.
     """
 
     prefix: str

@@ -354,7 +354,7 @@ def test_values_come_from_the_folders_of_one_job_without_a_join(session, repo: R
     frame = session.range(4).selectExpr("id", "id % 2 day")
     lakeops.spark.write(frame, "lakefs://shop/main/t/", partition_by="day")
     with monkeypatch.context() as patch:
-        patch.setattr(lakeops.spark.tables, "_values", None)
+        patch.setattr(lakeops.spark.tables, "_with_values", None)
         assert rows(lakeops.spark.read(session, "lakefs://shop/main/t/")) == [(0, 0), (1, 1), (2, 0), (3, 1)]
     lakeops.spark.write(frame, "lakefs://shop/main/t/", "append", partition_by="day")
     assert lakeops.spark.read(session, "lakefs://shop/main/t/").count() == 8

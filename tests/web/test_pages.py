@@ -99,14 +99,6 @@ def test_looking_changes_nothing(flights: Repository, lake: Lake, ask: Any) -> N
     assert (flights.reflog(), list(flights.branch("dev").uncommitted()), list(lake.audit())) == before
 
 
-def test_nothing_but_get_is_answered(lake: Lake, flights: Repository) -> None:
-    with TestClient(application(lake), base_url="http://127.0.0.1") as client:
-        for method in ("POST", "PUT", "DELETE", "PATCH"):
-            answer = client.request(method, "/flights")
-            assert answer.status_code == 405
-            assert answer.headers["cache-control"] == "no-store"
-
-
 def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository, ask: Any) -> None:
     text = shown(ask("/flights"))
     assert text.index(" main default") < text.index(" dev "), "the default branch comes first"
