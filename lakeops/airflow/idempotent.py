@@ -122,8 +122,7 @@ def commit(
 ) -> Commit:
     """The commit of the branch's uncommitted changes, or the one that an earlier call of this task has published.
 
-    Raises:
-        NoChanges: there is nothing to commit, this task has committed nothing before, and ``allow_empty`` is not set.
+    Raises ``NoChanges`` when there is neither, and ``allow_empty`` is not set.
     """
 
     def make(number: int) -> Commit:
@@ -150,11 +149,9 @@ def import_objects(
 ) -> Commit:
     """The commit that makes a prefix hold what the source holds, or the one that this task has published before.
 
-    Every call lists the source, because a task may be cleared to import what has come since. ``options`` are those of
-    ``Branch.import_objects``, which also says what is raised.
-
-    Raises:
-        NoChanges: the prefix holds these objects already, and this task has imported nothing before.
+    Every call lists the source, because a task may be cleared to import what has come since. ``options`` and errors are
+    those of ``Branch.import_objects``. Raises ``NoChanges`` when the prefix holds these objects already, and this task
+    has imported nothing before.
     """
 
     def make(number: int) -> Commit:
@@ -228,10 +225,7 @@ def revert(
 ) -> Commit:
     """The commit that undoes ``ref``, or the one that an earlier call of this task has published on the branch.
 
-    ``options`` are those of ``Branch.revert``, which also says what is raised.
-
-    Raises:
-        NoChanges: somebody else has undone it already.
+    ``options`` and errors are those of ``Branch.revert``. Raises ``NoChanges`` when it is undone already.
     """
     do = partial(branch.revert, ref, parent_number)
     return _on_the_branch(repository, branch, run, ("revert", ref, str(parent_number or "")), do, **options)
@@ -242,10 +236,8 @@ def cherry_pick(
 ) -> Commit:
     """The commit that does again what ``ref`` did, or the one that this task has published on the branch before.
 
-    ``options`` are those of ``Repository.cherry_pick``, which also says what is raised.
-
-    Raises:
-        NoChanges: the branch has these changes already, from elsewhere.
+    ``options`` and errors are those of ``Repository.cherry_pick``. Raises ``NoChanges`` when the branch has these
+    changes already, from elsewhere.
     """
     do = partial(repository.cherry_pick, ref, branch.id, parent_number)
     return _on_the_branch(repository, branch, run, ("cherry-pick", ref, str(parent_number or "")), do, **options)
@@ -358,8 +350,7 @@ def create_branch(repository: Repository, name: str, source: str, run: TaskRun, 
 def begin_anew(repository: Repository, name: str, source: str, run: TaskRun) -> str | None:
     """Delete a branch that holds nothing but ``source``'s history and work of this DAG run.
 
-    Returns the commit that it was at, or None where nothing was deleted: there is no such branch, or it holds somebody
-    else's commits.
+    Returns the commit that it was at, or None where nothing was deleted.
     """
     try:
         branch = repository.branch(name)
@@ -384,9 +375,7 @@ def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> It
 def delete_branch(repository: Repository, name: str, *, pinned: Pinned | None = None) -> RefRecord | None:
     """Delete a branch; returns where it was, or None when there is no such branch.
 
-    Raises:
-        DefaultBranch, ProtectedBranch.
-        NotAsSeen: it is not as it was ``pinned``.
+    Raises ``NotAsSeen`` when it is not as it was ``pinned``.
     """
     try:
         return repository.delete_branch(name, pinned=pinned)
@@ -414,9 +403,7 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
 def create_repository(lake: Lake, name: str, storage_namespace: str | None, default_branch: str) -> Repository:
     """The repository, new, or as it was made before with this namespace and default branch.
 
-    Raises:
-        AlreadyExists: there is one of that name elsewhere, or with another default branch.
-        InvalidName, InvalidUri, NamespaceTaken, StoreError.
+    Raises ``AlreadyExists`` when there is one of that name elsewhere, or with another default branch.
     """
     try:
         return lake.create_repository(name, storage_namespace, default_branch=default_branch)

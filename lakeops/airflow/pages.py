@@ -64,9 +64,6 @@ class Rights:
 
     Not every auth manager looks at the name of a custom view. Airflow's simple one lets each viewer see all of them. So
     a yes counts only from a manager that says no to a name that nobody can have granted.
-
-    Args:
-        user: as Airflow's auth manager knows them.
     """
 
     def __init__(self, user: Any) -> None:
@@ -134,13 +131,10 @@ def _require_catalog(connection: str, settings: Settings) -> None:
 
 
 class RepositoryNames:
-    """Asks lakes for the names of their repositories: rights are asked by name.
+    """Asks lakes for the names of their repositories by ``read``: rights are asked by name.
 
     A lake may be slow or down, so each is asked in a thread, whoever looks. An answer that comes too late for one look
     is there for the next one.
-
-    Args:
-        read: reads the names of a connection's lake.
     """
 
     def __init__(self, read: Callable[[str], Sequence[str]]) -> None:
@@ -351,13 +345,10 @@ def build() -> FastAPI:
 
 
 def require_right(request: Request, user: GetUserDep) -> None:
-    """Refuse whoever may see neither the lake nor the repository that an address names.
+    """Refuse whoever may see neither the lake nor the repository that an address names, with 401 or 403.
 
     The list of a lake's repositories is for whoever may see one of them, and shows only those. Addresses without a
     connection are for whoever is logged in. Their pages ask for each thing that they show.
-
-    Raises:
-        HTTPException: 401 (by Airflow) for nobody, 403 for a user without the right.
     """
     path = {name: str(value) for name, value in request.path_params.items()}
     connection, repository = path.get("connection_id"), path.get("repository")

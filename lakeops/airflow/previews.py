@@ -136,13 +136,10 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class MergeOutcome:
-    """The effect of merging one commit into one head.
+    """The changes of merging one commit into one head, and the paths of conflicts that the strategy leaves.
 
-    Attributes:
-        tally: its changes, with the conflicts that the strategy leaves.
-        settled: the number of conflicts that the strategy settles.
-        conflicts: the paths of the conflicts that it leaves.
-        shown: a fingerprint of all this; ``NOTHING`` where the head has the commit.
+    ``settled`` is the number of conflicts that it settles, ``shown`` a fingerprint of all this, or ``NOTHING`` where
+    the head has the commit.
     """
 
     tally: DiffSummary
@@ -229,12 +226,10 @@ Given = Mapping[str, Any]
 
 
 class FormPreview(NamedTuple):
-    """The effect that a verb would have.
+    """The effect that a verb would have, in words, of one to about a hundred lines.
 
-    Attributes:
-        text: the effect in words, of one to about a hundred lines.
-        pinned: arguments for the verb's operator that make it do this alone: refs as commit ids, and as ``shown`` the
-            state that the operator must find unchanged.
+    ``pinned`` are arguments for the verb's operator that make it do this alone: refs as commit ids, and as ``shown``
+    the state that the operator must find unchanged.
     """
 
     text: str
@@ -454,18 +449,10 @@ class Form:
 
 
 def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> Form:
-    """The form of one kind (``merge``, say) that the user may trigger, with values filled in.
+    """The form of one kind (``merge``, say) that the user may trigger, filled in with values by name of the field.
 
-    Among several DAGs of that kind the one for the connection comes first.
-
-    Args:
-        kind: the name of the ready-made DAG without ``lakeops_``.
-        connection: the connection of the page's lake.
-        given: values by name of the field. ``dry_run`` is left out: no link decides that something is done.
-        user: the visitor.
-
-    Raises:
-        NotFound: there is no such DAG, or the user may trigger none.
+    ``dry_run`` is left out: no link decides that something is done. Among several DAGs of that kind the one for the
+    connection comes first. Raises ``NotFound`` when there is no such DAG, or the user may trigger none.
     """
     # Late: only Airflow's web server reads its database, and operators import this module.
     from airflow.api_fastapi.app import get_auth_manager

@@ -178,12 +178,7 @@ class LakeopsObjectSensor(LakeopsSensor):
 
 
 class LakeopsPrefixSensor(LakeopsSensor):
-    """Waits until there are objects under a prefix of a ref; returns ``ref``, ``prefix`` and ``commit_id``.
-
-    Args:
-        ref: any ref expression, as for ``LakeopsObjectSensor``.
-        min_objects: how many objects there must be at least.
-    """
+    """Waits until there are ``min_objects`` under a prefix of a ref; returns ``ref``, ``prefix`` and ``commit_id``."""
 
     template_fields: Any = (*LakeopsSensor.template_fields, "ref", "prefix")
 
@@ -213,12 +208,7 @@ class LakeopsTagSensor(LakeopsSensor):
 
 
 class LakeopsUncommittedSensor(LakeopsSensor):
-    """Waits until a branch has no uncommitted changes; returns its ref record (``id``, ``commit_id``).
-
-    Args:
-        branch: the branch. One that does not exist yet is waited for.
-        prefix: heed changes under this prefix only.
-    """
+    """Waits until a branch exists without uncommitted changes under ``prefix``; returns ``id`` and ``commit_id``."""
 
     template_fields: Any = (*LakeopsSensor.template_fields, "branch", "prefix")
 
@@ -232,13 +222,10 @@ class LakeopsUncommittedSensor(LakeopsSensor):
 
 
 class LakeopsReplicationSensor(LakeopsSensor):
-    """Waits until all that a mirror's branch or tag waits for has arrived; returns ``id`` and ``commit_id``.
+    """Waits until all that a mirror's branch, or tag, waits for has arrived; returns ``id`` and ``commit_id``.
 
     It looks only for what was missing at the last check of any task, and needs no source. It promotes nothing;
     ``LakeopsMirrorPromoteOperator`` does that. A ref that waits for nothing is not waited for.
-
-    Args:
-        tag: the tag, in place of a branch.
     """
 
     template_fields: Any = (*LakeopsSensor.template_fields, "branch", "tag")

@@ -357,19 +357,13 @@ class LakeopsTask(BaseOperator):
 
 
 class TaskKilled(BaseException):
-    """Raised in a task's main thread by ``on_kill``, so that everything the task holds is released on the way out.
-
-    It is no ``Exception``, because code that handles errors must not take it for one.
-    """
+    """Raised in a task's main thread by ``on_kill``. No handler of errors takes it for one."""
 
 
 class LakeopsOperator(LakeopsTask):
     """Does one verb on one repository and returns the verb's record.
 
     The record is a dictionary. Each of its keys is an XCom of its own too, so ``task.output["id"]`` works.
-
-    Args:
-        kwargs: see ``LakeopsTask``.
     """
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
@@ -471,8 +465,7 @@ class LakeopsOperator(LakeopsTask):
     def on_kill(self) -> None:
         """End a verb that is under way. Airflow calls this in the task's main thread when the task gets SIGTERM.
 
-        Spark jobs are cancelled and uploads given up on the way out, and nothing is published any more. A second
-        signal changes nothing.
+        Spark jobs are cancelled, and nothing is published any more. A second signal changes nothing.
         """
         if self._working:
             self._working = False
@@ -480,12 +473,7 @@ class LakeopsOperator(LakeopsTask):
 
 
 class LakeopsBranchOperator(LakeopsOperator):
-    """Does a verb on one branch of a repository.
-
-    Args:
-        branch: the branch; the repository's default branch when left out.
-        kwargs: see ``LakeopsTask``.
-    """
+    """Does a verb on one ``branch`` of a repository; on the default branch when it is left out."""
 
     template_fields: Any = (*LakeopsOperator.template_fields, "branch")
     operator_extra_links: Any = (LakeopsBranchLink(),)

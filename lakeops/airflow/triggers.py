@@ -425,13 +425,7 @@ class LakeopsTrigger(BaseEventTrigger):
 
 
 class RepositoryTrigger(LakeopsTrigger):
-    """A trigger about one repository, whose poller all triggers of the connection and repository share.
-
-    Args:
-        repo: the repository.
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
-    """
+    """A trigger about one repository, whose poller all triggers of the connection and repository share."""
 
     arguments: ClassVar[tuple[str, ...]] = ("repo", *LakeopsTrigger.arguments)
 
@@ -462,10 +456,9 @@ class LakeopsConditionTrigger(RepositoryTrigger):
     that may pass it asks again, until the waiting task's timeout.
 
     Args:
-        condition: what ``Condition.to_json`` gives.
+        condition: the result of ``Condition.to_json``.
         settle: seconds after the wait began before which no event is sent. Airflow 3.3 may fail a task that is resumed
             before its executor noticed that its process ended.
-        kwargs: see ``RepositoryTrigger``.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "condition", "settle")
@@ -504,15 +497,13 @@ CURSOR = "lakeops_head"
 class LakeopsCommitTrigger(RepositoryTrigger):
     """Fires whenever a branch's head has moved by commits that were not made by Airflow's own operators.
 
-    Operators announce what they publish themselves (``lakeops.airflow.assets``). Several commits between two questions
-    make one event about all of them. The cursor is kept in Airflow's asset state store, so a restart neither repeats
-    nor loses an event. Only an event at the moment of a crash may come twice.
+    Several commits between two questions make one event about all of them. The cursor is kept in Airflow's asset state
+    store, so a restart loses no event, and only one at the moment of a crash may come twice. A branch that does not
+    exist yet is waited for.
 
     Args:
-        branch: the branch. One that does not exist yet is waited for.
         asset: the asset's name. Airflow refuses two assets with equal triggers, which would share one cursor.
         every: fire for commits of Airflow's operators as well: for branches that another Airflow commits to.
-        kwargs: see ``RepositoryTrigger``.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "branch", "asset", "every")
@@ -546,12 +537,8 @@ class LakeopsCommitTrigger(RepositoryTrigger):
 class LakeopsMirrorTrigger(LakeopsTrigger):
     """Fires when mirrors of a lake have something to do. The event is ``{"mirrors": names}``.
 
-    While there is something to do it fires again and again, every ``rest`` seconds. A mirror whose source cannot be
-    reached has something to do, so that somebody is told.
-
-    Args:
-        rest: the least number of seconds between two events.
-        kwargs: ``lakeops_conn_id`` and ``poll_interval``, as for ``RepositoryTrigger``.
+    While there is something to do it fires again, every ``rest`` seconds. A mirror whose source cannot be reached has
+    something to do, so that somebody is told.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*LakeopsTrigger.arguments, "rest")

@@ -82,8 +82,13 @@ def s3_client(url: str, keys: Credentials = KEYS) -> Iterator[Any]:
         endpoint_url=url,
         aws_access_key_id=keys.access_key,
         aws_secret_access_key=keys.secret_key,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, max_pool_connections=16),
+        region_name="eu-central-1",
+        config=Config(
+            s3={"addressing_style": "path"},
+            signature_version="s3v4",
+            retries={"total_max_attempts": 1},
+            max_pool_connections=16,
+        ),
     )
     yield client
     client.close()
