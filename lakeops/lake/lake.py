@@ -64,7 +64,7 @@ class Lake(LakeConnection):
     def restore_repository(self, name: str, storage_namespace: str, *, of: str | None = None) -> RestoreResult:
         """Make a repository of the dump in its storage namespace, after its catalog was lost.
 
-        It reads and writes at once. It collects no garbage before ``Repository.adopt`` and ``RefsDump.settle``, because
+        It reads and writes at once. It collects no garbage before ``Repository.adopt`` and ``RefsDump.accept``, because
         the lost catalog may have committed more than it dumped. All of the dump is checked first, and nothing is
         restored when any of it is wrong.
 

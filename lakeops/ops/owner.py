@@ -82,7 +82,7 @@ def take_turn(ctx: Context) -> None:
         fresh = owner.again(ctx.ids.new(), ctx.seconds()).to_text()
         own = ctx.catalog.take_owner(ctx.repository_id, fresh)
         # Another mark of this catalog may be at it as well: then its record is finished first.
-        if own.taking == fresh and _swap(ctx, held, fresh):
+        if own.pending_lease == fresh and _swap(ctx, held, fresh):
             ctx.catalog.hold_owner(ctx.repository_id, fresh)
             return
     raise _busy(ctx.store)
@@ -165,7 +165,7 @@ def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord
         and owner.identity.catalog == source_identity.catalog
     ):
         return  # the source's, which replication brought along under the same name
-    mine = Ownership(catalog.identity(), held=found)
+    mine = Ownership(catalog.identity(), current_lease=found)
     rows = pages(catalog.repositories)
     if _is_ours(found, mine) and not any(one.storage_namespace == store.url for one in rows):
         release(store, mine)
@@ -176,7 +176,7 @@ def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord
 def release(store: ObjectStore, own: Ownership) -> None:
     """Remove the record of a repository that this catalog has forgotten, if it is still what this catalog wrote."""
     found = _read(store)
-    if found is not None and found in (own.held, own.taking) and _is_ours(found, own):
+    if found is not None and found in (own.current_lease, own.pending_lease) and _is_ours(found, own):
         store.delete([owner_key(store.url)])
 
 
@@ -186,7 +186,7 @@ def _take_over(ctx: Context, found: str | None) -> Owner | None:
     owner = Owner(ctx.repository_id, ctx.catalog.identity(), epoch + 1, ctx.ids.new(), ctx.seconds())
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
     own = ctx.catalog.take_owner(ctx.repository_id, owner.to_text(), over=found is not None)
-    text = own.taking or ""
+    text = own.pending_lease or ""
     if not _is_ours(text, own):
         text = owner.to_text()
         ctx.catalog.take_owner(ctx.repository_id, text, over=True)
@@ -200,10 +200,10 @@ def _finish(ctx: Context) -> str:
     """The record in the namespace, this catalog's, with what an earlier call began brought to its end."""
     for _ in range(TRIES):
         own, _ = _current(ctx)
-        if own.taking is None:
-            return own.held or ""
-        if own.held is None or _swap(ctx, own.held, own.taking):
-            ctx.catalog.hold_owner(ctx.repository_id, own.taking)
+        if own.pending_lease is None:
+            return own.current_lease or ""
+        if own.current_lease is None or _swap(ctx, own.current_lease, own.pending_lease):
+            ctx.catalog.hold_owner(ctx.repository_id, own.pending_lease)
     raise _busy(ctx.store)
 
 
@@ -215,7 +215,7 @@ def _current(ctx: Context) -> tuple[Ownership, Owner]:
     last: tuple[str | None, Ownership] | None = None
     for _ in range(TRIES):
         found, own = _read(ctx.store), ctx.catalog.ownership(ctx.repository_id)
-        if found is not None and found in (own.held, own.taking):
+        if found is not None and found in (own.current_lease, own.pending_lease):
             owner = read_owner(found)
             if owner is not None and owner.identity.is_same(own.identity):
                 return own, owner

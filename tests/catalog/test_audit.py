@@ -223,9 +223,9 @@ TRANSITIONS = {
         nothing, lambda c, _: restore(c),
         ("restore-repository", "repository", "again", None, "file:///again, dump of 2026-01-01 00:00:00 UTC"),
     ),
-    "settle_restored": (
-        restore, lambda c, _: c.settle_restored("again"),
-        ("settle-restored", "repository", "again", "2026-01-01 00:00:00", "settled"),
+    "accept_restored": (
+        restore, lambda c, _: c.accept_restored("again"),
+        ("accept-restored", "repository", "again", "2026-01-01 00:00:00", "accepted"),
     ),
     "report_mirror": (
         nothing, lambda c, _: c.report_mirror(REPO, "far", frozenset()),
@@ -245,9 +245,9 @@ TRANSITIONS = {
         following, lambda c, _: c.start_over("mirror", "new", sequence=1),
         ("start-over", "mirror", "mirror", "mirror-x", "new"),
     ),
-    "set_patience": (
-        following, lambda c, _: c.set_patience("mirror", 60),
-        ("set-patience", "mirror", "mirror", "900", "60"),
+    "set_stall_timeout": (
+        following, lambda c, _: c.set_stall_timeout("mirror", 60),
+        ("set-stall-timeout", "mirror", "mirror", "900", "60"),
     ),
     "promote_writable": (
         following, lambda c, _: c.promote_writable("mirror", 0, actor="ada"),
@@ -256,7 +256,7 @@ TRANSITIONS = {
     "revive_proved": (
         lambda c: (promote(c, waiting(c)), c.promote_writable("mirror", c.mirror("mirror").sequence, actor="ada")),
         lambda c, _: c.revive_proved("mirror", [FIRST.id]),
-        ("prove", "commits", "", None, "1 live again"),
+        ("verify-history", "commits", "", None, "1 live again"),
     ),
 }  # fmt: skip
 

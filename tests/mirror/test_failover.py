@@ -16,7 +16,7 @@ from lakeops.model.errors import (
     NotAMirror,
     PreconditionFailed,
 )
-from lakeops.ops.mirror.failover import Proved
+from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.store import layout
 from lakeops.testing import ManualClock
 
@@ -79,9 +79,9 @@ def test_history_is_unproved_until_somebody_looks_and_what_is_whole_comes_back(p
     pair.mirror.promote_writable()
     repo = pair.there.repository("flights")
     for older in (one, two):
-        with pytest.raises(CommitExpired, match="mirror prove"):
+        with pytest.raises(CommitExpired, match="mirror verify-history"):
             repo.ref(older.id).read("a")
-    assert pair.mirror.prove() == Proved(1, 1)
+    assert pair.mirror.verify_history() == VerifiedHistory(1, 1)
     assert repo.ref(one.id).read("a") == b"1"
     with pytest.raises(CommitExpired):
         repo.ref(two.id).read("a")
@@ -90,7 +90,7 @@ def test_history_is_unproved_until_somebody_looks_and_what_is_whole_comes_back(p
     assert repo.create_branch("old", source=one.id).read("a") == b"1"
     pair.replicator.release()
     pair.replicator.settle()
-    assert pair.mirror.prove() == Proved(1, 0)
+    assert pair.mirror.verify_history() == VerifiedHistory(1, 0)
     assert repo.ref(two.id).read("a") == b"2"
 
 
@@ -123,7 +123,7 @@ def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_r
     pair.mirror.promote_writable()
     repo = pair.there.repository("flights")
     pair.clock.advance(days=40)
-    with pytest.raises(MarkRefused, match="mirror prove"):
+    with pytest.raises(MarkRefused, match="mirror verify-history"):
         repo.gc.mark(dry_run=True)
     assert len(pair.there.catalog.unproved("flights")) == 4
     made = repo.gc.mark()
@@ -134,7 +134,7 @@ def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_r
                 repo.ref(commit.id).read("a")
         else:
             check_readable(pair, commit)
-    assert pair.mirror.prove() == Proved(0, 0), "what was given up is never taken back: it may be swept"
+    assert pair.mirror.verify_history() == VerifiedHistory(0, 0), "what was given up may be swept"
     assert pair.there.catalog.commit("flights", beyond.id).expired
     assert [finding for finding in repo.fsck(data=True) if finding.severity == "error"] == []
 
@@ -158,7 +158,7 @@ def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair)
         catalog.begin_mark("flights", layout.attempt(now, Ids()), cutoff=now - catalog.grace("flights").at(now))
 
     pair.faults.hook("revive_proved", action=begin)
-    assert pair.mirror.prove().commits == 0
+    assert pair.mirror.verify_history().commits == 0
     pair.faults.revive()
     assert catalog.commit("flights", older.id).expired
 
@@ -303,7 +303,7 @@ def test_history_of_which_something_is_not_there_stays_unproved(pair, prefix, ha
         data = bytearray(pair.replicator.source.get(key))
         data[len(data) // 2] ^= 0x40
         pair.store.put(key, bytes(data) + (b"more" if prefix == layout.DATA else b""))
-    assert pair.mirror.prove() == Proved(0, 1)
+    assert pair.mirror.verify_history() == VerifiedHistory(0, 1)
     repo = pair.there.repository("flights")
     with pytest.raises(CommitExpired):
         repo.branch("main").revert("main")

@@ -126,7 +126,7 @@ def test_a_lost_catalog_is_rebuilt_in_a_new_process(opened, tmp_path, clock):
     assert everything(repo) == before
     assert {finding.kind for finding in repo.fsck(data=True)} == {"owner_mismatch"}
     repo.adopt()
-    repo.refs.settle()
+    repo.refs.accept()
     assert list(repo.fsck(data=True)) == []
     garbage = layout.object_key(clock.now(), repo._ctx.ids)
     repo._ctx.store.put(garbage, b"nobody's")
@@ -175,7 +175,7 @@ def test_the_restored_catalog_takes_nothing_from_the_living_one(opened, tmp_path
     with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         drill.refs.dump()
     drill.adopt()
-    with pytest.raises(MarkRefused, match="refs settle"):
+    with pytest.raises(MarkRefused, match="refs accept"):
         drill.gc.mark()
     assert drill.gc.mark(dry_run=True).rows
     assert tree(living, "main") == shown

@@ -34,7 +34,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.files import MARK_FILES, Findings, MarkWriter, begun_key, mark_key, write_report
 from lakeops.ops.gc.plan import Held, MarkDecision, carry_out, list_store, make_plan
 from lakeops.ops.gc.unreferenced import distinct_ranges, unreferenced
-from lakeops.ops.mirror.failover import prove
+from lakeops.ops.mirror.failover import verify_history
 from lakeops.ops.owner import check_owner, take_turn
 from lakeops.ranges.metarange import Metarange
 from lakeops.store import layout
@@ -79,7 +79,7 @@ def mark(ctx: Context) -> Mark:
     """
     _check_writable(ctx)
     take_turn(ctx)
-    prove(ctx)  # what is left unproved is given up by ``begin_mark``
+    verify_history(ctx)  # what is left unproved is given up by ``begin_mark``
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
     if ctx.catalog.has_own_clock or (ctx.store.remote and ctx.catalog.has_real_clock):
@@ -114,7 +114,7 @@ def dry_run(ctx: Context) -> DryRun:
     if ctx.catalog.unproved(ctx.repository_id):
         raise MarkRefused(
             "nobody has looked at the commits from before the fail-over, so what they need is not known; run "
-            "`lakeops mirror prove` first (a mark that is no dry run does it by itself)"
+            "`lakeops mirror verify-history` first (a mark that is no dry run does it by itself)"
         )
     now = ctx.catalog.now()
     grace = ctx.catalog.grace(ctx.repository_id).at(now)

@@ -28,7 +28,7 @@ from lakeops.model.records import Commit, JsonRecord
 from lakeops.ops.context import Context
 from lakeops.ops.mirror import presence
 from lakeops.ops.mirror.create import unregister
-from lakeops.ops.mirror.inspection import disagreement, list_error, terms
+from lakeops.ops.mirror.inspection import check_options, disagreement, list_error
 from lakeops.ops.mirror.source import Source
 from lakeops.ops.mirror.status import behind
 from lakeops.ops.overlap import claim
@@ -44,14 +44,14 @@ STEP = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Proved(JsonRecord):
+class VerifiedHistory(JsonRecord):
     """What became of the unproved commits: how many live again, and how many are left."""
 
     commits: int
     unproved: int
 
 
-def prove(ctx: Context) -> Proved:
+def verify_history(ctx: Context) -> VerifiedHistory:
     """After a fail-over: let those commits live again that are complete, although the mirror never showed them.
 
     Reads what each such commit does not share with a complete one, and looks for its objects without reading them. It
@@ -62,11 +62,11 @@ def prove(ctx: Context) -> Proved:
     """
     unproved = ctx.catalog.unproved(ctx.repository_id)
     if not unproved:
-        return Proved(0, 0)
+        return VerifiedHistory(0, 0)
     commits = ctx.catalog.history(ctx.repository_id).commits
     newest_first = sorted(unproved & _below(commits), key=lambda one: (-commits[one].generation, one))
     older = [commits[one] for one in newest_first]
-    prover = _Prover.at(ctx, commits)
+    prover = _HistoryCheck.at(ctx, commits)
     known = prover.newest_live(commits)
     proved = 0
     for start in range(0, len(older), STEP):
@@ -78,7 +78,7 @@ def prove(ctx: Context) -> Proved:
         known = next((last for whole, last in reversed(answers) if whole), known)
         proved += ctx.catalog.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
         ctx.progress("proving commits", start + len(some), len(older))
-    return Proved(proved, len(unproved) - proved)
+    return VerifiedHistory(proved, len(unproved) - proved)
 
 
 @dataclass
@@ -91,23 +91,23 @@ class _Known:
 
 
 @dataclass(frozen=True)
-class _Prover:
+class _HistoryCheck:
     """Looks for what commits need. The store's metadata files are listed once for it.
 
     ``followers`` are the live children of each commit.
     """
 
     ctx: Context
-    terms: presence.Terms
+    options: presence.CheckOptions
     metaranges: frozenset[str]
     ranges: pa.Array
     followers: Mapping[str, Sequence[Commit]]
 
     @classmethod
-    def at(cls, ctx: Context, commits: Mapping[str, Commit]) -> _Prover:
+    def at(cls, ctx: Context, commits: Mapping[str, Commit]) -> _HistoryCheck:
         metaranges = (item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES))
         ranges = [item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES)]
-        how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
+        how = check_options(ctx, ctx.catalog.mirror(ctx.repository_id))
         followers: dict[str, list[Commit]] = {}
         for commit in commits.values():
             for parent in () if commit.expired else commit.parents:
@@ -152,8 +152,10 @@ class _Prover:
         files = {*wanted.table.column("file").to_pylist()}
         if files & known.broken:
             return False
-        planned = presence.plan(wanted, known.known, known.whole)
-        for proof in presence.prove(planned, engine=self.ctx.engine, store=self.ctx.store, terms=self.terms):
+        planned = presence.plan_presence(wanted, known.known, known.whole)
+        for proof in presence.check_presence(
+            planned, engine=self.ctx.engine, store=self.ctx.store, options=self.options
+        ):
             if proof.complete:
                 known.whole[proof.file] = None
             else:
@@ -163,7 +165,7 @@ class _Prover:
     def _is_told_rightly(self, commit: Commit, wanted: Metarange) -> bool:
         """Whether its list of changes, and the lists of commits after it, say what is so."""
         reader = RangeReader(self.ctx.store)
-        if list_error(self.ctx, reader, commit, wanted, self.terms.policy or self.ctx.find_policy()) is not None:
+        if list_error(self.ctx, reader, commit, wanted, self.options.policy or self.ctx.find_policy()) is not None:
             return False
         after = filter(None, map(self._listed, self.followers.get(commit.id, ())))
         return all(disagreement(reader, one, wanted) is None for one in after)

@@ -31,7 +31,16 @@ from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
-from lakeops.ops.mirror.presence import ProvePlan, RangeProof, Terms, check_rows, is_memorable, plan, prove, remember
+from lakeops.ops.mirror.presence import (
+    CheckOptions,
+    PresencePlan,
+    RangePresence,
+    check_presence,
+    check_rows,
+    is_memorable,
+    plan_presence,
+    remember,
+)
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -45,7 +54,7 @@ def list_error(
 ) -> LakeopsError | None:
     """What is wrong with the list of a commit's metarange, or with a parent's list about it. None where nothing is.
 
-    What the list is about may not be here. Nobody reads it then, and ``prove`` compares the two once it is there.
+    What the list is about may not be here. Nobody reads it then. ``verify_history`` compares the two once it is.
 
     Args:
         ctx: the mirror.
@@ -158,8 +167,8 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
         return CandidateInspection.without_metarange(commit, error)
     planned = _cheapest(ctx, state, ref, commit, wanted, arrived)
     _check_rows(planned)
-    how = terms(ctx, state.mirror)
-    proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=how))
+    how = check_options(ctx, state.mirror)
+    proofs = list(check_presence(planned, engine=ctx.engine, store=ctx.store, options=how))
     files = [proof for proof in proofs if not proof.arrived]
     missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in files]
     objects = [one for proof in proofs for one in proof.missing]
@@ -178,7 +187,9 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
     )
 
 
-def _list_flaw(ctx: Context, ref: MirrorRef, commit: Commit, wanted: Metarange, how: Terms) -> LakeopsError | None:
+def _list_flaw(
+    ctx: Context, ref: MirrorRef, commit: Commit, wanted: Metarange, how: CheckOptions
+) -> LakeopsError | None:
     # A cache may answer: what it says is verified, and all that has to be here has been looked for.
     error = list_error(ctx, ctx.reader, commit, wanted, how.policy or ctx.find_policy())
     if isinstance(error, RecordRefused):
@@ -186,7 +197,7 @@ def _list_flaw(ctx: Context, ref: MirrorRef, commit: Commit, wanted: Metarange, 
     return error
 
 
-def _check_rows(planned: ProvePlan) -> None:
+def _check_rows(planned: PresencePlan) -> None:
     """Refuse a metarange that tells of its ranges what cannot be so. Raises ``RecordRefused``."""
     fresh = Metarange(planned.rows)
     for flaw in (row_flaw(row) for row in (*fresh.rows(0, len(fresh)), *planned.files)):
@@ -194,14 +205,14 @@ def _check_rows(planned: ProvePlan) -> None:
             raise RecordRefused(f"the metarange that the source wrote is refused: {flaw.message}")
 
 
-def _objects(proof: RangeProof) -> int:
+def _objects(proof: RangePresence) -> int:
     """How many objects of a range have not arrived as they should be."""
     return proof.missing_objects + (proof.mismatch is not None)
 
 
-def terms(ctx: Context, mirror: MirrorRecord) -> Terms:
+def check_options(ctx: Context, mirror: MirrorRecord) -> CheckOptions:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
-    return Terms(
+    return CheckOptions(
         settings=ctx.stores.settings,
         imported=mirror.check_imported,
         etags=etags_are_md5(ctx.repository.capabilities),
@@ -209,7 +220,7 @@ def terms(ctx: Context, mirror: MirrorRecord) -> Terms:
     )
 
 
-def _first_flaw(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> LakeopsError | None:
+def _first_flaw(ref: MirrorRef, commit: Commit, proofs: list[RangePresence]) -> LakeopsError | None:
     """What has arrived and is not what the source wrote; of several things the one that comes first."""
     refused = [proof.refused for proof in proofs if proof.refused is not None]
     if refused:
@@ -230,9 +241,9 @@ def _first_flaw(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> Lak
 
 def _cheapest(
     ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, wanted: Metarange, arrived: Pending
-) -> ProvePlan:
+) -> PresencePlan:
     """The plan over that complete commit which leaves least to look at."""
-    plans = [plan(wanted, known, arrived) for known in _complete(ctx, state, ref, commit)]
+    plans = [plan_presence(wanted, known, arrived) for known in _complete(ctx, state, ref, commit)]
     return min(plans, key=lambda planned: planned.size)
 
 

@@ -22,8 +22,8 @@ from lakeops.model.mirrors import (
     Wait,
 )
 from lakeops.ops.context import Context, pages
-from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged, terms
-from lakeops.ops.mirror.presence import Terms, plan, prove
+from lakeops.ops.mirror.inspection import CandidateInspection, check_options, inspect, merged
+from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -97,7 +97,7 @@ def check_promoted(ctx: Context) -> list[str]:
     for kind, listing in (("branch", ctx.catalog.branches), ("tag", ctx.catalog.tags)):
         for ref in pages(partial(listing, ctx.repository_id)):
             commits.setdefault(ref.commit_id, f"{kind} {ref.id!r}")
-    how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
+    how = check_options(ctx, ctx.catalog.mirror(ctx.repository_id))
     found: list[str] = []
     known = Metarange.empty()
     for commit_id, name in commits.items():
@@ -113,8 +113,8 @@ def check_promoted(ctx: Context) -> list[str]:
     return found
 
 
-def _flaws(ctx: Context, how: Terms, wanted: Metarange, known: Metarange) -> Iterator[str]:
-    for proof in prove(plan(wanted, known, {}), engine=ctx.engine, store=ctx.store, terms=how):
+def _flaws(ctx: Context, how: CheckOptions, wanted: Metarange, known: Metarange) -> Iterator[str]:
+    for proof in check_presence(plan_presence(wanted, known, {}), engine=ctx.engine, store=ctx.store, options=how):
         wrong = proof.damage or proof.refused or proof.mismatch
         if wrong is not None:
             yield wrong
@@ -152,7 +152,7 @@ def record(ctx: Context, ref: MirrorRef, found: CandidateInspection, *, ticket: 
     )
 
 
-def give_way(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pending) -> bool:
+def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pending) -> bool:
     """Let a candidate of which nothing arrives any more give way to the newest head, if that is better; whether it did.
 
     Args:
@@ -200,13 +200,13 @@ def _take(ctx: Context, ref: MirrorRef, head: str, *, stalled: bool) -> bool:
 
 
 def is_stalled(mirror: MirrorRecord, wait: Wait, now: int) -> bool:
-    """Whether nothing has arrived for longer than the mirror's patience."""
-    return now - wait.progressed >= mirror.patience
+    """Whether nothing has arrived for longer than the mirror's stall timeout."""
+    return now - wait.progressed >= mirror.stall_timeout
 
 
 def is_due(mirror: MirrorRecord, wait: Wait, now: int, newest: Remaining) -> bool:
     """Whether a head that lacks ``newest`` takes the candidate's place although it is not complete."""
     idle = now - wait.progressed
-    patience = mirror.patience << wait.given_way
+    stall_timeout = mirror.stall_timeout << wait.fallbacks
     further = wait.best is not None and newest < wait.best
-    return idle >= (patience if further else 2 * patience)
+    return idle >= (stall_timeout if further else 2 * stall_timeout)

@@ -47,7 +47,7 @@ from lakeops.ops.mirror import record_validation
 from lakeops.ops.mirror.create import fresh_registration
 from lakeops.ops.mirror.inspection import inspect, merged
 from lakeops.ops.mirror.source import Source, SourceState, check_claim
-from lakeops.ops.mirror.status import give_way, record, status
+from lakeops.ops.mirror.status import fall_back, record, status
 
 
 def skip(ctx: Context, reach: Reach, ref: RefName) -> MirrorRef:
@@ -174,7 +174,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
             state, _, broken = _observe(ctx, source, initial, metadata, before)
             _note_refused(ctx, before.mirror, broken)
             remembered = ctx.catalog.arrivals(ctx.repository_id)
-            given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
+            given = [ref for ref in state.refs if fall_back(ctx, state, ref, remembered)]
             if given:
                 _observe(ctx, source, initial, metadata)
     return _status_on_record(ctx, before)
@@ -449,7 +449,7 @@ def _promote_complete(
             again = again or moved.candidate is not None
             continue
         seen = record(ctx, ref, found)
-        if seen is not None and give_way(ctx, state, seen, remembered):
+        if seen is not None and fall_back(ctx, state, seen, remembered):
             again = True
         elif found.error is not None:
             errors.append(found.error)

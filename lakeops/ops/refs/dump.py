@@ -182,7 +182,7 @@ class DumpStatus(JsonRecord):
         dump: the dump. None when there is none that can be read.
         behind: whether something has changed since that it does not have.
         automatic: whether each change of a ref is added to it.
-        restored_at: when the dump was made that this repository was restored from, while that is not settled.
+        restored_at: when the dump was made that this repository was restored from, while that is not accepted.
     """
 
     dump: Dumped | None
@@ -232,9 +232,9 @@ def status(ctx: Context) -> DumpStatus:
     )
 
 
-def settle(ctx: Context) -> None:
+def accept(ctx: Context) -> None:
     """Let a restored repository collect garbage: say that nothing is needed that the dump does not know."""
-    ctx.catalog.settle_restored(ctx.repository_id)
+    ctx.catalog.accept_restored(ctx.repository_id)
 
 
 def _check_no_mirror(ctx: Context) -> None:

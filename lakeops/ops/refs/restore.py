@@ -5,7 +5,7 @@ ids computed again, parents and generations. A dump is taken whole or not at all
 
 What is made is the copy of an older state. It reads and writes, and it deletes nothing: the namespace belongs to the
 catalog that was lost until somebody says otherwise (``adopt``), and no mark is made until somebody has looked at what
-was committed after the dump (``settle``).
+was committed after the dump (``accept``).
 """
 
 from __future__ import annotations
