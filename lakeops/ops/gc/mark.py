@@ -35,7 +35,7 @@ from lakeops.ops.gc.files import MARK_FILES, Findings, MarkWriter, begun_key, ma
 from lakeops.ops.gc.plan import Held, MarkDecision, carry_out, list_store, make_plan
 from lakeops.ops.gc.unreferenced import distinct_ranges, unreferenced
 from lakeops.ops.mirror.failover import verify_history
-from lakeops.ops.owner import check_owner, take_turn
+from lakeops.ops.owner import check_owner, renew_lease
 from lakeops.ranges.metarange import Metarange
 from lakeops.store import layout
 
@@ -78,7 +78,7 @@ def mark(ctx: Context) -> Mark:
         Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
     """
     _check_writable(ctx)
-    take_turn(ctx)
+    renew_lease(ctx)
     verify_history(ctx)  # what is left unproved is given up by ``begin_mark``
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
