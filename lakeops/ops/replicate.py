@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
-from lakeops.engine.base import Engine
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import (
     InvalidInput,
     NamespaceTaken,
@@ -41,7 +41,7 @@ from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
 from lakeops.store.open import Stores
-from lakeops.store.owners import Known, check_nobody_owns, known_at
+from lakeops.store.owners import check_nobody_owns, known_at
 from lakeops.store.reader import parse_json, read_small
 
 if TYPE_CHECKING:
@@ -120,12 +120,38 @@ def replicate(
     known = known_at(source)
     check_nobody_owns(destination, known)
     _claim(source, destination)
-    walk = _Comparison(source, destination, keep_extra=delete)
-    run = _Run(engine, destination, progress, walk, known)
-    run.copy(source)
+    compared = _Comparison(source, destination, keep_extra=delete)
+    lacking = compared.lacking()
+    first = list(islice(lacking, _LOOKED_AT))
+    copied = _run(
+        engine.for_work(worth_in_ranges(first)),
+        destination,
+        copy_objects,
+        copy_tasks(source, chain(first, lacking), known),
+        "copied",
+        lambda done: progress("Copying", done, compared.missing),
+    )
+    deleted = Moved(0)
     if delete:
-        run.delete(source, force=force)
-    return run.result()
+        doomed = compared.extra_keys
+        _check_doomed(compared, force=force)
+        deleted = _run(
+            engine.for_work(1),
+            destination,
+            delete_objects,
+            delete_tasks(source, reversed(doomed), known),  # what names others first
+            "deleted",
+            lambda done: progress("Deleting", done, len(doomed)),
+        )
+    return Replicated(
+        copied=copied.objects,
+        copied_bytes=copied.size_bytes,
+        present=compared.present,
+        replaced=compared.replaced,
+        vanished=copied.vanished,
+        extra=compared.extra,
+        deleted=deleted.objects,
+    )
 
 
 def replicate_to(
@@ -169,88 +195,58 @@ class _Comparison:
                     yield there
 
 
-class _Run:
-    """One run and its tally."""
+def _run(
+    engine: Engine,
+    destination: ObjectStore,
+    work: Callable[[Task, ObjectStore], Moved],
+    tasks: Iterable[Task],
+    verb: str,
+    on_progress: Callable[[int], None],
+) -> Moved:
+    """Run tasks and sum up what became of them.
 
-    def __init__(
-        self, engine: Engine, destination: ObjectStore, progress: Progress, walk: _Comparison, known: Known
-    ) -> None:
-        self._engine = engine
-        self._destination = destination
-        self._progress = progress
-        self._walk = walk
-        self._known = known
-        self._copied = Moved(0)
-        self._deleted = Moved(0)
-
-    def copy(self, source: ObjectStore) -> None:
-        """Copy what is lacking."""
-        lacking = self._walk.lacking()
-        first = list(islice(lacking, _LOOKED_AT))
-        engine = self._engine.for_work(worth_in_ranges(first))
-        tasks = copy_tasks(source, chain(first, lacking), self._known)
-        for moved in self._moves(engine, copy_objects, tasks):
-            self._copied = _added(self._copied, moved)
-            self._progress("Copying", self._copied.objects, self._walk.missing)
-            self._stop_at(self._copied, "copied", final=False)
-        self._stop_at(self._copied, "copied", final=True)
-
-    def delete(self, source: ObjectStore, *, force: bool) -> None:
-        """Delete what the source does not have: what names others first."""
-        doomed = self._walk.extra_keys
-        inner = next((key for key in doomed if key.endswith("/" + CLAIM)), None)
-        if inner is not None:
-            raise NamespaceTaken(
-                f"{self._destination.url} holds another repository, by {inner}; nothing was deleted. Copy to another "
-                "place, or move that repository away"
-            )
-        total = len(doomed) + self._walk.present + self._walk.missing
-        if not force and exceeded(len(doomed), total):
-            raise PreconditionFailed(
-                f"{len(doomed):,} of the {total:,} objects in {self._destination.url} are not in "
-                f"{source.url}; if that is right, delete them with --force. Nothing was deleted"
-            )
-        tasks = delete_tasks(source, reversed(doomed), self._known)
-        for moved in self._moves(self._engine.for_work(1), delete_objects, tasks):
-            self._deleted = _added(self._deleted, moved)
-            self._progress("Deleting", self._deleted.objects, len(doomed))
-            self._stop_at(self._deleted, "deleted", final=False)
-        self._stop_at(self._deleted, "deleted", final=True)
-
-    def result(self) -> Replicated:
-        """What was done so far."""
-        return Replicated(
-            copied=self._copied.objects,
-            copied_bytes=self._copied.size_bytes,
-            present=self._walk.present,
-            replaced=self._walk.replaced,
-            vanished=self._copied.vanished,
-            extra=self._walk.extra,
-            deleted=self._deleted.objects,
+    Raises ``NotAllReplicated`` when objects failed: at the end, or before it when so many did that the store must be at
+    fault.
+    """
+    total, rest = Moved(0), ""
+    for moved in first_of_each(engine.run(work, tasks, destination)):
+        total = Moved(
+            0,
+            total.objects + moved.objects,
+            total.size_bytes + moved.size_bytes,
+            total.vanished + moved.vanished,
+            total.failures + moved.failures,
         )
-
-    def _moves(
-        self, engine: Engine, work: Callable[[Task, ObjectStore], Moved], tasks: Iterable[Task]
-    ) -> Iterator[Moved]:
-        """Each task's result, once."""
-        seen: set[int] = set()
-        for moved in engine.run(work, tasks, self._destination):
-            if moved.index not in seen:
-                seen.add(moved.index)
-                yield moved
-
-    def _stop_at(self, moved: Moved, verb: str, *, final: bool) -> None:
-        """Raise when objects failed: at the end, or before it when so many did that the store must be at fault."""
-        failures = moved.failures
-        if not failures or not (final or gives_up(failures)):
-            return
+        on_progress(total.objects)
+        if gives_up(total.failures):
+            rest = ", and the rest was not tried"
+            break
+    failures = total.failures
+    if failures:
         objects = "object was" if len(failures) == 1 else "objects were"
-        rest = "" if final else ", and the rest was not tried"
         raise NotAllReplicated(
-            f"{self._destination.url}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
-            f"{failures[0].error.message}; {moved.objects:,} were, and running it again goes on from there",
+            f"{destination.url}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
+            f"{failures[0].error.message}; {total.objects:,} were, and running it again goes on from there",
             [(one.key, one.error) for one in failures],
-            moved.objects,
+            total.objects,
+        )
+    return total
+
+
+def _check_doomed(compared: _Comparison, *, force: bool) -> None:
+    """Refuse to delete another repository, or a large share without a word."""
+    doomed, here = compared.extra_keys, compared.destination.url
+    inner = next((key for key in doomed if key.endswith("/" + CLAIM)), None)
+    if inner is not None:
+        raise NamespaceTaken(
+            f"{here} holds another repository, by {inner}; nothing was deleted. Copy to another place, or move that "
+            "repository away"
+        )
+    total = len(doomed) + compared.present + compared.missing
+    if not force and exceeded(len(doomed), total):
+        raise PreconditionFailed(
+            f"{len(doomed):,} of the {total:,} objects in {here} are not in {compared.source.url}; if that is right, "
+            "delete them with --force. Nothing was deleted"
         )
 
 
@@ -308,13 +304,3 @@ def _side_by_side(
         else:
             yield one, other
             one, other = next(left, None), next(right, None)
-
-
-def _added(one: Moved, other: Moved) -> Moved:
-    return Moved(
-        0,
-        one.objects + other.objects,
-        one.size_bytes + other.size_bytes,
-        one.vanished + other.vanished,
-        one.failures + other.failures,
-    )

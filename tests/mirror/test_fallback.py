@@ -7,7 +7,7 @@ from support.mirrors import Pair, check_whole
 
 from lakeops.model.errors import LakeopsError
 from lakeops.model.mirrors import RefKind, RefName, Remaining, Wait
-from lakeops.ops.mirror.status import is_due
+from lakeops.ops.mirror.sync import is_due
 from lakeops.store import layout
 
 MAIN = RefName(RefKind.BRANCH, "main")

@@ -165,7 +165,7 @@ class _HistoryCheck:
     def _is_told_rightly(self, commit: Commit, wanted: Metarange) -> bool:
         """Whether its list of changes, and the lists of commits after it, say what is so."""
         reader = RangeReader(self.ctx.store)
-        if list_error(self.ctx, reader, commit, wanted, self.options.policy or self.ctx.find_policy()) is not None:
+        if list_error(self.ctx, reader, commit, wanted) is not None:
             return False
         after = filter(None, map(self._listed, self.followers.get(commit.id, ())))
         return all(disagreement(reader, one, wanted) is None for one in after)

@@ -1,10 +1,9 @@
-"""Proving that what a metarange needs is there: plan, tasks, answers. Nothing is written.
+"""Check that what a metarange needs is there: plan, tasks, answers. Nothing is written. Workers run the tasks.
 
-What is known already costs nothing: ranges of a metarange that is complete, ranges that were proved before, and of
+What is known already costs nothing: ranges of a metarange that is complete, ranges that were found before, and of
 ranges that were looked at before only the objects that were missing. Every other file is read from the store by its
 name, whole, and verified by its digests. It is compared with the ranges that stand in its place in the complete
 metarange, and the objects that are left are looked for. No cache answers whether something is there.
-Like all range work it is tasks of plain data, in process or on Spark.
 """
 
 from __future__ import annotations
@@ -178,10 +177,12 @@ def plan_presence(wanted: Metarange, known: Metarange, arrived: Mapping[str, str
     lacking = {file: pending for file, pending in arrived.items() if pending is not None}
     looked = pc.is_in(fresh.column("file"), value_set=array(list(lacking), pa.string()))
     pending = tuple(
-        (file, _recalled(lacking[file] or "[]")) for file in fresh.filter(looked).column("file").to_pylist()
+        (file, tuple(MissingObject(*values) for values in json.loads(lacking[file] or "[]")))
+        for file in fresh.filter(looked).column("file").to_pylist()
     )
     fresh = fresh.filter(pc.invert(looked))
-    proved = pa.chunked_array([*known.table.column("id").chunks, array(_ids(whole), pa.binary(32))], pa.binary(32))
+    ids = array([bytes.fromhex(file.partition("-")[0]) for file in whole], pa.binary(32))
+    proved = pa.chunked_array([*known.table.column("id").chunks, ids], pa.binary(32))
     same = pc.is_in(fresh.column("id"), value_set=in_one(proved))
     files = fresh.filter(same)
     return PresencePlan(
@@ -272,35 +273,19 @@ def is_memorable(proof: RangePresence) -> bool:
     )
 
 
-def _recalled(text: str) -> tuple[MissingObject, ...]:
-    return tuple(MissingObject(*values) for values in json.loads(text))
-
-
-def _ids(files: Iterable[str]) -> list[bytes]:
-    """The range ids that range files are named after."""
-    return [bytes.fromhex(file.partition("-")[0]) for file in files]
-
-
 def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[MissingObject, ...]:
     """The objects of a range in hand that the known ones do not have."""
-    row = file.row
+    row, in_hand = file.row, _InHand(reader, file)
     beside = [one for one in known if one.first_path <= row.last_path and row.first_path <= one.last_path]
+    wanted = Metarange.from_rows([row])
     try:
-        answers = _compared(reader, file, beside)
+        answers = [*needed(in_hand, wanted, Metarange.from_rows(beside))]
     except (ObjectNotFound, Corrupted):
         # What was complete once may have been deleted or damaged since: then nothing of it is taken for granted.
-        answers = _compared(reader, file, [])
-    return answers
-
-
-def _compared(reader: RangeReader, file: RangeFile, known: list[RangeRow]) -> tuple[MissingObject, ...]:
-    wanted = Metarange.from_rows([file.row])
-    found: list[MissingObject] = []
-    for answer in needed(_InHand(reader, file), wanted, Metarange.from_rows(known)):
-        columns = (answer.objects.column(name).to_pylist() for name in ("path", "physical_address", "checksum"))
-        sizes = answer.objects.column("size_bytes").to_pylist()
-        found += [MissingObject(*values) for values in zip(*columns, sizes, strict=True)]
-    return tuple(found)
+        answers = [*needed(in_hand, wanted, Metarange.empty())]
+    names = ("path", "physical_address", "checksum", "size_bytes")
+    rows = (zip(*(answer.objects.column(name).to_pylist() for name in names), strict=True) for answer in answers)
+    return tuple(MissingObject(*values) for some in rows for values in some)
 
 
 class _InHand(RangeReader):
