@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakeops.catalog.records import CatalogSnapshot
-from lakeops.engine.base import Engine
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
 from lakeops.model.records import Commit, Split
@@ -148,24 +147,29 @@ def check_metaranges(
         else:
             yield found("metarange_pointer_invalid", pointed.where, flaw, commits=pointed.commits)
     by_id = {pointed.meta_range_id: pointed for pointed in sound}
-    for done, (pointed, loaded) in enumerate(reader.ahead(partial(_load, reader), sound), 1):
+
+    def load(pointed: Pointed) -> tuple[Pointed, Metarange | LakeopsError]:
+        try:
+            return pointed, reader.metarange(pointed, ordered=False)
+        except LakeopsError as error:
+            return pointed, error
+
+    for done, (pointed, loaded) in enumerate(reader.ahead(load, sound), 1):
         if isinstance(loaded, Metarange):
             flawed = order_flaw(loaded) or _list_flaw(reader, loaded, by_id)
             if flawed is not None:
                 yield found(flawed.kind, pointed.where, flawed.message, commits=pointed.commits)
             uses.add(loaded, pointed.commits)
         else:
-            commits = live(pointed.commits) if isinstance(loaded, ObjectNotFound) else pointed.commits
+            commits: Sequence[str] = pointed.commits
+            kind, why = "metarange_unreadable", f"the file cannot be read: {loaded.message}"
+            if isinstance(loaded, ObjectNotFound):
+                kind, why, commits = "metarange_missing", "the file is not there", live(pointed.commits)
+            elif isinstance(loaded, Corrupted):
+                kind, why = "metarange_damaged", f"the file is not what was written: {loaded.message}"
             if commits:
-                yield _unusable(pointed, loaded, commits)
+                yield found(kind, pointed.where, why, commits=commits)
         on_progress(done)
-
-
-def _load(reader: RangeReader, pointed: Pointed) -> tuple[Pointed, Metarange | LakeopsError]:
-    try:
-        return pointed, reader.metarange(pointed, ordered=False)
-    except LakeopsError as error:
-        return pointed, error
 
 
 def _list_flaw(reader: RangeReader, metarange: Metarange, by_id: Mapping[str, Pointed]) -> Flaw | None:
@@ -177,15 +181,6 @@ def _list_flaw(reader: RangeReader, metarange: Metarange, by_id: Mapping[str, Po
         return list_flaw(reader, metarange, reader.metarange(since))
     except LakeopsError:
         return None  # A range or the other metarange cannot be read, and is a finding of its own.
-
-
-def _unusable(pointed: Pointed, error: LakeopsError, commits: Sequence[str]) -> Finding:
-    kind, why = "metarange_unreadable", f"the file cannot be read: {error.message}"
-    if isinstance(error, ObjectNotFound):
-        kind, why = "metarange_missing", "the file is not there"
-    elif isinstance(error, Corrupted):
-        kind, why = "metarange_damaged", f"the file is not what was written: {error.message}"
-    return found(kind, pointed.where, why, commits=commits)
 
 
 def _keys(table: pa.Table) -> list[bytes]:
@@ -238,19 +233,20 @@ def check_ranges(
     def tasks() -> Iterator[VerifyTask]:
         index = 0
         while some := list(islice(numbered, size)):
-            flaws_by_row = [(number, row, row_flaw(row)) for number, row in some]
-            spoilt.extend(
-                CheckedRange(number, row, (flaw,), None) for number, row, flaw in flaws_by_row if flaw is not None
-            )
-            usable = [(number, row) for number, row, flaw in flaws_by_row if flaw is None]
+            usable = []
+            for number, row in some:
+                flaw = row_flaw(row)
+                if flaw is None:
+                    usable.append((number, row))
+                else:
+                    spoilt.append(CheckedRange(number, row, (flaw,), None))
             if usable:
                 waiting[index] = usable
                 yield VerifyTask(index, tuple(row for _, row in usable), split, columns)
                 index += 1
 
-    for result in engine.run(verify, tasks(), store):
-        # A task that ran twice has two results. The first counts.
-        for (number, row), verified in zip(waiting.pop(result.index, ()), result.ranges, strict=False):
+    for result in first_of_each(engine.run(verify, tasks(), store)):
+        for (number, row), verified in zip(waiting.pop(result.index), result.ranges, strict=False):
             open_inside = not verified.closed and uses.inner[number]
             flaws = (*verified.flaws, OPEN) if open_inside else verified.flaws
             yield CheckedRange(number, row, flaws, verified.table)

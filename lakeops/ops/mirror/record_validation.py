@@ -1,4 +1,4 @@
-"""The gate of a mirror: every record that its source gives is checked here before anything is done with it.
+"""Validation of a mirror's records: each one that its source gives is checked before anything is done with it.
 
 The source is a catalog that others write to. Whoever can write there could give a commit another history than its id
 says, a branch a name that means something else in an expression, or a log texts that redraw a terminal. So types,
@@ -155,7 +155,10 @@ def _flaw(commit: Commit) -> str | None:
         return f"its time, {commit.creation_date}, is no date"
     if not 1 <= commit.generation <= MAX_SEQUENCE:
         return f"its generation is {commit.generation}"
-    return _metarange_flaw(commit) or _id_flaw(commit)
+    flaw = _metarange_flaw(commit)
+    if flaw is None and (computed := ids.id_of(commit)) != commit.id:
+        flaw = f"what it says has the id {computed[:16]}"
+    return flaw
 
 
 def _metarange_flaw(commit: Commit) -> str | None:
@@ -166,8 +169,3 @@ def _metarange_flaw(commit: Commit) -> str | None:
     if not re.fullmatch(rf"{commit.meta_range_id}-{_ATTEMPT}\.parquet", commit.meta_range_file):
         return f"{excerpt(commit.meta_range_file)} is no metarange file of it"
     return None if _ID.fullmatch(commit.meta_range_digest) else "the digest of its metarange file is none"
-
-
-def _id_flaw(commit: Commit) -> str | None:
-    found_id = ids.id_of(commit)
-    return None if found_id == commit.id else f"what it says has the id {found_id[:16]}"

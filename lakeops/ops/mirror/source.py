@@ -156,7 +156,7 @@ class Source:
             )
 
 
-def check_claim(store: ObjectStore, source: RepositoryRecord) -> None:
+def check_replica(store: ObjectStore, source: RepositoryRecord) -> None:
     """Refuse a namespace that another repository has claimed. One without a claim may be a replica that is on its way.
 
     Raises:

@@ -50,9 +50,8 @@ from lakeops.model.mirrors import (
 )
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
-from lakeops.ops.mirror.create import fresh_registration
 from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged
-from lakeops.ops.mirror.source import BATCH, Source, SourceState, check_claim, copy_history
+from lakeops.ops.mirror.source import BATCH, Source, SourceState, check_replica, copy_history
 from lakeops.ops.mirror.status import is_stalled, status
 from lakeops.ops.resolve import lookup
 
@@ -92,7 +91,7 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> Mir
                 known, errors = None, [*_unsupported(ctx, state, lost), *broken]
                 if not any(ref.candidate for ref in state.refs):
                     break
-                check_claim(ctx.store, source.repository)
+                check_replica(ctx.store, source.repository)
                 again, wrong = _look_and_promote(ctx, source, state, only)
                 errors += wrong
                 if not again:
@@ -220,7 +219,7 @@ def _report(ctx: Context, source: Source, mirror: MirrorRecord, needs: frozenset
             raise
         # This catalog never made that report: it was restored from a backup, or copied. What was reported under the
         # old name stays kept, since another copy of the catalog may rely on it.
-        ctx.catalog.start_over(ctx.repository_id, fresh_registration(ctx.repository_id, ctx.ids), sequence=reported)
+        ctx.catalog.start_over(ctx.repository_id, f"{ctx.repository_id}-{ctx.ids.new()}", sequence=reported)
         return None
     if needs != frozenset(mirror.kept):
         ctx.catalog.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
@@ -394,7 +393,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
     """
     with _read_mirror(ctx) as (before, initial, metadata), reach() as source:
         source.check_same(before.mirror, initial)
-        check_claim(ctx.store, source.repository)
+        check_replica(ctx.store, source.repository)
         with contextlib.suppress(MirrorOvertaken):
             state, _, broken = _observe_and_agree(ctx, source, initial, metadata, before)
             _note_refused(ctx, before.mirror, broken)
