@@ -14,11 +14,10 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from lakeops.catalog.records import DumpedRepository
 from lakeops.model import ids as texts
@@ -41,7 +40,7 @@ from lakeops.model.text import excerpt, flaw
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
 from lakeops.ops.refs import dump
-from lakeops.ops.refs.dump import DumpFile, Manifest, key_of
+from lakeops.ops.refs.dump import DumpFile, Manifest
 from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -90,9 +89,8 @@ def restore(
     found, folder = _find(store, of)
     state = _State()
     for part in found.parts:
-        with _open_part(store, folder, part) as lines:
-            for line in lines:
-                _take(state, line)
+        for line in _read_part(store, folder, part):
+            _take(state, line)
     restored = _checked(state, found, name, namespace)
     repository = replace(
         restored.repository, capabilities={**restored.repository.capabilities, **asdict(store.probe())}
@@ -110,7 +108,7 @@ def restore(
 
 def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
     """The dump in a namespace. Raises ``NotFound``, ``Corrupted``, ``InvalidInput``."""
-    folder = dump.own(store) if of is None else layout.dump_folder(parse_location(of).url)
+    folder = layout.dump_folder(store.url) if of is None else layout.dump_folder(parse_location(of).url)
     text = dump.read_text(store, folder)
     if text is None and of is None:
         others = dump.folders(store)
@@ -126,45 +124,37 @@ def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
     found = dump.parse(text)
     if found is None:
         raise Corrupted(
-            f"{store.url}/{key_of(folder)} is no manifest of a dump, or not as it was written; bring back an earlier "
-            "version of the file with the store's tools"
+            f"{store.url}/{folder}{dump.MANIFEST} is no manifest of a dump, or not as it was written; bring back an "
+            "earlier version of the file with the store's tools"
         )
     return found, folder
 
 
-@contextmanager
-def _open_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[Iterator[bytes]]:
+def _read_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[bytes]:
     """The lines of a part, which has the digest that the manifest says. Raises ``Corrupted``."""
-    key = key_of(folder, part.file)
+    place = f"{store.url}/{folder}{part.file}"
     with TemporaryFile() as file:
-        digest, size = sha256(), 0
+        digest, size, count = sha256(), 0, 0
         try:
-            with store.open(key) as source:
-                while piece := source.read(1 << 20):
+            with store.open(folder + part.file) as source:
+                while size <= part.size_bytes and (piece := source.read(1 << 20)):
                     size += len(piece)
-                    if size > part.size_bytes:
-                        break
                     digest.update(piece)
                     file.write(piece)
         except ObjectNotFound:
-            raise Corrupted(f"{store.url}/{key}, a part of the dump, is not there; nothing was restored") from None
+            raise Corrupted(f"{place}, a part of the dump, is not there; nothing was restored") from None
         if size != part.size_bytes or digest.hexdigest() != part.sha256:
-            raise Corrupted(f"{store.url}/{key} is not what was dumped: its digest is another; nothing was restored")
+            raise Corrupted(f"{place} is not what was dumped: its digest is another; nothing was restored")
         file.seek(0)
-        yield _lines(file, part, f"{store.url}/{key}")
-
-
-def _lines(file: IO[bytes], part: DumpFile, place: str) -> Iterator[bytes]:
-    count = 0
-    try:
-        with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
-            while line := unpacked.readline(_MAX_LINE + 1):
-                count += 1
-                if len(line) > _MAX_LINE or count > part.records:
-                    raise Corrupted(f"{place} holds more than was dumped; nothing was restored")
-                yield line
-    except (OSError, EOFError, zlib.error) as error:
-        raise Corrupted(f"{place} cannot be unpacked: {' '.join(str(error).split())}") from None
+        try:
+            with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
+                while line := unpacked.readline(_MAX_LINE + 1):
+                    count += 1
+                    if len(line) > _MAX_LINE or count > part.records:
+                        raise Corrupted(f"{place} holds more than was dumped; nothing was restored")
+                    yield line
+        except (OSError, EOFError, zlib.error) as error:
+            raise Corrupted(f"{place} cannot be unpacked: {' '.join(str(error).split())}") from None
     if count != part.records:
         raise Corrupted(f"{place} holds {count} records, and {part.records} were dumped; nothing was restored")
 
@@ -188,7 +178,12 @@ def _take(state: _State, line: bytes) -> None:
     """Take one line in. Raises ``RecordRefused``."""
     try:
         kind, row = json.loads(line)
-        _KINDS[kind](state, row)
+        if kind in _FULL:
+            state.full[kind].append(_FULL[kind](row))
+        elif kind in state.refs:
+            _ref(state, kind, row)
+        else:
+            _KINDS[kind](state, row)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidInput) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise RecordRefused(f"a record of {ORIGIN} is refused: {reason:.200}; nothing was restored") from None
@@ -210,22 +205,12 @@ def _commit(state: _State, row: _Row) -> None:
     state.commits[commit.id] = commit
 
 
-def _ref(kind: str) -> Callable[[_State, _Row], None]:
-    def take(state: _State, row: _Row) -> None:
-        name, at = _text(row["name"], _MAX_NAME), row["commit_id"]
-        reason = record_validation.ref_flaw(RefName(RefKind(kind), name), at)
-        if reason is not None:
-            raise ValueError(reason)
-        state.refs[kind][name] = at
-
-    return take
-
-
-def _row_of(kind: str) -> Callable[[_State, _Row], None]:
-    def take(state: _State, row: _Row) -> None:
-        state.full[kind].append(_FULL[kind](row))
-
-    return take
+def _ref(state: _State, kind: str, row: _Row) -> None:
+    name, at = _text(row["name"], _MAX_NAME), row["commit_id"]
+    reason = record_validation.ref_flaw(RefName(RefKind(kind), name), at)
+    if reason is not None:
+        raise ValueError(reason)
+    state.refs[kind][name] = at
 
 
 def _protection(row: _Row) -> _Row:
@@ -300,9 +285,6 @@ _COMMIT = (
 _KINDS: Mapping[str, Callable[[_State, _Row], None]] = {
     "repository": _repository,
     "commit": _commit,
-    "branch": _ref("branch"),
-    "tag": _ref("tag"),
-    **{kind: _row_of(kind) for kind in _FULL},
     "check": _check,
     "no-checks": _no_checks,
     "move": _move,
