@@ -209,8 +209,7 @@ def _take_commit(
     force: bool,
     wanted: Mapping[str, Entry] | None = None,
 ) -> LocalStatus:
-    if wanted is None:
-        wanted = wanted_at(ctx, commit, index.prefix, folder)
+    wanted = wanted_at(ctx, commit, index.prefix, folder) if wanted is None else wanted
     here, there = take(ctx, folder, index, ref, commit, wanted, force=force)
     return LocalStatus(str(folder), replace(index, ref=ref).uri, commit.id, commit.id, here, taken=there)
 

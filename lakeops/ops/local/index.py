@@ -184,10 +184,9 @@ def _parsed(found: dict[str, Any]) -> Index:
 
 
 def _parse_known(row: list[Any]) -> Known:
-    known = Known(*row)
     if [type(part) for part in row] != [str, int, int, str]:
         raise TypeError(row)
-    return known
+    return Known(*row)
 
 
 def _replayed(folder: Path, index: Index, lines: list[bytes]) -> Index:
@@ -203,19 +202,15 @@ def _replayed(folder: Path, index: Index, lines: list[bytes]) -> Index:
             known = None if words[0] == "gone" else _parse_known(words[2])
         except (ValueError, TypeError, IndexError, InvalidInput):
             continue
-        status = _status(folder / name)
+        try:
+            status: os.stat_result | None = (folder / name).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            status = None
         if known is None and status is None:
             files.pop(name, None)
         elif known is not None and status is not None and known.is_like(status):
             files[name] = known
     return replace(index, files=files, whole=False, interrupted=interrupted)
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def write(folder: Path, index: Index) -> None:
