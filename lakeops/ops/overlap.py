@@ -158,8 +158,8 @@ def claim_text(repository: RepositoryRecord, identity: Identity) -> bytes:
 
 def claim(store: ObjectStore, repository: RepositoryRecord, identity: Identity) -> None:
     """Claim the namespace for a repository, unless it has this very claim. Raises ``NamespaceTaken``."""
-    with suppress(AlreadyExists):
-        if read_claim(store) is None:
+    if read_claim(store) is None:
+        with suppress(AlreadyExists):
             store.put(layout.CLAIM, claim_text(repository, identity), if_absent=True, content_type="application/json")
     # Read again: where a server ignores the condition, a later claim is in place of this one.
     check_claim(store, repository)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,23 +133,23 @@ def make_plan(
     found = {(bucket.name, name): bucket.read(name) for bucket in (here, there) for name in _READ}
     replication = here.read("replication")
     after = merged_replication(replication, wish)
-    steps = [
-        *(
-            SettingChange(one, "versioning", old := found[one.name, "versioning"], merged_versioning(old))
-            for one in (there, here)
-        ),
-        *(
-            SettingChange(one, "lifecycle", old := found[one.name, "lifecycle"], merged_lifecycle(old, wish))
-            for one in (there, here)
-        ),
-        SettingChange(here, "replication", replication, after),
-    ]
+    steps = []
+    for one in (there, here):
+        old = found[one.name, "versioning"]
+        steps.append(SettingChange(one, "versioning", old, merged_versioning(old)))
+    for one in (there, here):
+        old = found[one.name, "lifecycle"]
+        steps.append(SettingChange(one, "lifecycle", old, merged_lifecycle(old, wish)))
+    steps.append(SettingChange(here, "replication", replication, after))
     warnings = [
         danger
         for one in (here, there)
         for danger in lifecycle_dangers(one.name, found[one.name, "lifecycle"], wish.prefix)
     ]
-    if replicates_back(_read_if_allowed(there), wish):
+    back: Document | None = None
+    with suppress(StoreError):  # these credentials may not look there
+        back = there.read("replication")
+    if replicates_back(back, wish):
         warnings.append(
             f"bucket {wish.destination!r} replicates to {wish.source!r} as well: what is deleted on one side goes on "
             "both. After a fail-over, take the old rule away first: setup-s3 --remove"
@@ -158,7 +159,7 @@ def make_plan(
             f"bucket {wish.source!r} encrypts with KMS, and S3 does not replicate such objects unless a key for the "
             "replicas is named: pass --replica-kms-key ARN"
         )
-    existing = _has_objects(S3Store(wish.source, wish.prefix.rstrip("/"), settings))
+    existing = next(iter(S3Store(wish.source, wish.prefix.rstrip("/"), settings).list()), None) is not None
     batch = None
     if existing and settings.endpoint_url is None:
         region = here.region
@@ -224,14 +225,6 @@ def start_batch(plan: ReplicationSetup) -> str:
     return start_job(control_client(plan.batch.region), plan.batch.job)
 
 
-def _read_if_allowed(bucket: Bucket) -> Document | None:
-    """The bucket's replication. None too where these credentials may not look."""
-    try:
-        return bucket.read("replication")
-    except StoreError:
-        return None
-
-
 _READ: tuple[Setting, ...] = ("versioning", "lifecycle")
 
 
@@ -243,10 +236,6 @@ def _bucket_place(url: str) -> Location:
             "and to directories"
         )
     return place
-
-
-def _has_objects(store: S3Store) -> bool:
-    return next(iter(store.list()), None) is not None
 
 
 def _times_as_text(document: Document | None) -> Any:  # noqa: ANN401 - any JSON value
