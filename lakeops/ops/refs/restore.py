@@ -214,22 +214,20 @@ def _ref(state: _State, kind: str, row: _Row) -> None:
 
 
 def _protection(row: _Row) -> _Row:
-    values = _select_columns(row, "kind", "pattern", "check_name")
-    if values["kind"] not in {BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION}:
+    if row["kind"] not in {BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION}:
         raise ValueError("a protection of no kind")
-    return {name: _text(value, _MAX_NAME) for name, value in values.items()}
+    return {name: _text(row[name], _MAX_NAME) for name in ("kind", "pattern", "check_name")}
 
 
 def _rules(row: _Row) -> _Row:
     record_validation.check_rules(row["rules"], ())
-    return _select_columns(row, "rules")
+    return {"rules": row["rules"]}
 
 
 def _mirror(row: _Row) -> _Row:
     values = _select_columns(row, "mirror", "commits", "at", "sequence")
-    _text(values["mirror"], _MAX_NAME)
-    for commit_id in values["commits"]:
-        _text(commit_id, _MAX_NAME)
+    for name in (values["mirror"], *values["commits"]):
+        _text(name, _MAX_NAME)
     _number(values["at"])
     record_validation.check_sequence(0 if values["sequence"] is None else values["sequence"])
     return values
@@ -251,9 +249,8 @@ def _no_checks(state: _State, row: _Row) -> None:
 
 
 def _move(state: _State, row: _Row) -> None:
-    values = _select_columns(row, "sequence", "kind", "ref", "old", "new", "action", "actor", "at")
-    sequence = record_validation.check_sequence(values.pop("sequence"))
-    kind = RefKind(values["kind"])
+    values = _select_columns(row, "kind", "ref", "old", "new", "action", "actor", "at")
+    sequence, kind = record_validation.check_sequence(row["sequence"]), RefKind(values["kind"])
     for name in ("ref", "action", "actor"):
         _text(values[name], record_validation.MAX_COMMITTER_BYTES)
     for end in (values["old"], values["new"]):
@@ -267,15 +264,12 @@ def _move(state: _State, row: _Row) -> None:
 
 
 def _record(state: _State, row: _Row) -> None:
-    values = _select_columns(
-        row, "sequence", "action", "kind", "ref", "before", "after", "person", "claimed", "login", "recorded"
-    )
-    sequence = record_validation.check_sequence(values.pop("sequence"))
-    _number(values["recorded"])
-    for name, value in values.items():
-        if name != "recorded" and not (value is None and name in {"before", "after", "person"}):
-            _text(value, _MAX_TEXT)
-    state.records[sequence] = values
+    names = ("action", "kind", "ref", "before", "after", "person", "claimed", "login")
+    values = {**_select_columns(row, *names), "recorded": _number(row["recorded"])}
+    for name in names:
+        if values[name] is not None or name not in {"before", "after", "person"}:
+            _text(values[name], _MAX_TEXT)
+    state.records[record_validation.check_sequence(row["sequence"])] = values
 
 
 _COMMIT = (
@@ -332,19 +326,14 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         pruned = None if pruned is None else record_validation.check_sequence(pruned)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
         raise RecordRefused(f"the repository's record in {ORIGIN} is refused: {error!s:.200}") from None
-    moves = [state.moves[number] for number in sorted(state.moves)]
     branches, tags = _refs(state)
     commits = sorted(state.commits.values(), key=lambda one: (one.generation, one.id))
     _check_history(commits, state.commits, pruned)
-    for where in (branches, tags):
-        for ref, at in where.items():
-            if at not in state.commits:
-                raise RecordRefused(
-                    f"{excerpt(ref)} of {ORIGIN} points to a commit that it lacks; nothing was restored"
-                )
+    for ref, at in (*branches.items(), *tags.items()):
+        if at not in state.commits:
+            raise RecordRefused(f"{excerpt(ref)} of {ORIGIN} points to a commit that it lacks; nothing was restored")
     if repository.default_branch not in branches:
         raise RecordRefused(f"{ORIGIN} lacks the default branch; nothing was restored")
-    checks = [each for by_name in state.checks.values() for each in by_name.values()]
     return DumpedRepository(
         repository,
         found.cut.at,
@@ -354,10 +343,10 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         branches,
         tags,
         protections=state.full["protection"],
-        checks=checks,
+        checks=[each for by_name in state.checks.values() for each in by_name.values()],
         rules=state.full["rules"][:1],
         mirrors=state.full["mirror"],
-        moves=moves,
+        moves=[state.moves[number] for number in sorted(state.moves)],
         records=[state.records[number] for number in sorted(state.records)],
     )
 
@@ -367,15 +356,11 @@ def _refs(state: _State) -> tuple[dict[str, str], dict[str, str]]:
 
     The moves of the whole part are no more than its log, and the end of a line may have been pruned from that.
     """
-    ends: dict[tuple[str, str], str | None] = {}
     for number in sorted(state.later):
         move = state.later[number]
-        ends[move["kind"], move["ref"]] = move["new"]
-    for (kind, ref), new in ends.items():
-        if new is None:
-            state.refs[kind].pop(ref, None)
-        else:
-            state.refs[kind][ref] = new
+        state.refs[move["kind"]].pop(move["ref"], None)
+        if move["new"] is not None:
+            state.refs[move["kind"]][move["ref"]] = move["new"]
     return state.refs["branch"], state.refs["tag"]
 
 
