@@ -203,7 +203,6 @@ def _joined_here(
     scratch: Path,
     on_progress: OnProgress | None,
 ) -> Iterator[tuple[pa.Table, Mask]]:
-    """Every slice of a listing, and which of its rows something refers to."""
     paths = [scratch / f"{number}.referenced" for number in range(len(listed.firsts))]
     done = 0
     with ExitStack() as stack:
@@ -433,8 +432,6 @@ SLICE_BYTES = 32 << 20
 SLICES = 256
 """The most slices. Each has an open file while the references are read. A longer listing has longer slices."""
 
-_LISTED_BATCH = 65_536
-
 
 class Listed:
     """A listing in slices.
@@ -454,7 +451,8 @@ class Listed:
         for rows in _slices(listing()):
             names = rows.column(0)
             firsts.append(names[0].as_py())
-            self.ascends = self.ascends and last < firsts[-1] and _ascends(names)
+            in_order = pc.all(pc.less(names.slice(0, len(names) - 1), names.slice(1))).as_py() is not False
+            self.ascends = self.ascends and last < firsts[-1] and in_order
             self.count += rows.num_rows
             last = names[-1].as_py()
         self._together = max(1, -(-len(firsts) // SLICES))
@@ -488,7 +486,7 @@ def _slices(listing: Iterable[pa.Table]) -> Iterator[pa.Table]:
     held: list[pa.Table] = []
     rows = size = 0
     for table in map(checked, listing):
-        step = max(1, min(_LISTED_BATCH, SLICE_BYTES * table.num_rows // (8 * max(1, table.nbytes))))
+        step = max(1, min(_BATCH, SLICE_BYTES * table.num_rows // (8 * max(1, table.nbytes))))
         for start in range(0, table.num_rows, step):
             piece = table.slice(start, step)
             held.append(piece)
@@ -498,10 +496,6 @@ def _slices(listing: Iterable[pa.Table]) -> Iterator[pa.Table]:
                 held, rows, size = [], 0, 0
     if held:
         yield pa.concat_tables(held)
-
-
-def _ascends(names: pa.ChunkedArray) -> bool:
-    return pc.all(pc.less(names.slice(0, len(names) - 1), names.slice(1))).as_py() is not False
 
 
 _PROOFS = -1
@@ -524,7 +518,7 @@ def _joined_by_spark(
     _scratch: Path,
     on_progress: OnProgress | None,
 ) -> Iterator[tuple[pa.Table, Mask]]:
-    """Every slice of a listing, and which of its rows something refers to. The executors read, and Spark joins."""
+    """Join as ``_joined_here`` does. The executors read, and Spark joins."""
     spark = cast("SparkEngine", engine)
     reads = list(read_tasks(ranges, engine.group(ranges.num_rows)))
     extra = NamesTask(len(reads), _address_stream(given))
