@@ -233,11 +233,10 @@ class Lake(LakeConnection):
         here = stores.at(source)
         if source_endpoint is not None:
             here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
-        return ops.replicate.replicate_to(
-            self.catalog,
-            stores,
-            destination,
+        ops.overlap.check_apart(self.catalog, stores, destination, mirrors=True)
+        return ops.replicate.replicate(
             here,
+            stores.at(destination),
             self._range_engine(),
             delete=delete,
             force=force,

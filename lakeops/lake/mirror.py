@@ -196,11 +196,10 @@ class Mirror(Repository):
         if self.configuration.promoted_writable is not None:
             raise NotAMirror(f"{self.id!r} is a writable repository now; nothing is copied over it")
         with self._origin(source) as (lake, namespace):
-            return ops.replicate.replicate_to(
-                self._ctx.catalog,
-                self._ctx.stores,
-                self.storage_namespace,
+            ops.overlap.check_apart(self._ctx.catalog, self._ctx.stores, self.storage_namespace, mirrors=True)
+            return ops.replicate.replicate(
                 lake.stores().at(namespace),
+                self._ctx.stores.at(self.storage_namespace),
                 self._ctx.engine,
                 delete=delete,
                 force=force,

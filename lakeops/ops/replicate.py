@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import (
@@ -36,24 +35,17 @@ from lakeops.ops.copying import (
     gives_up,
     worth_in_ranges,
 )
-from lakeops.ops.overlap import check_apart
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
-from lakeops.store.open import Stores
 from lakeops.store.owners import check_nobody_owns, known_at
 from lakeops.store.reader import parse_json, read_small
-
-if TYPE_CHECKING:
-    from lakeops.catalog.open import Catalog
 
 MANAGED = (DATA, RANGES, METARANGES)
 """What is replicated: objects first, so that what names them finds them there when nothing is in a hurry."""
 
 _LOOKED_AT = 5_000
 """Missing objects that the choice of the engine is made by. The listing goes on while these are copied."""
-
-Task = TypeVar("Task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +69,6 @@ class Replicated(JsonRecord):
     vanished: int = 0
     extra: int = 0
     deleted: int = 0
-
-
-class How(TypedDict, total=False):
-    """Options of ``replicate``."""
-
-    delete: bool
-    force: bool
-    progress: Progress
 
 
 def replicate(
@@ -123,26 +107,17 @@ def replicate(
     compared = _Comparison(source, destination, keep_extra=delete)
     lacking = compared.lacking()
     first = list(islice(lacking, _LOOKED_AT))
-    copied = _run(
-        engine.for_work(worth_in_ranges(first)),
-        destination,
-        copy_objects,
-        copy_tasks(source, chain(first, lacking), known),
-        "copied",
-        lambda done: progress("Copying", done, compared.missing),
+    results = engine.for_work(worth_in_ranges(first)).run(
+        copy_objects, copy_tasks(source, chain(first, lacking), known), destination
     )
+    copied = _sum_up(results, destination.url, "copied", lambda done: progress("Copying", done, compared.missing))
     deleted = Moved(0)
     if delete:
         doomed = compared.extra_keys
         _check_doomed(compared, force=force)
-        deleted = _run(
-            engine.for_work(1),
-            destination,
-            delete_objects,
-            delete_tasks(source, reversed(doomed), known),  # what names others first
-            "deleted",
-            lambda done: progress("Deleting", done, len(doomed)),
-        )
+        tasks = delete_tasks(source, reversed(doomed), known)  # what names others first
+        results = engine.for_work(1).run(delete_objects, tasks, destination)
+        deleted = _sum_up(results, destination.url, "deleted", lambda done: progress("Deleting", done, len(doomed)))
     return Replicated(
         copied=copied.objects,
         copied_bytes=copied.size_bytes,
@@ -152,17 +127,6 @@ def replicate(
         extra=compared.extra,
         deleted=deleted.objects,
     )
-
-
-def replicate_to(
-    catalog: Catalog, stores: Stores, destination: str, source: ObjectStore, engine: Engine, **how: Unpack[How]
-) -> Replicated:
-    """``replicate`` to a storage namespace that no other repository of this lake or of another one may have.
-
-    A mirror of this catalog may have it. Raises what ``replicate`` raises, ``NamespaceTaken`` for such a place too.
-    """
-    check_apart(catalog, stores, destination, mirrors=True)
-    return replicate(source, stores.at(destination), engine, **how)
 
 
 @dataclass
@@ -195,21 +159,14 @@ class _Comparison:
                     yield there
 
 
-def _run(
-    engine: Engine,
-    destination: ObjectStore,
-    work: Callable[[Task, ObjectStore], Moved],
-    tasks: Iterable[Task],
-    verb: str,
-    on_progress: Callable[[int], None],
-) -> Moved:
-    """Run tasks and sum up what became of them.
+def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callable[[int], None]) -> Moved:
+    """What became of all tasks.
 
     Raises ``NotAllReplicated`` when objects failed: at the end, or before it when so many did that the store must be at
     fault.
     """
     total, rest = Moved(0), ""
-    for moved in first_of_each(engine.run(work, tasks, destination)):
+    for moved in first_of_each(results):
         total = Moved(
             0,
             total.objects + moved.objects,
@@ -225,7 +182,7 @@ def _run(
     if failures:
         objects = "object was" if len(failures) == 1 else "objects were"
         raise NotAllReplicated(
-            f"{destination.url}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
+            f"{place}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
             f"{failures[0].error.message}; {total.objects:,} were, and running it again goes on from there",
             [(one.key, one.error) for one in failures],
             total.objects,
