@@ -41,11 +41,6 @@ class CopyFailure:
     key: str
     error: LakeopsError
 
-    @property
-    def is_refusal(self) -> bool:
-        """Whether a store is at fault, and not this object: one that changes, is damaged or has an odd name."""
-        return isinstance(self.error, StoreError | StoreUnavailable | Unsupported)
-
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
@@ -137,8 +132,9 @@ def delete_tasks(source: ObjectStore, keys: Iterable[str], known: Known = frozen
 
 
 def gives_up(failures: Sequence[CopyFailure]) -> bool:
-    """Whether so many of these are refusals that trying more is in vain."""
-    return sum(failure.is_refusal for failure in failures) >= GIVE_UP
+    """Whether trying more is in vain: it was the store that refused so often, and not single objects that failed."""
+    refusals = (StoreError, StoreUnavailable, Unsupported)
+    return sum(isinstance(failure.error, refusals) for failure in failures) >= GIVE_UP
 
 
 def worth_in_ranges(items: Sequence[StoredObject]) -> int:

@@ -59,8 +59,7 @@ ENGINES = [LocalEngine(2), Groups(1), Racing(3)]
 def short(monkeypatch):
     """Short slices and batches, so that little data takes many of them."""
     monkeypatch.setattr(module, "SLICE", 16)
-    monkeypatch.setattr(module, "_LISTED_BATCH", 5)
-    monkeypatch.setattr(module, "_BATCH", 9)
+    monkeypatch.setattr(module, "_BATCH", 5)
     monkeypatch.setattr(module, "_TOGETHER", 1)
 
 

@@ -239,8 +239,7 @@ def test_a_namespace_that_is_another_repositorys_is_said_to_be(pair):
         with pytest.raises(PreconditionFailed, match="belongs to repository 'other'", check=has_kind("not_a_replica")):
             pair.mirror.sync()
     pair.store.put(layout.CLAIM, claim)
-    pair.replicator.settle()
-    assert pair.mirror.sync().caught_up
+    assert pair.catch_up().caught_up
 
 
 def test_a_repository_that_was_made_again_under_the_name_is_another_one(pair, clock):

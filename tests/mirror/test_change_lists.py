@@ -31,8 +31,7 @@ def scattered(pair: Pair, text: str) -> Commit:
 @pytest.fixture
 def first(pair: Pair) -> Commit:
     made = pair.commit_paths("main", dict.fromkeys(PATHS, "0"))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     return made
 
 
@@ -115,8 +114,7 @@ def test_what_a_list_is_about_may_come_later(pair: Pair, first: Commit) -> None:
     assert changes is not None
     lying = with_list(pair, third, changes.before.slice(1), changes.after)
     pair.replicator.hold(metarange_key(second.meta_range_file))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.head() == lying.id
     pair.mirror.promote_writable()
     pair.replicator.release()
@@ -128,8 +126,7 @@ def test_what_a_list_is_about_may_come_later(pair: Pair, first: Commit) -> None:
 def test_true_lists_are_proved(pair: Pair, first: Commit) -> None:
     second = scattered(pair, "1")
     third = scattered(pair, "2")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.head() == third.id
     pair.mirror.promote_writable()
     assert pair.mirror.verify_history() == VerifiedHistory(2, 0)

@@ -28,8 +28,7 @@ def scene(tmp_path):
         pair = opened.__enter__()
         pair.commit(a="1", b="1")
         pair.repo.create_branch("old", source="main")
-        pair.replicator.settle()
-        pair.mirror.sync()
+        pair.catch_up()
         pair.commit(a="2")
         pair.mirror.sync()  # waits for it
         pair.commit(c="3")

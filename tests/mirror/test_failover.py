@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from support.errors import has_kind
-from support.mirrors import check_whole, open_lake, open_pair, read_whole, replicator
+from support.mirrors import check_whole, open_lake, read_whole, replicator
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import (
@@ -18,13 +18,11 @@ from lakeops.model.errors import (
 )
 from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.store import layout
-from lakeops.testing import ManualClock
 
 
 def test_a_mirror_becomes_a_repository_like_any_other(pair):
     one = pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     two = pair.commit(a="2", b="2")
     pair.mirror.sync()
     [lost] = pair.mirror.loss().refs
@@ -51,8 +49,7 @@ def test_garbage_can_be_collected_and_the_repository_checked_afterwards(pair):
     pair.repo.gc.set_rules({"default_retention_days": 1, "branches": []})
     for number in range(3):
         pair.commit(a=str(number))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.commit(a="never arrived", b="never arrived")
     pair.mirror.sync()
     pair.mirror.promote_writable()
@@ -73,8 +70,7 @@ def test_history_is_unproved_until_somebody_looks_and_what_is_whole_comes_back(p
     two = pair.commit(a="2")
     three = pair.commit(a="3")
     pair.replicator.hold(f"{layout.METARANGES}{two.meta_range_file}")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.head() == three.id
     pair.mirror.promote_writable()
     repo = pair.there.repository("flights")
@@ -94,30 +90,11 @@ def test_history_is_unproved_until_somebody_looks_and_what_is_whole_comes_back(p
     assert repo.ref(two.id).read("a") == b"2"
 
 
-def cost_of_a_fail_over(place, older: int) -> int:
-    """Store calls of a fail-over with so many older commits, each with a metarange of its own."""
-    with open_pair(place, clock=ManualClock(), random=Random(1)) as pair:
-        for number in range(older):
-            pair.commit(**{f"p{number}": str(number)})
-        pair.replicator.settle()
-        pair.mirror.sync()
-        pair.faults.revive()
-        pair.mirror.promote_writable()
-        assert pair.faults.keys_opened(layout.METARANGES) == set()
-        assert len(pair.there.catalog.unproved("flights")) == older - 1
-        return len(pair.faults.calls)
-
-
-def test_a_fail_over_costs_the_same_however_many_commits_are_older(tmp_path):
-    assert cost_of_a_fail_over(tmp_path / "few", 2) == cost_of_a_fail_over(tmp_path / "many", 40)
-
-
 def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_rest(pair):
     commits = [pair.commit(a=str(number), **{f"only{number}": "x"}) for number in range(4)]
     lost = commits[1]
     pair.replicator.hold(f"{layout.METARANGES}{lost.meta_range_file}")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     beyond = pair.commit(a="beyond")
     pair.mirror.sync()
     pair.mirror.promote_writable()
@@ -148,8 +125,7 @@ def check_readable(pair, commit) -> None:
 def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair):
     older = pair.commit(a="1")
     pair.commit(a="2")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.mirror.promote_writable()
     catalog = pair.there.catalog
 
@@ -166,8 +142,7 @@ def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair)
 def test_pruning_leaves_unproved_commits(pair):
     for number in range(3):
         pair.commit(a=str(number))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.mirror.promote_writable()
     repo = pair.there.repository("flights")
     repo.gc.set_rules({"default_retention_days": 1, "branches": [], "log_days": 30})
@@ -180,8 +155,7 @@ def test_pruning_leaves_unproved_commits(pair):
 
 def test_the_source_need_not_be_reachable(pair, tmp_path):
     made = pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     late = pair.commit(a="2")
     mirror = pair.there.mirror("flights")
     mirror.sync()
@@ -208,8 +182,7 @@ def test_a_pass_that_went_on_meanwhile_is_not_overruled(pair):
 
 def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.mirror.promote_writable()
     new = pair.there.repository("flights")
     new.branch("main").put("b", b"2")
@@ -224,8 +197,7 @@ def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):
 
 def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.here.catalog.history("flights").mirrors != {}
     assert pair.mirror.delete()
     assert pair.here.catalog.history("flights").mirrors == {}
@@ -242,8 +214,7 @@ def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
 def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
     rules = {"default_retention_days": 9, "branches": [{"branch_id": "main", "retention_days": 90}]}
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.repo.gc.set_rules(rules)
     pair.repo.protect("main")
     pair.repo.protect("release-*")
@@ -270,8 +241,7 @@ def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
     pair.commit_paths("main", {f"p/{number:02}": str(number) for number in range(12)})
     pair.repo.create_branch("dev", source="main")
     pair.commit("dev", **{"p/07": "dev"})
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.mirror.promote_writable()
     assert pair.mirror.check() == []
     new = pair.repo.ref("dev").stat("p/07").physical_address
@@ -296,8 +266,7 @@ def test_history_of_which_something_is_not_there_stays_unproved(pair, prefix, ha
     [key, *_] = sorted({item.key for item in pair.replicator.source.list(prefix)} - before)
     pair.commit(a="2", b="2")
     pair.replicator.hold(key)
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.mirror.promote_writable()
     if harm == "torn":
         data = bytearray(pair.replicator.source.get(key))

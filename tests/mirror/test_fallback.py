@@ -34,8 +34,7 @@ def test_a_candidate_whose_object_never_comes_gives_way_to_a_complete_head(pair:
     lost = pair.mirror.sync()["main"].candidate
     for _ in range(3):
         newest = pair.commit_paths("main", {"a": f"{pair.clock.seconds}"})
-        pair.replicator.settle()
-        status = pair.mirror.sync()["main"]
+        status = pair.catch_up()["main"]
         assert (status.candidate, status.stalled) == (lost, False), "it may still come"
         pair.clock.advance(seconds=STEP)
     status = pair.mirror.status()["main"]
@@ -64,8 +63,7 @@ def test_a_candidate_stays_as_long_as_something_of_it_arrives(pair: Pair) -> Non
     pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     made = pair.commit_paths("main", {f"p/{number}": str(number) for number in range(12)})
     pair.replicator.hold(layout.DATA)
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     for number in range(12):
         pair.commit_paths("main", {"other": str(number)})
         pair.clock.advance(seconds=STALL_TIMEOUT - 1)

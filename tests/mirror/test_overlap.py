@@ -22,8 +22,7 @@ def expire_all(pair) -> list[str]:
 
 def test_the_source_keeps_what_the_mirror_shows_and_waits_for(pair):
     one = pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     two = pair.commit(a="2")
     pair.mirror.sync()
     three = pair.commit(a="3")
@@ -43,8 +42,7 @@ def test_a_candidate_that_expired_is_given_up_for_the_newest_head(pair):
     expire_all(pair)
     status = pair.mirror.sync()["main"]
     assert (status.promoted, status.candidate) == (first, new.id)
-    pair.replicator.settle()
-    assert pair.mirror.sync()["main"].promoted == new.id
+    assert pair.catch_up()["main"].promoted == new.id
 
 
 def test_a_mirror_that_only_reads_does_not_show_what_expired_while_it_looked(pair):

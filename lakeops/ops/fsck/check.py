@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ from lakeops.model.errors import (
     InvalidPath,
     LakeopsError,
 )
-from lakeops.model.findings import Finding, ReportKind, Severity, found
+from lakeops.model.findings import NAMED, Finding, ReportKind, Severity, found
 from lakeops.model.ids import id_of
 from lakeops.model.names import check_branch, check_path
 from lakeops.model.records import Commit, Split
@@ -181,8 +182,7 @@ def check_rows(ctx: Context, records: CatalogSnapshot, entries: Entries, checked
                     where, address = f"branch {branch}, path {line.path}", excerpt(line.physical_address)
                     message = f"the staged row has the address {address}, which no object can have"
                     yield found("staged_row_invalid", where, message)
-            for flaw in entries.follow(table.filter(sound), place=f"branch {branch}, path "):
-                yield found(flaw.kind, flaw.where, flaw.message, count=flaw.count)
+            yield from entries.follow(table.filter(sound), place=f"branch {branch}, path ")
 
 
 def _flaw(line: StagedLine) -> str | None:
@@ -376,10 +376,10 @@ def _check_committed(
     for one in check_ranges(engine, ctx.store, uses, split, entries.columns):
         checked["ranges"] += 1
         commits: list[str] | None = None
-        for flaw in entries.flaws_of_range(one):
+        for finding in entries.flaws_of_range(one):
             if commits is None:
                 commits = uses.commits(one.number)
-            needed = live(commits) if flaw.missing else commits
+            needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
             if needed:
-                yield found(flaw.kind, flaw.where, flaw.message, commits=needed, count=flaw.count)
+                yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))
         ctx.progress("fsck: ranges", checked["ranges"], total)

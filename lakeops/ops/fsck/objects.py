@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
+from lakeops.model.findings import Finding, found
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
@@ -46,22 +47,6 @@ _LISTED_FOR_EACH = 50
 
 _ADDRESSES = ("path", "physical_address")
 _OBJECTS = (*_ADDRESSES, "checksum", "size_bytes")
-_MISSING = {"metarange_missing", "range_missing", "object_missing"}
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedFlaw:
-    """Something that is not as it must be, and where."""
-
-    kind: str
-    where: str
-    message: str
-    count: int = 1
-
-    @property
-    def missing(self) -> bool:
-        """Whether a file is gone, which is right once no live commit needs it."""
-        return self.kind in _MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +84,10 @@ class Entries:
         self._settled = np.zeros(len(inventory) if data else 0, np.uint64)
         self._settled_elsewhere: set[tuple[str, int]] = set()
 
-    def flaws_of_range(self, one: CheckedRange) -> Iterator[PlacedFlaw]:
+    def flaws_of_range(self, one: CheckedRange) -> Iterator[Finding]:
         """What is wrong with a range, its file, its rows and what they point at."""
         for flaw in one.flaws:
-            yield PlacedFlaw(flaw.kind, one.row.key, flaw.message, flaw.count)
+            yield found(flaw.kind, one.row.key, flaw.message, count=flaw.count)
         self._inventory.need_keys([one.row.key])
         if one.table is None:
             return
@@ -118,10 +103,11 @@ class Entries:
             if rows.num_rows:
                 path, address = (excerpt(rows[name][0].as_py()) for name in _ADDRESSES)
                 others = f", and {rows.num_rows - 1:,} more rows" if rows.num_rows > 1 else ""
-                yield PlacedFlaw(kind, one.row.key, f"{path} has the address {address}, {why}{others}", rows.num_rows)
+                message = f"{path} has the address {address}, {why}{others}"
+                yield found(kind, one.row.key, message, count=rows.num_rows)
         yield from self.follow(one.table.filter(sound), place="object ")
 
-    def follow(self, table: pa.Table, *, place: str) -> Iterator[PlacedFlaw]:
+    def follow(self, table: pa.Table, *, place: str) -> Iterator[Finding]:
         """What is wrong with the objects of entries whose addresses are sound. Marks those that lie here.
 
         Args:
@@ -139,7 +125,7 @@ class Entries:
             self._checked["objects"] += 1
             if reason is not None:
                 kind, why = reason
-                yield PlacedFlaw(kind, f"{place}{wanted.path}", f"its object {wanted.address} {why}")
+                yield found(kind, f"{place}{wanted.path}", f"its object {wanted.address} {why}")
 
     def _unsettled(self, table: pa.Table, rows: Rows) -> list[_Wanted]:
         """The objects of some entries that were not looked at for equal ones.

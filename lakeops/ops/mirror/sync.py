@@ -398,7 +398,8 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
             state, _, broken = _observe_and_agree(ctx, source, initial, metadata, before)
             _note_refused(ctx, before.mirror, broken)
             remembered = ctx.catalog.arrivals(ctx.repository_id)
-            if any([fall_back(ctx, state, ref, remembered) for ref in state.refs]):  # noqa: C419 - every ref is asked
+            given = [ref for ref in state.refs if fall_back(ctx, state, ref, remembered)]
+            if given:
                 _observe_and_agree(ctx, source, initial, metadata)
     return _status_on_record(ctx, before)
 
