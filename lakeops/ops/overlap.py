@@ -46,16 +46,9 @@ LOOKED_AT = 10_000
 
 
 def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bool = False) -> None:
-    """Refuse a namespace that lies in another repository's, or holds one.
+    """Refuse a namespace that lies in another repository's, of this lake or another one, or holds one.
 
-    Args:
-        catalog: whose repositories are known.
-        stores: how claims of other lakes are looked for.
-        namespace: a storage namespace.
-        mirrors: whether a mirror of this catalog may have this very namespace.
-
-    Raises:
-        NamespaceTaken: it overlaps with a repository of this catalog, or of another lake.
+    With ``mirrors`` a mirror of this catalog may have this very namespace. Raises ``NamespaceTaken``.
     """
     here = real_place(namespace)
     for other in pages(catalog.repositories):
@@ -79,16 +72,10 @@ def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bo
 
 
 def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], own: RepositoryRecord) -> None:
-    """Refuse to link objects that a repository manages.
+    """Refuse to link objects in directories that a repository manages: its garbage collection would delete them.
 
-    Args:
-        catalog: whose repositories are known.
-        stores: how claims of other lakes are looked for.
-        places: directories of objects, as the absolute addresses spell them.
-        own: the repository that would link them. Its own objects are linked by their relative address alone.
-
-    Raises:
-        InvalidInput: garbage collection of a repository would delete them.
+    ``places`` are spelt as the absolute addresses spell them. ``own`` links its objects by relative addresses alone.
+    Raises ``InvalidInput``.
     """
     known = [(one, real_place(one.storage_namespace)) for one in pages(catalog.repositories)]
     claimed: dict[str, bool] = {}

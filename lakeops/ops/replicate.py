@@ -50,16 +50,11 @@ _LOOKED_AT = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Replicated(JsonRecord):
-    """What a run did.
+    """What a run did to objects.
 
-    Attributes:
-        copied: objects that were copied, those with a wrong size included.
-        copied_bytes: their size.
-        present: objects that were there already.
-        replaced: how many of the copied were there with another size.
-        vanished: objects that the source deleted before they could be copied.
-        extra: objects at the destination that the source does not have.
-        deleted: how many of these were deleted.
+    ``replaced`` of the ``copied`` were there with another size. ``present`` were there already. ``vanished`` were
+    deleted at the source before they could be copied. ``extra`` are at the destination alone, and ``deleted`` of these
+    were deleted.
     """
 
     copied: int = 0
@@ -80,24 +75,9 @@ def replicate(
     force: bool = False,
     progress: Progress = quiet,
 ) -> Replicated:
-    """Copy objects, ranges and metaranges that the destination lacks or has with another size.
+    """Copy objects, ranges and metaranges that the destination lacks or has with another size: see ``Lake.replicate``.
 
-    Args:
-        source: a repository's storage namespace; only read.
-        destination: where the mirror's objects go.
-        engine: where the copying runs. It may choose by the amount.
-        delete: afterwards remove what the source does not have. Only below the prefixes that are replicated.
-        force: remove even a large share of what is there.
-        progress: told how many objects were copied, of how many found missing so far.
-
-    Raises:
-        InvalidInput: the two places overlap.
-        NotFound: the source is no repository's storage namespace.
-        NamespaceTaken: the destination is another repository's.
-        PreconditionFailed: ``not_the_owner``: a catalog writes to the destination: it was opened for writing, before
-            or meanwhile.
-        PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
-        NotAllReplicated: some objects could not be copied or deleted. The others were. Run it again.
+    Progress is told how many objects were copied, of how many found missing so far.
     """
     if overlap(source.url, destination.url):
         raise InvalidInput(f"{source.url} and {destination.url} overlap; copy to another place")

@@ -79,13 +79,10 @@ class BatchCopyJob:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSetup:
-    """The steps that let one namespace be replicated to another.
+    """The steps that let one namespace be replicated to another, in the order in which they are written.
 
-    Attributes:
-        steps: settings in the order in which they are written, those that stay as they are included.
-        warnings: what would go wrong, and what to do about it.
-        batch: the job for the objects that are there already. None when there are none, or the server has no such jobs.
-        existing: whether there are objects already, which the rule does not concern.
+    Steps that change nothing are included. ``batch`` is the job for the objects that are there already. None when there
+    are none (``existing``), or the server has no such jobs.
     """
 
     wish: Replication
@@ -113,15 +110,9 @@ def make_plan(
 ) -> ReplicationSetup:
     """What has to change so that S3 replicates a namespace. Reads the buckets' settings, writes nothing.
 
-    Args:
-        source: the namespace that is written to, ``s3://bucket/prefix``.
-        destination: the mirror's namespace: another bucket, the same prefix.
-        settings: how both buckets are reached.
-        role: the ARN of the role that S3 replicates as. The one that the bucket has when empty.
-        batch_role: the ARN of the role for the batch job. The replication's when empty.
-        noncurrent_days: how long versions of deleted objects are kept.
-        replica_key: the ARN of the KMS key for replicas.
-        ids: names the batch job's request.
+    The destination is another bucket, with the same prefix. ``role`` is the ARN that S3 replicates as, by default the
+    one that the bucket has; ``batch_role`` that of the batch job, by default the same. Versions of deleted objects are
+    kept for ``noncurrent_days``. ``replica_key`` is the ARN of the KMS key for replicas.
 
     Raises:
         InvalidInput: not two buckets, or different prefixes, or no role.

@@ -260,10 +260,8 @@ def fsck(ctx: Context, *, data: bool = False) -> Fsck:
 class Fsck(Iterator[Finding]):
     """The findings of one check, as they are made.
 
-    Attributes:
-        checked: how much was looked at so far: ``files`` (listed), ``commits``, ``metaranges``, ``ranges``,
-            ``entries``, ``staged`` and, with ``data``, ``objects``.
-        severities: how many findings there were so far, by severity.
+    ``checked`` counts what was looked at so far: ``files``, ``commits``, ``metaranges``, ``ranges``, ``entries``,
+    ``staged`` and, with ``data``, ``objects``. ``severities`` counts the findings.
     """
 
     def __init__(self, ctx: Context, *, data: bool) -> None:

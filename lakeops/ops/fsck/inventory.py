@@ -48,10 +48,7 @@ _BATCH = 65_536
 class Inventory:
     """A listing that can be searched, and a mark on each object that something needs.
 
-    Args:
-        place: a directory of its own on the local disk.
-        items: the listing, in byte order of keys.
-        on_progress: told how many objects there are so far.
+    ``items`` come in byte order of keys. The listing is kept in ``place``, a local directory of its own.
     """
 
     def __init__(self, place: Path, items: Iterable[StoredObject], on_progress: Callable[[int], None]) -> None:
@@ -149,12 +146,9 @@ class _Sum:
 
 
 def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime) -> Iterator[Finding]:
-    """What nothing was found to need.
+    """What nothing was found to need, once everything that is needed was marked in the inventory.
 
-    Args:
-        inventory: the listing, with everything marked that is needed.
-        uploads: all on record. What is written below those that may still be linked is not counted.
-        overdue: when an upload must have begun to be linked still.
+    Uploads that began since ``overdue`` may still be linked: what is written below them is not counted.
     """
     flying = [upload.address for upload in uploads if upload.started >= overdue]
     sums: dict[str, _Sum] = {}

@@ -63,14 +63,7 @@ class _Wanted:
 class Entries:
     """Looks at what entries point at, at each object once for equal entries.
 
-    Args:
-        ctx: the repository.
-        inventory: what lies in its namespace.
-        checked: the tally of entries and objects.
-        data: whether to look at the objects too.
-
-    Attributes:
-        columns: what is needed of each entry.
+    Counts entries and objects in ``checked``. ``columns`` are needed of each entry. Without ``data`` no object is read.
     """
 
     def __init__(self, ctx: Context, inventory: Inventory, checked: Counter[str], *, data: bool) -> None:
@@ -110,9 +103,7 @@ class Entries:
     def follow(self, table: pa.Table, *, place: str) -> Iterator[Finding]:
         """What is wrong with the objects of entries whose addresses are sound. Marks those that lie here.
 
-        Args:
-            table: ``columns`` of the entries.
-            place: what is put before a path to say where.
+        ``place`` is put before a path to say where.
         """
         keys = relative(self._namespace, table["physical_address"])
         rows = self._inventory.find(keys)
@@ -128,12 +119,7 @@ class Entries:
                 yield found(kind, f"{place}{wanted.path}", f"its object {wanted.address} {why}")
 
     def _unsettled(self, table: pa.Table, rows: Rows) -> list[_Wanted]:
-        """The objects of some entries that were not looked at for equal ones.
-
-        Args:
-            table: ``path``, ``physical_address`` (as stored), ``checksum``, ``size_bytes``.
-            rows: where the inventory has them; -1 where it has not, for those of other places too.
-        """
+        """The objects of entries that were not looked at for equal ones. ``rows`` are their places in the inventory."""
         hashes = path_hashes(table["checksum"])
         listed = rows >= 0
         todo = np.ones(len(rows), np.bool_)
@@ -169,11 +155,9 @@ class Entries:
 
 
 def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[str]) -> dict[str, StoredObject]:
-    """What listings of other buckets say of objects there, where they are cheaper than a question an object.
+    """What listings of other buckets say of objects there, where a listing is cheaper than a question an object.
 
-    Objects of one bucket that lie close together come on one page of a listing. What a listing does not have within
-    its budget is left out: it has to be asked for, whatever the reason. Directories are not listed, because a question
-    costs no more there.
+    What a listing does not show within its budget is left out: it has to be asked for. Directories are not listed.
     """
     places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     for address in addresses:

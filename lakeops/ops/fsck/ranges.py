@@ -130,14 +130,9 @@ def check_metaranges(
     live: Callable[[Sequence[str]], Sequence[str]],
     on_progress: Callable[[int], None],
 ) -> Iterator[Finding]:
-    """What is wrong with these metaranges.
+    """What is wrong with these metaranges. ``uses`` takes in the ranges of those that can be read.
 
-    Args:
-        reader: reads them from the store.
-        wanted: the metaranges.
-        uses: takes in the ranges of those that can be read.
-        live: which of some commits are live by now.
-        on_progress: told how many were looked at.
+    ``live`` says which of some commits are live by now. ``on_progress`` is told how many were looked at.
     """
     sound = []
     for pointed in wanted:
@@ -206,13 +201,9 @@ OPEN = Flaw("range_boundary", "it ends where the cutting rule does not, and anot
 
 @dataclass(frozen=True, slots=True)
 class CheckedRange:
-    """One range of the repository, looked at.
+    """One range of the repository, looked at: its number among ``Uses``, and what is wrong with it.
 
-    Attributes:
-        number: its number among ``Uses``.
-        row: what its metaranges tell of it.
-        flaws: what is wrong with it.
-        table: the wanted columns of its rows. None when the file cannot be used.
+    ``table`` has the wanted columns of its rows. None when the file cannot be used.
     """
 
     number: int

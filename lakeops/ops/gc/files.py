@@ -87,15 +87,10 @@ class FileCount:
 
 @dataclass
 class StoreListing:
-    """What a store held when it was listed.
+    """What a store held when it was listed, as tables of ``LISTED_SCHEMA``.
 
-    Attributes:
-        objects: where the objects that are old enough wait, as an Arrow stream of ``LISTED_SCHEMA``.
-        cutoff: what was begun after this is too young.
-        files: metadata files that are old enough, by kind.
-        listed: all objects that lakeops named.
-        young: what is too young to be looked at, of every kind.
-        strays: what somebody else put into the namespace.
+    Objects that were begun before the ``cutoff`` wait in a local Arrow stream, metadata files in ``files`` by kind.
+    ``listed`` counts all objects of lakeops, ``young`` what is too young, ``strays`` what somebody else put there.
     """
 
     objects: Path
@@ -205,12 +200,7 @@ _CLIMBS = r"(^|/)\.\.?(/|$)|\x00"
 
 
 class MarkWriter:
-    """Writes a mark's list to a local file, row by row, and counts what it holds. Used as a context manager.
-
-    Attributes:
-        kinds: the files by kind.
-        hours: objects by the hour that they were begun in: count and bytes.
-    """
+    """Writes a mark's list to a local file. Counts files by kind, and objects by the hour that they began in."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

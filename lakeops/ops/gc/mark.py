@@ -64,13 +64,7 @@ SILENT_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a mark would do now.
-
-    Attributes:
-        decided: what would become of the commits.
-        rows: how many files it would hold.
-        report: the report that it would write.
-    """
+    """What a mark would do now: to commits, how many files it would hold, and the report that it would write."""
 
     decided: MarkDecision
     rows: int

@@ -41,13 +41,10 @@ _TRIES = 4
 
 @dataclass
 class GcPlan:
-    """Which commits live and which do not.
+    """Which commits live and why, and which do not.
 
-    Attributes:
-        lineage: what that was decided on.
-        kept: the commits that live, and why.
-        only_for_mirrors: mirrors by name, to the commits that would not live but for this one.
-        doomed: those that do not: live ones that expire, and pending ones that stay expired.
+    ``only_for_mirrors`` has, by mirror, the commits that would not live but for it. ``doomed`` are live commits that
+    expire, and pending ones that stay expired, by generation.
     """
 
     lineage: Lineage
@@ -94,12 +91,8 @@ class GcPlan:
 class MarkDecision:
     """What a mark does to commits.
 
-    Attributes:
-        kept: the commits that the rules keep, and why.
-        expired: those that were live and are expired.
-        carried: those that an earlier mark had expired, was not swept for, and that stay expired.
-        revived: those of them that live again.
-        only_for_mirrors: mirrors by name, to the commits that would not live but for this one.
+    ``carried`` were expired by an earlier mark that was not swept, and stay expired. ``revived`` are those of them that
+    live again. ``only_for_mirrors`` has, by mirror, the commits that would not live but for it.
     """
 
     kept: dict[str, RetentionReason]
@@ -127,11 +120,7 @@ def make_plan(ctx: Context, now: int) -> GcPlan:
 def expire_commits(ctx: Context, mark: Mark, since: int, now: int) -> MarkDecision:
     """Expire what the rules do not keep, and let live again what an earlier mark expired and they keep.
 
-    Args:
-        ctx: the repository.
-        mark: the mark, which has begun.
-        since: the newest move of a ref when it began.
-        now: the time to decide by, in Unix seconds.
+    ``since`` is the newest move of a ref when the mark began. ``now`` is the time to decide by, in Unix seconds.
     """
     expired: set[str] = set()
 

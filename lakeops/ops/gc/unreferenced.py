@@ -136,13 +136,7 @@ def unreferenced(
 
 
 class Unreferenced:
-    """What nothing refers to.
-
-    Attributes:
-        listed: how many distinct objects the listing named.
-        count: how many of them nothing refers to.
-        path: where these lie on this machine.
-    """
+    """What nothing refers to: ``count`` of the ``listed`` distinct objects. They lie in a local file, ``path``."""
 
     def __init__(self, listed: int, path: Path) -> None:
         self.listed = listed
@@ -436,10 +430,8 @@ SLICES = 256
 class Listed:
     """A listing in slices.
 
-    Attributes:
-        count: how many rows there are.
-        firsts: the first address of every slice, as ``large_string``.
-        ascends: whether the addresses strictly ascend: then no row is in two slices, and none is repeated.
+    ``firsts`` has the first address of every slice, as ``large_string``. ``ascends`` says whether the addresses
+    strictly ascend: then no row is in two slices, and none is repeated.
     """
 
     def __init__(self, listing: Listing) -> None:

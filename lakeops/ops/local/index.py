@@ -106,17 +106,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Index:
-    """What a directory follows, and what its files were last made equal to.
+    """What a directory follows, and what its files were last made equal to, by name below the prefix.
 
-    Attributes:
-        repository: the repository's name.
-        ref: the ref that the directory follows.
-        prefix: the folder of the ref. Empty, or with a slash at its end.
-        commit: the commit that the directory was last made equal to. Empty when there was none yet.
-        whole: ``files`` are exactly what the commit has.
-        files: by name below the prefix.
-        written_ns: the disk's time when this was written. 0 when it never was.
-        interrupted: the ref of a call that did not come to its end.
+    ``prefix`` is empty or ends in a slash. ``commit`` is empty when there was none yet. ``whole``: ``files`` are
+    exactly what the commit has. ``written_ns`` is the disk's time when this was written. ``interrupted`` is the ref of
+    a call that did not come to its end.
     """
 
     repository: str

@@ -38,12 +38,10 @@ from lakeops.store.in_flight import in_parallel
 
 @dataclass(frozen=True)
 class WorkTree:
-    """A clone's files as they are now.
+    """A clone's files as they are now, by name. The checksum of one that is not known to be like an object is empty.
 
-    Attributes:
-        files: by name. The checksum of one that is not known to be like an object is empty.
-        special: names of links, pipes and devices, and names that are not UTF-8 (written with escapes).
-        here: what changed since the directory was last made equal to a commit, by name in byte order.
+    ``special`` names links, pipes, devices, and names that are not UTF-8 (escaped). ``here`` is what changed since the
+    directory was last made equal to a commit, in byte order.
     """
 
     files: dict[str, Known] = field(default_factory=dict)

@@ -108,12 +108,7 @@ class _HistoryCheck:
         return (newest and self._listed(newest)) or Metarange.empty()
 
     def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
-        """The commits that are whole, and the metarange of the last of them.
-
-        Args:
-            commits: in the order in which they are compared with each other.
-            known: a whole metarange, for the first of them.
-        """
+        """The commits that are whole, and the metarange of the last of them. ``known`` is whole, for the first."""
         ctx, reader, found = self._ctx, RangeReader(self._ctx.store), []
         whole, broken = dict[str, str | None](), set[str]()  # files that were looked at since ``known``
         for commit in commits:
@@ -162,12 +157,10 @@ class LostRef(JsonRecord):
 
 @dataclass(frozen=True)
 class Loss:
-    """What a fail-over would lose.
+    """What a fail-over would lose: refs that do not show what the source shows.
 
-    Attributes:
-        refs: refs that do not show what the source shows.
-        asked: whether the source was asked now. Otherwise this is what the last pass saw, and more may be lost.
-        last_sync: when the source was last seen, Unix seconds.
+    ``asked`` says whether the source was asked now. Otherwise this is what the pass at ``last_sync`` (Unix seconds)
+    saw, and more may be lost.
     """
 
     refs: tuple[LostRef, ...] = field(default=())

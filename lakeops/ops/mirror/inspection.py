@@ -56,13 +56,9 @@ MOST_STEPS = 256
 class CandidateInspection:
     """What an inspection of a candidate found.
 
-    Attributes:
-        arrived: range files that need not be inspected again, and what they lacked.
-        missing_objects: things that are not there, as far as could be told.
-        missing_bytes: their size.
-        remaining: the same, comparable with other inspections.
-        missing: some of them.
-        error: what arrived and is wrong.
+    ``arrived`` has range files that need not be inspected again, and what they lacked. ``missing_objects`` counts what
+    is not there, as far as could be told; ``missing`` names some; ``remaining`` compares inspections. ``error`` is what
+    arrived and is wrong.
     """
 
     arrived: Pending = field(default_factory=dict)
@@ -85,16 +81,10 @@ class CandidateInspection:
 
 
 def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> CandidateInspection:
-    """Look whether ``commit`` of ``ref`` is complete. Never waits.
+    """Look whether ``commit``, the candidate of ``ref`` or what may become one, is complete. Never waits.
 
-    What goes wrong is part of the answer: a flaw of one ref's candidate holds no other ref up.
-
-    Args:
-        ctx: the mirror.
-        state: its refs. What they show is complete.
-        ref: the ref that waits.
-        commit: its candidate, or what may become one.
-        arrived: what was remembered of earlier inspections.
+    What the refs of ``state`` show is complete. ``arrived`` was remembered of earlier inspections. What goes wrong is
+    part of the answer: a flaw of one ref's candidate holds no other ref up.
     """
     try:
         return _inspect(ctx, state, ref, commit, arrived)
@@ -189,13 +179,8 @@ def check_options(ctx: Context, mirror: MirrorRecord) -> CheckOptions:
 def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange) -> LakeopsError | None:
     """What is wrong with the list of a commit's metarange, or with a parent's list about it. None where nothing is.
 
-    What the list is about may not be here. Nobody reads it then. ``verify_history`` compares the two once it is.
-
-    Args:
-        ctx: the mirror.
-        reader: reads the ranges and the metaranges of parents.
-        commit: the commit.
-        metarange: its metarange, all of whose ranges are here.
+    All ranges of the metarange are here. What the list is about may not be: nobody reads it then, and
+    ``verify_history`` compares the two once it is.
     """
     listed = metarange.changes
     if listed is not None:

@@ -56,13 +56,10 @@ class MissingObject:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How objects are looked for.
+    """How objects are looked for, and how stores outside the namespace are reached.
 
-    Attributes:
-        settings: how stores outside the namespace are reached.
-        imported: whether objects outside the namespace are looked for at all.
-        etags: whether plain ETags are MD5 here and at the source, so that they may be compared.
-        policy: what may lie outside the namespace, and where. When None whatever can be named.
+    ``imported``: whether objects outside the namespace are looked for. ``etags``: whether plain ETags are MD5 here and
+    at the source, so that they may be compared. ``policy``: what may lie outside, None for whatever can be named.
     """
 
     settings: StoreSettings
@@ -73,15 +70,11 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class PresenceTask:
-    """Ranges to prove.
+    """Ranges to look for.
 
-    Attributes:
-        index: which of the plan's tasks this is.
-        rows: ranges whose file and objects are looked for, ascending.
-        known: ranges of the complete metarange that overlap these, ascending.
-        files: ranges whose objects are known to be there, but this file of them is not.
-        pending: range files that are there, and the objects that they lacked.
-        options: how to look.
+    ``rows``: ranges whose file and objects are looked for, and ``known`` ones of the complete metarange that overlap
+    them; both ascend. ``files``: ranges whose objects are there, but this file of them is not known to be. ``pending``:
+    range files that are there, and the objects that they lacked.
     """
 
     index: int
@@ -96,15 +89,10 @@ class PresenceTask:
 class RangePresence:
     """What became of one range file.
 
-    Attributes:
-        file: its name.
-        arrived: whether the file itself is there.
-        missing: the objects that are not, as far as they are worth remembering; else a few of them.
-        missing_objects: how many things are missing, the file itself included.
-        missing_bytes: their size.
-        mismatch: an object that is there, but is not what the source recorded.
-        damage: how the file itself is not what the source wrote. It counts as missing.
-        refused: why an entry of it may not be shown here. The file counts as missing.
+    ``missing_objects`` and ``missing_bytes`` count the file itself too. ``missing`` are the objects among them, as far
+    as they are worth remembering. ``mismatch``: an object that is there, but is not what the source recorded.
+    ``damage``: how the file is not what the source wrote; ``refused``: why an entry may not be shown here. With either
+    it counts as missing.
     """
 
     file: str
@@ -163,12 +151,10 @@ class PresencePlan:
 
 
 def plan_presence(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None]) -> PresencePlan:
-    """What has to be looked at before ``wanted`` is proved. Opens nothing.
+    """What has to be looked at before ``wanted`` is complete. Opens nothing.
 
-    Args:
-        wanted: what has to be there.
-        known: what is there already: every file and every object of it.
-        arrived: range files that were looked at before, and ``remember`` of what they lacked.
+    Every file and object of ``known`` is there. ``arrived`` has range files that were looked at before, and
+    ``remember`` of what they lacked.
     """
     names = wanted.table.column("file")
     fresh = wanted.table.filter(pc.invert(pc.is_in(names, value_set=in_one(known.table.column("file")))))

@@ -116,11 +116,7 @@ def check_generations(
 ) -> None:
     """Refuse commits whose generation does not follow from their parents. Raises ``RecordRefused``.
 
-    Args:
-        commits: what the source gave.
-        found: the same by id, those that stand for pruned ones included.
-        known: gives commits that the mirror has.
-        origin: who gave them, for the error.
+    ``found`` has them by id, those that stand for pruned ones included. ``known`` gives commits that the mirror has.
     """
     commits = list(commits)
     asked = {parent for commit in commits for parent in commit.parents} - found.keys()

@@ -31,14 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceState:
-    """What a source shows at one instant.
+    """What a source shows at one instant: ``heads`` of the branches and tags that the mirror follows.
 
-    Attributes:
-        heads: where the branches and tags point that the mirror follows.
-        unkept: those of the heads that a source which is a mirror itself has not agreed with its own source to keep.
-        rules: its retention rules and protected branches. None where they are refused.
-        refused: what is not believed, and why: refs, or the rules and metadata under None.
-        metadata: its repository's metadata. None where it is refused.
+    ``unkept``: heads that a source which is a mirror itself has not agreed with its own source to keep. ``refused``:
+    what is not believed, and why: refs, or the rules and metadata under None; these are None then.
     """
 
     heads: dict[RefName, str]
@@ -50,12 +46,7 @@ class SourceState:
 
 @dataclass(frozen=True)
 class Source:
-    """A repository that is mirrored.
-
-    Attributes:
-        catalog: the catalog that it is in.
-        repository_id: its name there.
-    """
+    """A repository that is mirrored, in its catalog."""
 
     catalog: Catalog
     repository_id: str

@@ -293,13 +293,7 @@ def record(ctx: Context, ref: MirrorRef, found: CandidateInspection, *, ticket: 
 def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pending) -> bool:
     """Let a newer head take the place of a candidate of which nothing arrives any more, if that is better.
 
-    Returns whether one did.
-
-    Args:
-        ctx: the mirror.
-        state: its refs. What they show is complete.
-        ref: a ref, as the last look left it.
-        remembered: what was remembered of earlier looks.
+    Returns whether one did. ``ref`` is as the last look left it. ``remembered`` is what earlier looks found.
     """
     wait, now = ref.wait, ctx.seconds()
     if wait is None or ref.candidate in (None, ref.source_head) or not is_stalled(state.mirror, wait, now):

@@ -47,14 +47,7 @@ _LATEST = LATEST * 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DumpFile:
-    """A file of records: gzip, one JSON document a line.
-
-    Attributes:
-        file: its name.
-        sha256: the digest of its bytes.
-        size_bytes: its size.
-        records: how many lines it has.
-    """
+    """A file of records: gzip, one JSON document a line, with the digest of its bytes and how many lines it has."""
 
     file: str
     sha256: str
@@ -64,14 +57,10 @@ class DumpFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a dump is made of.
+    """What a dump is made of: its files, the whole one first.
 
-    Attributes:
-        repository: the repository's name.
-        namespace: the storage namespace that it was made in.
-        cut: when it was made, and up to which numbers of its catalog it is whole.
-        parts: its files, the whole one first.
-        retired: files of the dump before, which the next whole one removes.
+    ``cut`` says when it was made, and up to which numbers of its catalog it is whole. ``retired`` files are of the dump
+    before. The next whole one removes them.
     """
 
     repository: str
@@ -139,14 +128,9 @@ _TRIES = 16
 
 @dataclass(frozen=True, slots=True)
 class Dumped(JsonRecord):
-    """The dump in a storage namespace.
+    """The dump in a storage namespace: when it was made (Unix seconds), its files, records and bytes.
 
-    Attributes:
-        at: when it was made, in Unix seconds.
-        parts: how many files it has.
-        records: how many records these hold.
-        size_bytes: what they take.
-        whole: whether this call wrote everything anew. None when there was nothing to add.
+    ``whole`` says whether this call wrote everything anew. None when there was nothing to add.
     """
 
     at: int
@@ -158,13 +142,10 @@ class Dumped(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class DumpStatus(JsonRecord):
-    """What a restore would find.
+    """What a restore would find. ``dump`` is None when there is none that can be read.
 
-    Attributes:
-        dump: the dump. None when there is none that can be read.
-        behind: whether something has changed since that it does not have.
-        automatic: whether each change of a ref is added to it.
-        restored_at: when the dump was made that this repository was restored from, while that is not accepted.
+    ``behind``: something has changed since. ``automatic``: each change of a ref is added. ``restored_at``: when the
+    dump was made that this repository was restored from, until it is accepted.
     """
 
     dump: Dumped | None

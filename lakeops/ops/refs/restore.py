@@ -59,14 +59,10 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult(JsonRecord):
-    """A repository that was made of a dump.
+    """A repository that was made of a dump of the time ``at`` (Unix seconds).
 
-    Attributes:
-        repository: the repository.
-        at: when the dump was made, in Unix seconds.
-        commits: how many commits it has.
-        expired: how many of these expired, as garbage collection had taken their files after the dump.
-        missing: branches and tags whose commits' files are not there.
+    ``expired`` of its commits expired, as garbage collection had taken their files after the dump. ``missing`` are
+    branches and tags whose commits' files are not there.
     """
 
     repository: RepositoryRecord
