@@ -1,8 +1,7 @@
 """Copying and deleting objects as plain tasks: in threads of this process or on a cluster.
 
-A task brings the store that it copies from. The store that it is given is the one that it copies to. What fails is
-told, object by object, and the rest goes on: one object that cannot be read must not hold up all others. Only when a
-store refuses again and again a task gives up.
+A task brings the store that it copies from, and is given the one that it copies to. What fails is told, object by
+object, and the rest goes on. Only when a store refuses again and again a task gives up.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """No two repositories share a place: the one rule for creating, mirroring, copying, importing and staging.
 
 A repository deletes in its namespace, below ``data/`` and ``_lakefs/``, whatever it does not need itself. So no
-namespace may lie in another one, and nothing that one repository manages may be linked by another: its garbage
-collection would take it. The catalog knows its own repositories. Those of other lakes are known by the claim in their
-namespace.
-
-Places are compared as they really are: links of directories are followed, percent-encoding is undone.
+namespace lies in another one, and nothing that one repository manages is linked by another. Repositories of other lakes
+are known by the claim in their namespace. Links of directories are followed, and percent-encoding is undone.
 """
 
 from __future__ import annotations

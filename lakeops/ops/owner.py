@@ -1,11 +1,9 @@
 """Who may delete in a storage namespace: the protocol of the owner record.
 
-The record lies in the namespace, and names one catalog. Every mark, every sweep and every fail-over asks it first, so
-the copy of a catalog, or a restored one, deletes nothing until somebody says that it is meant: ``adopt``.
-
-A record changes in three steps: the catalog notes what it is about to write, the namespace takes it in place of what
-was read there (``ObjectStore.swap``), the catalog notes that it is written. Whoever is killed between two of them
-leaves a record that is the noted one or the one before. Both are this catalog's, and the next call finishes it.
+The record names one catalog. Every mark, sweep and fail-over asks it first, so a copy of a catalog, or a restored one,
+deletes nothing until somebody says that it is meant (``adopt``). The catalog notes the pending lease, the namespace
+takes it in place of what was read there (``ObjectStore.swap``), the catalog notes that it is current. A killed call
+leaves either of the two in the namespace. Both are this catalog's, and the next call finishes it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Copying what a storage namespace has and another one lacks: replication for stores that have none of their own.
 
-It keeps what a bucket's replication keeps and no more: objects arrive whole, in any order, and what the source wrote
-arrives at some time. So a mirror needs nothing else to be told: it waits for what its next head needs.
-
-What is to be done is the difference of two listings, so a run that was killed is simply run again, and never copies
-what is there with the right size. Written files have names that are never used again, so the same name and size means
-the same object.
+Objects arrive whole, in any order, as with a bucket's replication: a mirror waits for what its next head needs. What is
+to be done is the difference of two listings, so a killed run is run again. Names of written files are never used again,
+so the same name and size means the same object.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Setting up S3's own replication between two namespaces: compare it with what the buckets have, and write it.
 
-Only settings of the buckets are written. The permissions of the role that S3 replicates as are printed and never
-written, because roles belong to the people who manage IAM. Nothing is written that was not shown: each setting is read
-again before it is replaced, and a setting that somebody else changed meanwhile stops the run. Versioning comes first,
-because S3 takes no replication without it.
+Only settings of the buckets are written, and none that was not shown: each is read again before it is replaced. The
+permissions of the role that S3 replicates as are printed for the people who manage IAM. Versioning comes first, because
+S3 takes no replication without it.
 """
 
 from __future__ import annotations

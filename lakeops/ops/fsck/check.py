@@ -1,11 +1,8 @@
 """The whole check: from the refs over commits, metaranges and ranges to the staging area and the objects.
 
-Three things keep it from crying wolf beside live writers. The namespace is listed before the catalog is read, so
-whatever the catalog refers to and the listing does not have is asked for once more before it is called missing. What
-is missing is damage only while a commit that needs it is live, by a second look at the catalog: garbage collection
-may have expired it meanwhile. And files that nothing refers to are information, whatever their age.
-
-The check writes nothing: not to the store, not to the catalog. Whoever ran it may leave its result on record.
+It writes nothing, and does not cry wolf beside live writers. The namespace is listed before the catalog is read, so
+what the catalog refers to and the listing lacks is asked for once more. What is missing is damage only while a commit
+that needs it is live, by a second look at the catalog. Files that nothing refers to are information.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Objects: that they are there, as large as recorded, and hold what was written.
 
 The listing tells of existence and size. What has a checksum that is a digest is read, once for all entries that share
-the object: that the store shows the same mark (an ETag) as before says nothing of the bytes that it gives. The mark
-settles only what nothing can be computed for: encrypted and imported objects, and stores whose marks are no digests.
+the object: an unchanged ETag says nothing of the bytes that a store gives. The ETag decides only where nothing can be
+computed: for encrypted and imported objects, and stores whose ETags are no digests.
 """
 
 from __future__ import annotations

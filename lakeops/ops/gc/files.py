@@ -32,7 +32,7 @@ from lakeops.model.errors import (
 from lakeops.model.marks import HOLDING, SWEEPABLE, Mark, MarkState
 from lakeops.model.records import check_asked
 from lakeops.ops.context import Context
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, managed
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, managed, read_stream
 from lakeops.store import layout
 from lakeops.store.base import Listing
 from lakeops.store.presence import present
@@ -106,9 +106,7 @@ class StoreListing:
 
     def batches(self) -> Iterator[pa.Table]:
         """The objects that are old enough: tables of ``LISTED_SCHEMA``."""
-        with pa.memory_map(str(self.objects)) as source, pa.ipc.open_stream(source) as stream:
-            for batch in stream:
-                yield pa.Table.from_batches([batch])
+        return read_stream(self.objects)
 
     def sort(self, table: pa.Table, spool: pa.RecordBatchWriter) -> None:
         """Put each row of a table where it belongs. Objects that are old enough go to ``spool``."""
@@ -240,19 +238,13 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def begun_key(mark_id: str) -> str:
-    """Where a run writes first, to see the store's time."""
-    return f"{layout.GC}{mark_id}/begun"
+MARK_FILES = BEGUN, LIST, REPORT = "begun", "mark.parquet", "report.json"
+"""What a mark may have in the store. A run writes the first one to see the store's time."""
 
 
-def mark_key(mark_id: str) -> str:
-    """Where a mark's list lies."""
-    return f"{layout.GC}{mark_id}/mark.parquet"
-
-
-def report_key(mark_id: str) -> str:
-    """Where a mark's report lies."""
-    return f"{layout.GC}{mark_id}/report.json"
+def mark_key(mark_id: str, name: str = LIST) -> str:
+    """Where a file of a mark lies."""
+    return f"{layout.GC}{mark_id}/{name}"
 
 
 @contextmanager
@@ -292,7 +284,7 @@ def check_ours(ctx: Context, mark: Mark, addresses: pa.Array | pa.ChunkedArray) 
 def write_report(ctx: Context, mark_id: str, report: dict[str, Any]) -> None:
     """Keep a mark's report beside its list."""
     text = json.dumps(report, indent=2, ensure_ascii=False)
-    ctx.store.put(report_key(mark_id), text.encode(), content_type="application/json")
+    ctx.store.put(mark_key(mark_id, REPORT), text.encode(), content_type="application/json")
 
 
 def report(ctx: Context, mark_id: str) -> dict[str, Any]:
@@ -306,7 +298,7 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
     """
     mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
     try:
-        text = read_small(ctx.store, report_key(mark.id), _MAX_REPORT)
+        text = read_small(ctx.store, mark_key(mark.id, REPORT), _MAX_REPORT)
     except ObjectNotFound:
         raise ObjectNotFound(
             f"mark {mark.id} is {mark.state.value} and has no report: its run was killed, or the file was deleted"
@@ -314,7 +306,7 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
     try:
         found = parse_json(text)
     except ValueError:
-        raise Corrupted(f"{ctx.store.url}/{report_key(mark.id)} is no report: it is not JSON") from None
+        raise Corrupted(f"{ctx.store.url}/{mark_key(mark.id, REPORT)} is no report: it is not JSON") from None
     return {**found, "mark": mark.to_json()}
 
 

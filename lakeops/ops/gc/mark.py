@@ -34,13 +34,13 @@ from lakeops.model.marks import Mark, MarkState
 from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import (
+    BEGUN,
+    MARK_FILES,
     VERSIONED,
     MarkWriter,
     StoreListing,
-    begun_key,
     list_store,
     mark_key,
-    report_key,
     write_report,
 )
 from lakeops.ops.gc.plan import MarkDecision, expire_commits, make_plan
@@ -159,7 +159,7 @@ def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
     """Refuse to go by a database clock that is far ahead of the store's: everything would look old at once."""
     if not (ctx.catalog.has_own_clock or (ctx.store.remote and ctx.catalog.has_real_clock)):
         return
-    key = begun_key(mark_id)
+    key = mark_key(mark_id, BEGUN)
     ctx.store.put(key, b"")
     ahead = unix_seconds(now) - ctx.store.head(key).mtime
     if ahead > AHEAD.total_seconds():
@@ -189,7 +189,7 @@ def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: Mark
         "metarange": pa.array(sorted(map(layout.metarange_key, metaranges)), pa.string()),
         "probe": pa.array([], pa.string()),
         "range": pc.binary_join_element_wise(layout.RANGES, ranges["file"].combine_chunks(), ""),
-        "mark": pa.array([key(one.id) for one in marks for key in (begun_key, mark_key, report_key)], pa.string()),
+        "mark": pa.array([mark_key(one.id, name) for one in marks for name in MARK_FILES], pa.string()),
         "task": pa.array([], pa.string()),
     }
     for kind, names in needed.items():

@@ -1,9 +1,8 @@
 """Which commits a mark expires, and which refs the retention rules let go.
 
 A plan is made of what the catalog held at one instant, read without a lock. It is carried out a few hundred commits at
-a time, each step in a transaction of its own that takes in which refs moved meanwhile. What a ref came to show since
-then lives, with everything that it descends from, until the next mark: so a plan is never made again because others go
-on working. A dry run makes the same plan and stops there.
+a time, each step in a transaction that takes in which refs moved meanwhile. What a ref came to show since then lives,
+with everything that it descends from, until the next mark. A dry run makes the same plan and stops there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sweep: delete exactly what a mark holds, then the catalog's rows that are past their time.
 
-A sweep that was killed goes on where it was: how far it came is in the catalog, and deleting twice does no harm. What
-the store refuses is tried once more, then named and given up: the mark is incomplete. It is garbage still, so the next
-mark holds it too, and once that one is swept this one is over. A sweep that another mark's sweep overtook stops.
+A sweep that was killed goes on where it was: the catalog knows how far it came, and deleting twice does no harm. What
+the store refuses is tried once more, then named: the mark is incomplete, and the next one holds it too. A sweep that
+another mark's sweep overtook stops.
 """
 
 from __future__ import annotations

@@ -135,13 +135,13 @@ def unreferenced(
         yield found
 
 
+@dataclass
 class Unreferenced:
     """What nothing refers to: ``count`` of the ``listed`` distinct objects. They lie in a local file, ``path``."""
 
-    def __init__(self, listed: int, path: Path) -> None:
-        self.listed = listed
-        self.count = 0
-        self.path = path
+    listed: int
+    path: Path
+    count: int = 0
 
     @property
     def kept(self) -> int:
@@ -150,7 +150,7 @@ class Unreferenced:
 
     def batches(self) -> Iterator[pa.Table]:
         """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again."""
-        return _stream(self.path)
+        return read_stream(self.path)
 
 
 def distinct_ranges(metaranges: Iterable[Metarange]) -> pa.Table:
@@ -182,7 +182,7 @@ def _in_order(listing: Listing, scratch: Path) -> Listed:
             before = pa.concat_arrays([array([last], names.type), names.slice(0, len(names) - 1)])
             out.write_table(checked(batch.filter(pc.not_equal(names, before))))
             last = names[-1].as_py()
-    ordered = Listed(partial(_stream, path))
+    ordered = Listed(partial(read_stream, path))
     if not ordered.ascends:
         raise Transient("the listing is not in order after it was sorted; nothing was deleted; try again")
     return ordered
@@ -322,7 +322,7 @@ def _lie_under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
     return found
 
 
-def _stream(path: Path) -> Iterator[pa.Table]:
+def read_stream(path: Path) -> Iterator[pa.Table]:
     """The rows of an Arrow stream on disk, a batch at a time, none empty."""
     with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
         yield from (pa.Table.from_batches([batch]) for batch in stream if batch.num_rows)

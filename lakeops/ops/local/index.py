@@ -1,11 +1,9 @@
 """What a clone remembers in its directory, in the folder ``.lakeops-local``.
 
 ``index.json`` says which ref the clone follows, and how each file was when it was last equal to its object. It is
-replaced as a whole. While a call changes files, ``journal`` has a line for each of them. The line is written before the
-file gets its name or goes, and counts only when the file is as the line says. So a call that is killed leaves a
-directory in which every file is known, or was changed by somebody else.
-
-Nothing in this folder is believed further than it reaches: names that are no file's below the clone are refused.
+replaced as a whole. Before a call gives a file its name or removes it, ``journal`` gets a line, which counts only when
+the file is as it says. So a killed call leaves a directory in which every file is known, or changed by somebody else.
+Names in this folder that are no file's below the clone are refused.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Fail over to a mirror, and afterwards let those older commits live again that are whole.
 
 A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. ``verify_history``
-looks at them. A commit lives again whose metarange and ranges are there, undamaged, with every object of them. Then a
-revert or a branch may bring back what it holds, and a mark reads its ranges. Only what a commit does not share with a
-whole one is looked at, so the cost follows the changes in history.
-
-Commits that nothing live descends from were never shown here, and stay expired. A mark begins with this check, and then
-gives up what is left: what such commits need may be garbage from then on.
+lets a commit live again whose metarange, ranges and objects are all there. It looks at what a commit does not share
+with a whole one, so the cost follows the changes in history. Commits that nothing live descends from stay expired. A
+mark begins with this check, and gives up what is left: what such commits need may be garbage from then on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Inspects a candidate: whether its metarange, its ranges and every object of them are at the mirror.
 
-The store is asked, by name, and metadata files are read whole and verified. The process's cache is never asked: it is
-keyed by contents, and equal contents may lie in a file of another name that has not arrived.
-
-What a promoted head needs was proved when it was promoted, and stays: the source deletes nothing that a live commit
-needs, and object names are never used twice. So only the difference from a promoted head is inspected, and of that
-only what had not arrived at the last inspection.
+The store is asked, by name, and metadata files are read whole and verified. The process's cache is never asked: equal
+contents may lie in a file of another name that has not arrived. What a promoted head needs was found when it was
+promoted, and stays. So only the difference from a promoted head is inspected, and of that only what had not arrived at
+the last inspection.
 """
 
 from __future__ import annotations

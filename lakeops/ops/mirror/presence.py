@@ -1,9 +1,8 @@
 """Check that what a metarange needs is there: plan, tasks, answers. Nothing is written. Workers run the tasks.
 
-What is known already costs nothing: ranges of a metarange that is complete, ranges that were found before, and of
-ranges that were looked at before only the objects that were missing. Every other file is read from the store by its
-name, whole, and verified by its digests. It is compared with the ranges that stand in its place in the complete
-metarange, and the objects that are left are looked for. No cache answers whether something is there.
+What is known costs nothing: ranges of a complete metarange, ranges that were found before, and of ranges that were
+looked at before only the objects that were missing. Every other file is read whole by its name, verified by its
+digests, and compared with the complete metarange's ranges in its place. No cache answers whether something is there.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Source:
     def initial_commit(self) -> Commit:
         """The commit that its history begins with. Raises ``RecordRefused``."""
         first = record_validation.check_commit(self.catalog.initial_commit(self.repository_id))
-        record_validation.check_generations([first], {}, lambda _: {})
+        record_validation.check_generations([first], {})
         return first
 
     def check_same(self, mirror: MirrorRecord, initial: Commit) -> None:
@@ -184,7 +184,9 @@ def copy_history(ctx: Context, source: Source, heads: Iterable[str], *, known: I
     for head in pruned.intersection(heads):
         raise RecordRefused(f"commit {head[:16]} is a head of the source, and its record says that it was pruned")
     kept = [commit for commit in missing.values() if not commit.is_gone]
-    record_validation.check_generations(kept, missing, lambda some: ctx.catalog.commits(ctx.repository_id, some))
+    asked = {parent for commit in kept for parent in commit.parents} - missing.keys()
+    here = ctx.catalog.commits(ctx.repository_id, asked) if asked else {}
+    record_validation.check_generations(kept, {**here, **missing})
     ordered = sorted(kept, key=lambda commit: (commit.generation, commit.id))
     for start in range(0, len(ordered), BATCH):
         ctx.catalog.copy_commits(ctx.repository_id, ordered[start : start + BATCH], pruned=pruned)

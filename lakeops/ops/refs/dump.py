@@ -1,10 +1,7 @@
 """Writing the dump of a repository's records: whole, or what came since the last time.
 
-Only the catalog that owns the namespace writes there, so a copy of a catalog never replaces what the living one keeps.
-Two that dump at once do not disturb each other: the manifest takes the place of the one that was read, or the call
-begins again with what is there by now.
-
-Uncommitted changes are in no dump. A row that was staged and is committed by now would cover, once restored, what was
+Only the catalog that owns the namespace writes there. Of two calls at once the second begins again with what is there
+by then. Uncommitted changes are in no dump: a row that was committed since would cover, once restored, what was
 committed later.
 """
 

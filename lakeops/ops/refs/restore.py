@@ -1,11 +1,8 @@
 """Making a repository of the dump in a storage namespace, for a catalog that was lost.
 
-Every record is checked like those of a mirror's source: digests of the files first, then types, bounds, names, commit
-ids computed again, parents and generations. A dump is taken whole or not at all.
-
-What is made is the copy of an older state. It reads and writes, and it deletes nothing: the namespace belongs to the
-catalog that was lost until somebody says otherwise (``adopt``), and no mark is made until somebody has looked at what
-was committed after the dump (``accept``).
+Every record is checked like those of a mirror's source, and a dump is taken whole or not at all. The repository reads
+and writes, and deletes nothing: the namespace belongs to the lost catalog until somebody says otherwise (``adopt``),
+and no mark is made until somebody has looked at what was committed after the dump (``accept``).
 """
 
 from __future__ import annotations
@@ -369,7 +366,7 @@ def _check_history(commits: Sequence[Commit], known: Mapping[str, Commit], prune
                 f"commit {commit.id[:16]} of {ORIGIN} is refused: {ORIGIN} lacks its parent {gone[0][:16]}; "
                 "nothing was restored"
             )
-    record_validation.check_generations(commits, known, lambda _: {}, ORIGIN)
+    record_validation.check_generations(commits, known, ORIGIN)
 
 
 def _present(store: ObjectStore, commits: Sequence[Commit]) -> tuple[list[Commit], int]:
