@@ -1,13 +1,13 @@
 """One pass over a mirror: observe, agree, look, promote. It never waits, so it is run again and again.
 
-1. observe: the source's heads are read and recorded. A ref that waits for nothing takes its head as its candidate. 2.
-agree: the source is told which commits the mirror shows and waits for, and agrees to keep them, or refuses. 3. look:
-only then is anything looked for. 4. promote: a candidate that is complete is shown, if the source agreed to keep it.
+1. observe: the source's heads are read and recorded. A ref that waits for nothing takes its head as its candidate.
+2. agree: the source is told which commits the mirror shows and waits for, and agrees to keep them, or refuses.
+3. look: only then is anything looked for.
+4. promote: a candidate that is complete is shown, if the source agreed to keep it.
 
 So garbage collection at the source, whose deletes are replicated, never takes what a mirror shows. A source that cannot
-be told keeps by its rules what was a head within ``mirror_lag_days``, and a candidate that expired is not promoted.
-What mirrors of a mirror need is part of its report to its own source. Passes may overlap, be killed anywhere, and come
-late.
+be told keeps by its rules what was a head within ``mirror_lag_days``, and what expired there is not promoted. What
+mirrors of a mirror need is part of its report to its own source. Passes may overlap, be killed anywhere, and be late.
 """
 
 from __future__ import annotations
