@@ -33,7 +33,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
-from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers, promised
+from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
 from lakeops.ops.view import relative
 from lakeops.ranges.chunker import check_split
 from lakeops.ranges.entry_validation import proper
@@ -353,7 +353,7 @@ def _check_committed(
         known = ctx.catalog.commits(ctx.repository_id, commits)
         return [name for name in commits if name in known and not known[name].expired]
 
-    wanted = pointers(promised(records))
+    wanted = pointers(records)
     inventory.need_keys([layout.metarange_key(one.meta_range_file) for one in wanted])
     uses = Uses()
     # A reader of its own: what this process remembers of a file says nothing about the file.

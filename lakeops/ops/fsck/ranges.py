@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -14,7 +14,7 @@ from lakeops.catalog.records import CatalogSnapshot
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
-from lakeops.model.records import Commit, Split
+from lakeops.model.records import Split
 from lakeops.model.text import excerpt
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
@@ -104,19 +104,17 @@ class Uses:
         return [commit for commits, members in self._members if (members == number).any() for commit in commits]
 
 
-def promised(records: CatalogSnapshot) -> list[Commit]:
-    """The commits that must be whole: all live ones. In a mirror those that its refs show."""
+def pointers(records: CatalogSnapshot) -> list[Pointed]:
+    """The different metaranges of all live commits, each with its commits. In the order of generations.
+
+    Of a mirror's commits those that its refs show must be whole.
+    """
     live = [commit for commit in records.commits.values() if not commit.expired]
-    if not records.follows:
-        return live
-    shown = {branch.commit_id for branch in records.branches} | {tag.commit_id for tag in records.tags}
-    return [commit for commit in live if commit.id in shown]
-
-
-def pointers(commits: Iterable[Commit]) -> list[Pointed]:
-    """The different metaranges of these commits, each with its commits. In the order of generations."""
+    if records.follows:
+        shown = {branch.commit_id for branch in records.branches} | {tag.commit_id for tag in records.tags}
+        live = [commit for commit in live if commit.id in shown]
     known: dict[Pointed, Pointed] = {}
-    for commit in sorted(commits, key=lambda commit: (commit.generation, commit.id)):
+    for commit in sorted(live, key=lambda commit: (commit.generation, commit.id)):
         pointed = Pointed(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
         known.setdefault(pointed, pointed).commits.append(commit.id)
     return list(known)

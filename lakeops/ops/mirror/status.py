@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 from lakeops.model import graph
@@ -19,7 +18,7 @@ from lakeops.model.mirrors import (
 )
 from lakeops.ops.context import Context, pages
 from lakeops.ops.mirror.inspection import check_options
-from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence
+from lakeops.ops.mirror.presence import check_presence, plan_presence
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -93,32 +92,29 @@ def check_promoted(ctx: Context) -> list[str]:
     for kind, listing in (("branch", ctx.catalog.branches), ("tag", ctx.catalog.tags)):
         for ref in pages(partial(listing, ctx.repository_id)):
             commits.setdefault(ref.commit_id, f"{kind} {ref.id!r}")
-    how = check_options(ctx, ctx.catalog.mirror(ctx.repository_id))
+    options = check_options(ctx, ctx.catalog.mirror(ctx.repository_id))
     found: list[str] = []
     known = Metarange.empty()
     for commit_id, name in commits.items():
-        commit = ctx.catalog.commit(ctx.repository_id, commit_id)
         try:
-            wanted = RangeReader(ctx.store).metarange(commit)
+            wanted = RangeReader(ctx.store).metarange(ctx.catalog.commit(ctx.repository_id, commit_id))
         except (ObjectNotFound, Corrupted) as error:
             found.append(f"{name}: {error.message}")
             continue
-        flaws = list(_flaws(ctx, how, wanted, known))
+        flaws = []
+        planned = plan_presence(wanted, known, {})
+        for proof in check_presence(planned, engine=ctx.engine, store=ctx.store, options=options):
+            wrong = proof.damage or proof.refused or proof.mismatch
+            if wrong is not None:
+                flaws.append(wrong)
+            elif not proof.arrived:
+                flaws.append(f"range {proof.file} is missing")
+            elif proof.missing_objects:
+                some = ", ".join(repr(one.path) for one in proof.missing[:SAMPLE])
+                flaws.append(f"{proof.missing_objects:,} objects are missing, such as those of {some}")
         found += [f"{name}: {flaw}" for flaw in flaws]
         known = known if flaws else wanted
     return found
-
-
-def _flaws(ctx: Context, how: CheckOptions, wanted: Metarange, known: Metarange) -> Iterator[str]:
-    for proof in check_presence(plan_presence(wanted, known, {}), engine=ctx.engine, store=ctx.store, options=how):
-        wrong = proof.damage or proof.refused or proof.mismatch
-        if wrong is not None:
-            yield wrong
-        elif not proof.arrived:
-            yield f"range {proof.file} is missing"
-        elif proof.missing_objects:
-            some = ", ".join(repr(one.path) for one in proof.missing[:SAMPLE])
-            yield f"{proof.missing_objects:,} objects are missing, such as those of {some}"
 
 
 def is_stalled(mirror: MirrorRecord, wait: Wait, now: int) -> bool:
