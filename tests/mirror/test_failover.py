@@ -52,8 +52,7 @@ def test_garbage_can_be_collected_and_the_repository_checked_afterwards(pair):
     pair.catch_up()
     pair.commit(a="never arrived", b="never arrived")
     pair.mirror.sync()
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     repo.gc.set_rules({"default_retention_days": 1, "branches": []})
     pair.clock.advance(days=40)
     repo.branch("main").put("z", b"z")
@@ -72,8 +71,7 @@ def test_history_is_unproved_until_somebody_looks_and_what_is_whole_comes_back(p
     pair.replicator.hold(f"{layout.METARANGES}{two.meta_range_file}")
     pair.catch_up()
     assert pair.head() == three.id
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     for older in (one, two):
         with pytest.raises(CommitExpired, match="mirror verify-history"):
             repo.ref(older.id).read("a")
@@ -97,8 +95,7 @@ def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_r
     pair.catch_up()
     beyond = pair.commit(a="beyond")
     pair.mirror.sync()
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     pair.clock.advance(days=40)
     with pytest.raises(MarkRefused, match="mirror verify-history"):
         repo.gc.mark(dry_run=True)
@@ -143,8 +140,7 @@ def test_pruning_leaves_unproved_commits(pair):
     for number in range(3):
         pair.commit(a=str(number))
     pair.catch_up()
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     repo.gc.set_rules({"default_retention_days": 1, "branches": [], "log_days": 30})
     unproved = pair.there.catalog.unproved("flights")
     pair.clock.advance(days=400)
@@ -183,8 +179,7 @@ def test_a_pass_that_went_on_meanwhile_is_not_overruled(pair):
 def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):
     pair.commit(a="1")
     pair.catch_up()
-    pair.mirror.promote_writable()
-    new = pair.there.repository("flights")
+    new = pair.fail_over()
     new.branch("main").put("b", b"2")
     made = new.branch("main").commit("at the new source")
     pair.here.delete_repository("flights")  # the old source's objects stay where they are
@@ -224,8 +219,7 @@ def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
     assert pair.mirror.gc.rules() is None, "they are for the fail-over"
     pair.repo.unprotect("release-*")
     pair.mirror.sync()
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     assert repo.gc.rules() == rules
     assert list(repo.protections()) == ["main"]
     assert repo.tag_protections() == ["v*"]

@@ -126,8 +126,7 @@ def test_a_record_that_replication_brought_along_closes_nothing(tmp_path, clock)
         again(pair)
         assert pair.mirror.sync()["main"].promoted == made.id
         assert_sound(pair.mirror)
-        pair.mirror.promote_writable()
-        repo = pair.there.repository("flights")
+        repo = pair.fail_over()
         assert repo.owner()[1]
         assert repo.owner()[0].epoch == 2
         assert repo.adopt().owner.epoch == 2

@@ -37,20 +37,6 @@ def test_a_head_is_shown_once_everything_of_it_is_there(pair):
     check_whole(pair)
 
 
-def test_it_always_advances_while_the_source_never_stops(pair):
-    seen = []
-    for number in range(20):
-        pair.commit(**{f"f{number}": "x"})
-        pair.mirror.sync()
-        pair.replicator.settle()
-        pair.commit(**{f"g{number}": "y"})  # what replication has not even begun with
-        pair.clock.advance(seconds=30)
-        pair.mirror.sync()
-        seen.append(pair.head())
-        check_whole(pair)
-    assert len(set(seen)) == 20
-
-
 def test_branches_and_tags_come_move_back_and_go(pair):
     one = pair.commit(a="1")
     pair.repo.create_branch("dev", source="main")

@@ -78,6 +78,11 @@ class Pair:
         self.replicator.settle()
         return self.mirror.sync()
 
+    def fail_over(self) -> Repository:
+        """Let the mirror take over, and open it as the repository that it is then."""
+        self.mirror.promote_writable()
+        return self.there.repository(self.mirror.id)
+
     def contents(self, branch: str = "main") -> dict[str, bytes]:
         """What a branch of the source holds."""
         ref = self.repo.ref(branch)
