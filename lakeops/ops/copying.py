@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import TypeVar
 
-from lakeops.engine.choose import RANGE_SECONDS
+from lakeops.engine.base import RANGE_SECONDS
 from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import copy_object
