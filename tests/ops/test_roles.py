@@ -145,10 +145,10 @@ def test_a_role_does_what_it_may_and_nothing_else(team: dict[str, Lake], group: 
         if role in roles:
             do(repo, name)
             continue
-        before = owner.audit(limit=1)
+        before = owner.audit.page(limit=1)
         with pytest.raises(PermissionDenied, match=r"permission denied|row-level security|protected by"):
             do(repo, name)
-        assert owner.audit(limit=1) == before, verb
+        assert owner.audit.page(limit=1) == before, verb
 
 
 def sql(lake: Lake, statement: str) -> int:
