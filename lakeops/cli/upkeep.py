@@ -243,7 +243,7 @@ def grants(
     """Print the statements that let PostgreSQL enforce roles, and give one to a login."""
     catalog = session.lake.catalog
     places = repository or []
-    statements = (catalog.grant_role if apply else catalog.role_statements)(role, login, places)
+    statements = (catalog.roles.grant_role if apply else catalog.roles.role_statements)(role, login, places)
     session.answer(
         {"role": role, "login": login, "repositories": places, "applied": apply, "statements": statements},
         *([f"{statement};"] for statement in statements),

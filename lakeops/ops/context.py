@@ -47,7 +47,7 @@ def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> Obje
 
     def follows() -> bool:
         try:
-            return catalog.mirror(repository_id).promoted_writable is None
+            return catalog.mirrors.get(repository_id).promoted_writable is None
         except LakeopsError:
             return False
 
@@ -160,7 +160,7 @@ class Context:
         from lakeops.store.policy import AddressPolicy
 
         try:
-            files = self.catalog.mirror(self.repository_id).source.is_local
+            files = self.catalog.mirrors.get(self.repository_id).source.is_local
         except NotAMirror:
             files = True
         listed = self.settings.external_prefixes
@@ -170,7 +170,7 @@ class Context:
             files,
             tuple(
                 (one.id, f"{real_place(one.storage_namespace)}/{folder}")
-                for one in pages(self.catalog.repositories)
+                for one in pages(self.catalog.repositories.page)
                 for folder in MANAGED
             ),
         )
@@ -217,7 +217,7 @@ class Context:
         try:
             yield
         except ObjectNotFound:
-            self.catalog.repository(self.repository_id)
+            self.catalog.repositories.get(self.repository_id)
             raise
 
     def seconds(self, moment: datetime | None = None) -> int:
@@ -226,7 +226,7 @@ class Context:
 
     def head(self, state: BranchState) -> Commit:
         """The commit that a branch points to."""
-        return self.catalog.commit(self.repository_id, state.commit_id)
+        return self.catalog.commits.get(self.repository_id, state.commit_id)
 
     def stage_queue(self, branch: str) -> StageQueue:
         """The small changes of this process that are on their way to a branch."""
@@ -239,7 +239,7 @@ class Context:
         A catalog that others hold must not make that verb fail. Any later call catches up.
         """
         with suppress(CatalogUnavailable):
-            self.catalog.purge_retired(self.repository_id, waiting=waiting)
+            self.catalog.staging.purge_retired(self.repository_id, waiting=waiting)
 
 
 def require_live(commit: Commit) -> Commit:
