@@ -24,7 +24,7 @@ from lakeops.ranges.digest import Positions, digest_array, range_id
 from lakeops.ranges.format import decode_rows, range_metadata, read_columns, stored_digests, stream_column
 from lakeops.ranges.metarange import RangeRow, SortedPaths
 from lakeops.store.base import ObjectStore
-from lakeops.store.disk_cache import pieces_of, slot_left
+from lakeops.store.disk_cache import pieces_of
 from lakeops.store.in_flight import IN_FLIGHT, in_parallel
 
 
@@ -157,8 +157,7 @@ def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile
     missing = [row for row, file in zip(rows, kept, strict=True) if file is None]
     fetched: Iterator[RangeFile] = map(partial(_fetched_range, store), missing)
     if len(missing) > 1:
-        with slot_left(store):
-            fetched = iter(in_parallel(missing, partial(_fetched_range, store), parallelism=IN_FLIGHT))
+        fetched = iter(in_parallel(missing, partial(_fetched_range, store), parallelism=IN_FLIGHT))
     return [file or next(fetched) for file in kept]
 
 

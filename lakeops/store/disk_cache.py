@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import wraps
 from io import FileIO
 from pathlib import Path
 from threading import Condition, Lock
@@ -29,7 +28,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from lakeops.model.formatting import counted, human_size
 from lakeops.store.base import ObjectStore, PutResult
 from lakeops.store.in_flight import IN_FLIGHT
-from lakeops.store.slots import Slots
 
 if TYPE_CHECKING:
     from lakeops.settings import Settings
@@ -212,17 +210,6 @@ def together(store: ObjectStore) -> AbstractContextManager[ObjectStore]:
     return _in_background(store) if store.remote else nullcontext(store)
 
 
-def giving_way(store: ObjectStore, slots: Slots) -> ObjectStore:
-    """Wrap a store for threads that hold one of ``slots`` while they work, and leave it while they wait."""
-    return cast("ObjectStore", _GivingWay(store, slots))
-
-
-def slot_left(store: ObjectStore) -> AbstractContextManager[None]:
-    """Leave the slot that this thread holds for a ``with``: it waits for threads that ask the store for it."""
-    slots: Slots | None = getattr(store, "slots", None)
-    return slots.left() if slots is not None else nullcontext()
-
-
 class _Wrapped:
     """Everything is the inner store's own. Elsewhere it is the inner store."""
 
@@ -248,28 +235,6 @@ class _Nearby(_Wrapped):
         self.pieces = pieces
 
 
-_REQUESTS = frozenset({"get", "get_range", "put", "head", "delete", "open"})
-
-
-class _GivingWay(_Wrapped):
-    def __init__(self, store: ObjectStore, slots: Slots) -> None:
-        super().__init__(store)
-        self.slots = slots
-        self._waited_for = _REQUESTS - getattr(store, "in_background", frozenset())
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the inner store has
-        found = super().__getattr__(name)
-        return self._waiting(found) if name in self._waited_for else found
-
-    def _waiting(self, request: Callable[..., object]) -> Callable[..., object]:
-        @wraps(request)
-        def asked(*args: object, **options: object) -> object:
-            with self.slots.left():
-                return request(*args, **options)
-
-        return asked
-
-
 @contextmanager
 def _in_background(store: ObjectStore) -> Iterator[ObjectStore]:
     found = Travelling(store)
@@ -288,9 +253,6 @@ def as_store(found: Travelling) -> ObjectStore:
 
 class Travelling(_Wrapped):
     """A store whose puts of bytes return at once and travel in the background. Reads see what was put."""
-
-    in_background = frozenset({"put"})
-    """Requests that nobody waits for."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)

@@ -32,7 +32,6 @@ from lakeops.model.errors import (
     Unsupported,
 )
 from lakeops.model.text import excerpt
-from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,
@@ -48,6 +47,7 @@ from lakeops.store.base import (
 )
 from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import quote_path
+from lakeops.store.listing import Found, ParallelListing
 
 HIDDEN = b".lakeops"
 """The name, at any depth, that is the store's own: no key may hold it and no listing shows it."""
@@ -409,7 +409,7 @@ def scan(
     """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
     scanning = _LocalScan(tree, url, skip_special=skip_special, moving=moving)
     start = tuple(name.encode() for name in under.split("/")[:-1])
-    yield from in_order(partial(scanning.folder, start), threads=Threads(_THREADS), ahead=_AHEAD)
+    yield from ParallelListing(_THREADS, _AHEAD).run(partial(scanning.folder, start))
     scanning.check_unchanged()
 
 

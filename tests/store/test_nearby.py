@@ -1,18 +1,16 @@
-"""Requests that travel together: puts in the background, threads that leave their slot while they wait."""
+"""Requests that travel together: puts in the background."""
 
 from __future__ import annotations
 
 import pickle
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.far import FarStore, Requests
 
 from lakeops.model.errors import ObjectNotFound, StoreUnavailable
 from lakeops.store import disk_cache
-from lakeops.store.disk_cache import Pieces, giving_way, pieces_of, together
-from lakeops.store.slots import Crew, Slots
+from lakeops.store.disk_cache import Pieces, pieces_of, together
 from lakeops.testing import Faults
 
 
@@ -109,105 +107,3 @@ def test_elsewhere_it_is_the_plain_store(tmp_path):
     assert isinstance(found, S3Store)
     assert found.url == inner.url
     assert pieces_of(found) is None
-
-
-def test_a_thread_that_waits_leaves_its_slot(far):
-    far.put("k", b"data")
-    slots, entered = Slots(1), threading.Event()
-    faults = Faults()
-
-    def other() -> None:
-        with slots:
-            entered.set()
-
-    def look(_: object) -> None:
-        thread = threading.Thread(target=other)
-        thread.start()
-        assert entered.wait(60)
-        thread.join()
-
-    faults.hook("get", action=look)
-    with slots:
-        assert giving_way(faults.around(far), slots).get("k") == b"data"
-        assert not takes(slots)
-    assert takes(slots)
-
-
-def takes(slots: Slots) -> bool:
-    """Whether another thread finds a free slot."""
-    return bool(slots._room.acquire(blocking=False)) and (slots._room.release() or True)
-
-
-def test_threads_of_the_work_itself_hold_no_slot(far):
-    far.put("k", b"data")
-    slots = Slots(1)
-    store = giving_way(far, slots)
-    with slots, ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(store.get, ["k"] * 8)) == [b"data"] * 8
-        assert not takes(slots)
-    assert takes(slots)
-
-
-def threads_of(crew, work, count):
-    """The threads that did some pieces of work. None begins before all wait, or threads would end in between."""
-    all_wait = threading.Event()
-
-    def done(number):
-        assert all_wait.wait(60)
-        work(number)
-        return threading.current_thread()
-
-    futures = [crew.submit(done, number) for number in range(count)]
-    all_wait.set()
-    return {future.result() for future in futures}
-
-
-def test_work_that_waits_for_nobody_stays_in_as_many_threads_as_there_are_slots():
-    slots, together = Slots(2), threading.Barrier(2)
-    with Crew(slots, 16, "crew") as crew:
-        used = threads_of(crew, lambda _: together.wait(60), 100)
-        assert len(used) == 2
-    assert not any(thread.is_alive() for thread in used)
-
-
-def test_each_thread_that_waits_lets_another_one_in():
-    """All four are under way at once, though one alone may work."""
-    slots, all_there = Slots(1), threading.Barrier(4)
-
-    class Waiting:
-        def get(self, _key: str) -> int:
-            return all_there.wait(60)
-
-    store = giving_way(Waiting(), slots)
-    with Crew(slots, 4, "crew") as crew:
-        assert sorted(crew.map(store.get, ["k"] * 8)) == [0, 0, 1, 1, 2, 2, 3, 3]
-
-
-def test_a_put_that_travels_in_the_background_is_not_waited_for(far):
-    slots = Slots(1)
-    with together(far) as travelling, Crew(slots, 16, "crew") as crew:
-        store = giving_way(travelling, slots)
-        assert len(threads_of(crew, lambda number: store.put(f"k{number}", b"data"), 50)) == 1
-    assert far.get("k49") == b"data"
-
-
-def test_a_crew_tells_what_failed_and_drops_what_was_not_begun():
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        assert go_on.wait(60)
-        raise KeyError("k")
-
-    crew = Crew(Slots(1), 4, "crew")
-    first, second = crew.submit(hold), crew.submit(hold)
-    assert begun.wait(60)
-    crew.shutdown(wait=False, cancel_futures=True)
-    assert second.cancelled()
-    go_on.set()
-    with pytest.raises(KeyError):
-        first.result(60)
-    crew.shutdown()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("crew")]
-    with pytest.raises(RuntimeError):
-        crew.submit(hold)
