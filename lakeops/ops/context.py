@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lakeops.ranges.metarange import Metarange
     from lakeops.ranges.read import RangeCache, RangeReader
     from lakeops.store.base import ObjectStore
-    from lakeops.store.disk_cache import Pieces
+    from lakeops.store.disk_cache import DiskCache
     from lakeops.store.open import Stores
     from lakeops.store.policy import AddressPolicy
 
@@ -112,7 +112,7 @@ class Context:
     open_stores: Callable[[], Stores]
     open_cache: Callable[[], RangeCache]
     open_engine: Callable[[], Engine]
-    open_pieces: Callable[[], Pieces | None] = lambda: None
+    open_disk_cache: Callable[[], DiskCache | None] = lambda: None
     batcher: StageBatcher = field(default_factory=StageBatcher)
     progress: Progress = quiet
 
@@ -184,17 +184,17 @@ class Context:
     def reader(self) -> RangeReader:
         """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import nearby
+        from lakeops.store.disk_cache import with_cache
 
-        return RangeReader(nearby(self.readable, self.open_pieces()), self.open_cache())
+        return RangeReader(with_cache(self.readable, self.open_disk_cache()), self.open_cache())
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
         """The reader for a ``with`` that writes files to its store: they are all there when it ends."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import together
+        from lakeops.store.disk_cache import background_writes
 
-        with together(self.reader.store) as store:
+        with background_writes(self.reader.store) as store:
             yield RangeReader(store, self.open_cache())
 
     def metarange(self, commit: Commit) -> Metarange:

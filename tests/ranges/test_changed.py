@@ -29,7 +29,7 @@ from lakeops.ranges.changes import changed_ranges, digested
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.file import fetch_ranges
 from lakeops.ranges.rewrite import total
-from lakeops.store.disk_cache import Pieces, nearby
+from lakeops.store.disk_cache import DiskCache, with_cache
 
 SPLIT = Split(16, 40, 120)
 
@@ -127,7 +127,7 @@ def test_a_far_store_is_asked_for_all_files_of_a_window_at_once(far, base):
 
 def test_files_that_this_machine_keeps_are_not_asked_for_again(far, base, tmp_path):
     rows = base.rows(0, 3)
-    store = nearby(far, Pieces(tmp_path / "kept", 10**8))
+    store = with_cache(far, DiskCache(tmp_path / "kept", 10**8))
     first = [file.read() for file in fetch_ranges(store, rows)]
     assert [file.read() for file in fetch_ranges(store, rows)] == first
     assert far.requests.made == 3
