@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from lakeops.ranges.read import RangeCache, RangeReader
     from lakeops.store.base import ObjectStore
     from lakeops.store.disk_cache import DiskCache
-    from lakeops.store.open import Stores
-    from lakeops.store.policy import AddressPolicy
+    from lakeops.store.open import AddressPolicy, Stores
 
 
 def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> ObjectStore:
@@ -156,8 +155,7 @@ class Context:
         A mirror shows what its source names. So files of this machine are believed of a source on this machine alone,
         also after a fail-over.
         """
-        from lakeops.store.location import parse_location, real_place
-        from lakeops.store.policy import AddressPolicy
+        from lakeops.store.open import AddressPolicy, parse_location, real_place
 
         try:
             files = self.catalog.mirror(self.repository_id).source.is_local

@@ -45,7 +45,7 @@ from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
 from lakeops.store.base import Listing
 from lakeops.store.disk_cache import background_writes
-from lakeops.store.location import parse_location, without_links
+from lakeops.store.open import parse_location, without_links
 
 _BATCH = 50_000
 """Entries that are worked on at a time. Directories of any size are put together to about this many."""

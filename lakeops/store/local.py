@@ -11,13 +11,17 @@ import fcntl
 import hashlib
 import io
 import os
+import shutil
 import stat
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import BinaryIO
+from threading import Lock
+from typing import BinaryIO, cast
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import (
@@ -45,9 +49,9 @@ from lakeops.store.base import (
     lists_consistently,
     pieces,
 )
-from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import quote_path
 from lakeops.store.listing import Found, ParallelListing
+from lakeops.store.reader import CheckedFile
 
 HIDDEN = b".lakeops"
 """The name, at any depth, that is the store's own: no key may hold it and no listing shows it."""
@@ -797,3 +801,45 @@ def _check_regular(info: os.stat_result) -> None:
 
 def _reopen(root: Path, fsync: bool) -> LocalStore:
     return LocalStore(root, fsync=fsync)
+
+
+def with_scratch(store: ObjectStore) -> ObjectStore:
+    """Wrap a store for reading. What is put is kept in a fresh directory, and read from there."""
+    return cast("ObjectStore", _Scratch(store))
+
+
+class _Scratch:
+    """Reads and writes. Everything else is the namespace's own."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._written: set[str] = set()
+        self._making = Lock()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    @cached_property
+    def _own_store(self) -> ObjectStore:
+        folder = tempfile.mkdtemp(prefix="lakeops-scratch-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return LocalStore(Path(folder).resolve(), fsync=False)
+
+    def put(self, key: str, data: bytes) -> PutResult:
+        """See ``ObjectStore.put``. The namespace stays as it is."""
+        with self._making:
+            own = self._own_store
+        result = own.put(key, data)
+        self._written.add(key)
+        return result
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore.get``."""
+        return self._store_of(key).get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ``ObjectStore.get_range``."""
+        return self._store_of(key).get_range(key, start, length)
+
+    def _store_of(self, key: str) -> ObjectStore:
+        return self._own_store if key in self._written else self._store
