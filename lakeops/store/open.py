@@ -3,8 +3,8 @@
 The one place that knows which schemes exist, takes URLs apart and writes them in one way. So two spellings of a storage
 namespace cannot pass for two places. ``file://`` URLs are percent-encoded where a path needs it. Those of buckets
 (``s3://``, ``gs://``, and ``az://`` with a container in the bucket's place) are not encoded, which is how every tool
-writes them: what follows the bucket is the key, byte for byte. boto3 and obstore are imported when such a store is first
-used, not here.
+writes them: what follows the bucket is the key, byte for byte. boto3 and obstore are imported when such a store is
+first used, not here.
 """
 
 from __future__ import annotations
@@ -225,7 +225,11 @@ SETTING = "external_prefixes"
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """The rule of one repository. Plain data, for workers too.
+    """Which objects outside its storage namespace a repository may refer to. Plain data, for workers too.
+
+    An entry can name any file and any bucket, and whoever reads it reads that place with his own rights. So what it
+    names is believed only as far as the policy goes: when it is linked, when a mirror is brought it, and whenever it is
+    opened. Stores open no address without a policy.
 
     Attributes:
         namespace: its storage namespace.

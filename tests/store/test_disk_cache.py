@@ -133,8 +133,8 @@ def test_leftovers_of_killed_processes_go(cache):
 WRITER = """
 import hashlib, itertools, sys
 from pathlib import Path
-from lakeops.store.disk_cache import Pieces
-cache = Pieces(Path(sys.argv[1]), 1024 * 1024 * int(sys.argv[2]))
+from lakeops.store.disk_cache import DiskCache
+cache = DiskCache(Path(sys.argv[1]), 1024 * 1024 * int(sys.argv[2]))
 for number in itertools.count():
     data = (sys.argv[3] + str(number % 500)).encode() * 400
     cache.put(hashlib.sha256(data).digest(), data)

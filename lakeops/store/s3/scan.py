@@ -55,6 +55,7 @@ class _Partition:
 
     Attributes:
         token: what the server gave to go on with, in place of ``after``.
+        width: how many points the rest is split at after the next page. A short folder asks for little in vain.
         empty: nothing was found yet, though the folder's name was listed.
     """
 
@@ -62,6 +63,7 @@ class _Partition:
     after: str = ""
     until: str | None = None
     token: str = ""
+    width: int = 4
     empty: bool = False
 
 
@@ -113,14 +115,14 @@ class _S3Scan:
         found: list[Found] = [*self._listing(inside)]
         if answer["IsTruncated"] and len(inside) == len(objects):
             last = inside[-1]["Key"] if inside else which.after
-            rest = replace(which, after=last, empty=empty)
+            rest = replace(which, after=last, width=2 * which.width, empty=empty)
             found += self._split(rest, inside, answer["NextContinuationToken"])
         return found
 
     def _split(self, rest: _Partition, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
         """Steps for what is behind a page. A token is the server's own way to go on. It takes the place of a name."""
-        names, after = [item["Key"] for item in page], rest.after
-        for point in split_points(names, rest.until, start=len(rest.prefix), count=self.parallel.idle):
+        names, after, count = [item["Key"] for item in page], rest.after, min(rest.width, self.parallel.idle)
+        for point in split_points(names, rest.until, start=len(rest.prefix), count=count):
             if xml_part(point) == point:
                 yield partial(self.partition, replace(rest, after=after, until=point, token=token))
                 after, token = point, ""
