@@ -127,7 +127,7 @@ class Lake(LakeConnection):
             CatalogUnavailable: the source's database does not answer.
             CatalogError: the source's database refuses.
         """
-        from lakeops.store.location import same_server
+        from lakeops.store.open import same_server
 
         reference = reference_to(source, source_repository, name)
         given = source if isinstance(source, LakeConnection) else None

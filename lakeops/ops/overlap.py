@@ -34,8 +34,7 @@ from lakeops.ops.context import pages
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, MANAGED
-from lakeops.store.location import above, lies_in, overlap, real_place
-from lakeops.store.open import Stores
+from lakeops.store.open import Stores, above, lies_in, overlap, real_place
 from lakeops.store.reader import parse_json, read_small
 
 if TYPE_CHECKING:

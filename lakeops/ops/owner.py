@@ -28,8 +28,8 @@ from lakeops.model.text import excerpt, safe
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore
+from lakeops.store.copy import owners_at
 from lakeops.store.layout import owner_key
-from lakeops.store.owners import owners_at
 from lakeops.store.reader import read_small
 
 if TYPE_CHECKING:

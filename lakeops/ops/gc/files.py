@@ -38,7 +38,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.plan import KINDS, FileCount, Held, MarkDecision
 from lakeops.ops.gc.unreferenced import managed
 from lakeops.store import layout
-from lakeops.store.presence import present
+from lakeops.store.listing import present
 from lakeops.store.reader import parse_json, read_small
 
 MARK_SCHEMA = pa.schema(

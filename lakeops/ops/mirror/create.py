@@ -29,8 +29,7 @@ from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
 from lakeops.ops.repository import exists
 from lakeops.store.base import ObjectStore
-from lakeops.store.location import overlap
-from lakeops.store.open import Stores, normalise_namespace
+from lakeops.store.open import Stores, normalise_namespace, overlap
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog

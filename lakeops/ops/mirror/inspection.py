@@ -37,7 +37,7 @@ from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.verify import list_flaw, row_flaw
 from lakeops.store.layout import metarange_key, range_key
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy
 
 
 def list_error(

@@ -45,8 +45,7 @@ from lakeops.ops.refs.dump import DumpFile, Manifest, key_of
 from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.location import parse_location
-from lakeops.store.open import Stores, normalise_namespace
+from lakeops.store.open import Stores, normalise_namespace, parse_location
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
