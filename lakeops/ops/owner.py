@@ -26,8 +26,8 @@ from lakeops.model.text import excerpt, safe
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore
+from lakeops.store.copy import owners_at
 from lakeops.store.layout import owner_key
-from lakeops.store.owners import owners_at
 from lakeops.store.reader import read_small
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids)
 
     The record that an earlier try of this catalog left is used again. Raises ``NamespaceTaken`` for another one's.
     """
-    own = Ownership(catalog.identity())
+    own = Ownership(catalog.repositories.identity())
     record = Owner(repository, own.identity, 1, ids.new(), unix_seconds(catalog.now())).to_text()
 
     def attempt() -> str | None:
@@ -80,7 +80,7 @@ def renew_lease(ctx: Context) -> None:
             _write(ctx, own.current_lease or own.pending_lease, own.pending_lease)
             return None
         fresh = owner.again(ctx.ids.new(), ctx.seconds()).to_text()
-        noted = ctx.catalog.take_owner(ctx.repository_id, fresh).pending_lease
+        noted = ctx.catalog.repositories.take_owner(ctx.repository_id, fresh).pending_lease
         return (noted == fresh and _write(ctx, own.current_lease, fresh)) or None
 
     retry(attempt, TRIES, lambda: _busy(ctx.store))
@@ -112,14 +112,14 @@ def adopt(ctx: Context) -> Adopted:
         PreconditionFailed: the repository is a mirror that nobody ever opened for writing. ``promote_writable`` does.
     """
     check_claim(ctx.store, ctx.repository)
-    claim(ctx.store, ctx.repository, ctx.catalog.identity())
+    claim(ctx.store, ctx.repository, ctx.catalog.repositories.identity())
 
     def attempt() -> Adopted | None:
         owner, ours = find_owner(ctx)
         if owner is not None and ours:
             return Adopted(owner, owner)
         found = _read(ctx.store)
-        if found is None and ctx.catalog.repository(ctx.repository_id).read_only:
+        if found is None and ctx.catalog.repositories.get(ctx.repository_id).read_only:
             raise PreconditionFailed(
                 f"repository {ctx.repository_id!r} is read-only and nobody deletes in its namespace; "
                 "`lakeops mirror promote-writable` opens a mirror for writing"
@@ -160,8 +160,8 @@ def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord
         and owner.identity.catalog == source_identity.catalog
     ):
         return  # the source's, which replication brought along under the same name
-    mine = Ownership(catalog.identity(), current_lease=found)
-    rows = pages(catalog.repositories)
+    mine = Ownership(catalog.repositories.identity(), current_lease=found)
+    rows = pages(catalog.repositories.page)
     if _is_ours(found, mine) and not any(one.storage_namespace == store.url for one in rows):
         release(store, mine)
         return
@@ -178,13 +178,15 @@ def release(store: ObjectStore, own: Ownership) -> None:
 def _take_over(ctx: Context, found: str | None) -> Owner | None:
     """Write a record of a higher epoch in place of what was found. None when something else is there by now."""
     epoch = max((owner.epoch for owner in owners_at(ctx.store).values() if owner is not None), default=0)
-    text = Owner(ctx.repository_id, ctx.catalog.identity(), epoch + 1, ctx.ids.new(), ctx.seconds()).to_text()
+    text = Owner(
+        ctx.repository_id, ctx.catalog.repositories.identity(), epoch + 1, ctx.ids.new(), ctx.seconds()
+    ).to_text()
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
-    own = ctx.catalog.take_owner(ctx.repository_id, text, over=found is not None)
+    own = ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=found is not None)
     if own.pending_lease is not None and _is_ours(own.pending_lease, own):
         text = own.pending_lease
     else:
-        ctx.catalog.take_owner(ctx.repository_id, text, over=True)
+        ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=True)
     return read_owner(text) if _write(ctx, found, text) else None
 
 
@@ -193,7 +195,7 @@ def _write(ctx: Context, expected: str | None, text: str) -> bool:
     before = None if expected is None else expected.encode()
     written = ctx.store.swap(owner_key(ctx.store.url), text.encode(), expected=before)
     if written:
-        ctx.catalog.hold_owner(ctx.repository_id, text)
+        ctx.catalog.repositories.hold_owner(ctx.repository_id, text)
     return written
 
 
@@ -205,7 +207,7 @@ def _current(ctx: Context) -> tuple[Ownership, Owner]:
     last: list[tuple[str | None, Ownership]] = []
 
     def attempt() -> tuple[Ownership, Owner] | None:
-        found, own = _read(ctx.store), ctx.catalog.ownership(ctx.repository_id)
+        found, own = _read(ctx.store), ctx.catalog.repositories.ownership(ctx.repository_id)
         owner = None if found is None else read_owner(found)
         if found is not None and found in (own.current_lease, own.pending_lease):
             if owner is None or not owner.identity.is_same(own.identity):
@@ -233,7 +235,7 @@ def _read(store: ObjectStore) -> str | None:
 
 
 def _refusal(ctx: Context, found: Owner | None) -> PreconditionFailed:
-    here = ctx.catalog.identity()
+    here = ctx.catalog.repositories.identity()
     return PreconditionFailed(
         f"storage namespace {ctx.store.url!r} {_owner_text(found)}, and not to this one ({here.shown}): nothing is "
         f"marked or deleted. If this catalog is a copy, leave collection to the other one; if it was restored or moved "

@@ -33,9 +33,9 @@ from lakeops.ops.copying import (
     worth_in_ranges,
 )
 from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
-from lakeops.store.location import overlap
-from lakeops.store.owners import check_nobody_owns, known_at
+from lakeops.store.open import overlap
 from lakeops.store.reader import parse_json, read_small
 
 MANAGED = (DATA, RANGES, METARANGES)

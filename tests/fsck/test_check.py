@@ -82,7 +82,7 @@ def test_staged_rows_are_read_a_page_at_a_time(in_database: Repository, monkeypa
     monkeypatch.setattr("lakeops.ops.fsck.check.PAGE", 2)
     for number in range(5):
         in_database.branch("dev").put(f"more/{number}", b"x")
-    _, row = catalog(in_database).staged_one(in_database.id, "dev", "more/3")
+    _, row = catalog(in_database).staging.staged_one(in_database.id, "dev", "more/3")
     remove(in_database, row.entry.physical_address)
     check = in_database.fsck(data=True)
     assert [f.where for f in check if f.severity != Severity.INFO] == ["branch dev, path more/3"]
@@ -138,13 +138,13 @@ def test_what_is_expired_and_swept_meanwhile_is_no_damage(watched: Repository, f
     assert len(doomed) > 1
 
     def sweep() -> None:
-        catalog(watched).expire_commits(watched.id, [commit.id])
+        catalog(watched).retention.expire_commits(watched.id, [commit.id])
         store(watched).delete(doomed)
 
     faults.revive()
     faults.hook("get_range" if "/ranges/" in prefix else "get", prefix=prefix, action=lambda _: sweep())
     assert_sound(watched, data=True)
-    assert catalog(watched).commit(watched.id, commit.id).expired
+    assert catalog(watched).commits.get(watched.id, commit.id).expired
 
 
 # --- a store and a catalog that refuse ---

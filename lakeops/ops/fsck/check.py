@@ -154,7 +154,7 @@ def check_rows(ctx: Context, records: CatalogSnapshot, entries: Entries, checked
     owners = {token: branch.id for branch in records.branches for token in branch.tokens}
     namespace = records.repository.storage_namespace
     total, after = sum(records.staged.values()), ("", "")
-    while page := ctx.catalog.staged_rows(ctx.repository_id, after=after, limit=PAGE):
+    while page := ctx.catalog.audit.staged_rows(ctx.repository_id, after=after, limit=PAGE):
         checked["staged"] += len(page)
         ctx.progress("fsck: staged rows", checked["staged"], total)
         after = (page[-1].token, page[-1].path)
@@ -287,7 +287,7 @@ class Fsck(Iterator[Finding]):
             "data": self._data,
         }
         try:
-            self._ctx.catalog.add_report(self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.actor)
+            self._ctx.catalog.audit.add_report(self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.actor)
         except LakeopsError:  # a login that may only read, say: what was found is told all the same
             return False
         return True
@@ -314,7 +314,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
         ) as inventory:
             checked["files"] = len(inventory)
             try:
-                records = ctx.catalog.records(ctx.repository_id)
+                records = ctx.catalog.audit.snapshot(ctx.repository_id)
             except Corrupted as error:  # the repository's own row, without which nothing else can be looked at
                 yield found("row_unreadable", f"repository {ctx.repository_id}", error.message)
                 return
@@ -350,7 +350,7 @@ def _check_committed(
 
     def live(commits: Sequence[str]) -> list[str]:
         """The commits that are live now, read from the catalog anew."""
-        known = ctx.catalog.commits(ctx.repository_id, commits)
+        known = ctx.catalog.commits.get_many(ctx.repository_id, commits)
         return [name for name in commits if name in known and not known[name].expired]
 
     wanted = pointers(records)

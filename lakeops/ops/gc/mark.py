@@ -89,7 +89,7 @@ def mark(ctx: Context) -> Mark:
     """
     _check_writable(ctx)
     renew_lease(ctx)
-    if ctx.catalog.unproved(ctx.repository_id):
+    if ctx.catalog.mirrors.unproved(ctx.repository_id):
         from lakeops.ops.mirror.failover import verify_history  # needed once, after a fail-over
 
         verify_history(ctx)  # what is left unproved is given up by ``begin_mark``
@@ -98,20 +98,20 @@ def mark(ctx: Context) -> Mark:
     _check_clocks(ctx, mark_id, now)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder:
         # 1. List.
-        grace = ctx.catalog.grace(ctx.repository_id).at(now)
+        grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
         listing = list_store(ctx, now - grace, Path(folder))
         # 2. Expire commits.
-        begun, since = ctx.catalog.begin_mark(ctx.repository_id, mark_id, cutoff=listing.cutoff)
+        begun, since = ctx.catalog.marks.begin_mark(ctx.repository_id, mark_id, cutoff=listing.cutoff)
         decided = expire_commits(ctx, begun, since, unix_seconds(now))
         # 3. Read the roots, and write down what none of them needs.
-        roots = ctx.catalog.roots(ctx.repository_id)
+        roots = ctx.catalog.retention.roots(ctx.repository_id)
         with MarkWriter(Path(folder) / "mark.parquet") as found:
             referenced = _find_garbage(ctx, listing, roots, found)
         with found.file.open("rb") as data:
             ctx.store.put(mark_key(mark_id), data)
         write_report(ctx, mark_id, _report(ctx, begun, grace, listing, decided, roots, found, referenced))
         check_owner(ctx)
-        return ctx.catalog.finish_mark(
+        return ctx.catalog.marks.finish_mark(
             ctx.repository_id,
             mark_id,
             digest=found.digest(),
@@ -126,20 +126,20 @@ def dry_run(ctx: Context) -> DryRun:
     """Say what a mark would do and hold if it were made now. Changes nothing. Raises what ``mark`` raises."""
     _check_writable(ctx)
     check_owner(ctx)
-    if ctx.catalog.unproved(ctx.repository_id):
+    if ctx.catalog.mirrors.unproved(ctx.repository_id):
         raise MarkRefused(
             "nobody has looked at the commits from before the fail-over, so what they need is not known; run "
             "`lakeops mirror verify-history` first (a mark that is no dry run does it by itself)"
         )
     now = ctx.catalog.now()
-    grace = ctx.catalog.grace(ctx.repository_id).at(now)
+    grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
     planned = Mark("", MarkState.MARKING, now, now - grace)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder:
         listing = list_store(ctx, planned.cutoff, Path(folder))
         decided = make_plan(ctx, unix_seconds(now)).decision()
-        roots = ctx.catalog.roots(ctx.repository_id)
+        roots = ctx.catalog.retention.roots(ctx.repository_id)
         live = [commit for commit in roots.commits if commit.id not in decided.expired]
-        live += ctx.catalog.commits(ctx.repository_id, decided.revived).values()
+        live += ctx.catalog.commits.get_many(ctx.repository_id, decided.revived).values()
         roots = replace(roots, commits=live)
         with MarkWriter(Path(folder) / "mark.parquet") as found:
             referenced = _find_garbage(ctx, listing, roots, found)
@@ -148,7 +148,7 @@ def dry_run(ctx: Context) -> DryRun:
 
 
 def _check_writable(ctx: Context) -> None:
-    if ctx.catalog.repository(ctx.repository_id).read_only:
+    if ctx.catalog.repositories.get(ctx.repository_id).read_only:
         raise PreconditionFailed(
             f"repository {ctx.repository_id!r} is read-only: garbage collection runs at a mirror's source alone",
             kind="read_only_repository",
@@ -157,7 +157,7 @@ def _check_writable(ctx: Context) -> None:
 
 def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
     """Refuse to go by a database clock that is far ahead of the store's: everything would look old at once."""
-    if not (ctx.catalog.has_own_clock or (ctx.store.remote and ctx.catalog.has_real_clock)):
+    if not (ctx.catalog.marks.has_own_clock or (ctx.store.remote and ctx.catalog.marks.has_real_clock)):
         return
     key = mark_key(mark_id, BEGUN)
     ctx.store.put(key, b"")
@@ -184,7 +184,7 @@ def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: Mark
             yield metarange
 
     ranges = distinct_ranges(read())
-    marks = ctx.catalog.marks(ctx.repository_id, lasting=True)
+    marks = ctx.catalog.marks.on_record(ctx.repository_id, lasting=True)
     needed = {
         "metarange": pa.array(sorted(map(layout.metarange_key, metaranges)), pa.string()),
         "probe": pa.array([], pa.string()),
@@ -231,7 +231,9 @@ def _report(
             "commits": len(mirror.commits),
             "only_for_it": len(decided.only_for_mirrors.get(mirror.id, ())),
         }
-        for mirror in sorted(ctx.catalog.registrations(ctx.repository_id), key=lambda mirror: (mirror.at, mirror.id))
+        for mirror in sorted(
+            ctx.catalog.mirrors.registrations(ctx.repository_id), key=lambda mirror: (mirror.at, mirror.id)
+        )
     ]
     silent = [
         f"mirror {mirror['id']} has not reported for {mirror['silent_days']} days, and {mirror['only_for_it']:,} "

@@ -69,12 +69,12 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
         StoreError, StoreUnavailable: the store refused, or does not answer.
     """
-    mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
+    mark = ctx.catalog.marks.get(ctx.repository_id, check_asked(mark_id, "a mark"))
     check_owner(ctx)
     if mark.state is MarkState.MARKED:
         _prepare(ctx, mark, force=force)
     versioned = ctx.store.keeps_versions()
-    mark = ctx.catalog.begin_sweep(ctx.repository_id, mark_id)
+    mark = ctx.catalog.marks.begin_sweep(ctx.repository_id, mark_id)
     if mark.state in (MarkState.SWEPT, MarkState.CARRIED):
         return Swept(mark, 0, 0, versioned)
     seen, deleted, size_bytes = mark.swept, 0, 0
@@ -97,7 +97,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
             failed |= refused
             seen += rows.num_rows
             if not failed:  # else a sweep that goes on here would leave these out
-                mark = ctx.catalog.advance_sweep(ctx.repository_id, mark.id, seen)
+                mark = ctx.catalog.marks.advance_sweep(ctx.repository_id, mark.id, seen)
             ctx.progress("deleting", seen, mark.rows)
             if mark.state is MarkState.CARRIED:
                 break
@@ -119,7 +119,7 @@ def _prepare(ctx: Context, mark: Mark, *, force: bool) -> None:
         )
     with opened(ctx, mark):
         pass
-    if REFS_DUMP in ctx.catalog.repository(ctx.repository_id).hooks:
+    if REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
         dump(ctx)  # so that the dump refers to nothing that is deleted now
 
 
@@ -141,7 +141,7 @@ def _delete(ctx: Context, keys: list[str]) -> dict[str, str]:
 
 def _end(ctx: Context, mark: Mark, refused: dict[str, str], count: int) -> Mark:
     failures = [*refused.items()][:_SHOWN]
-    return ctx.catalog.end_sweep(ctx.repository_id, mark.id, refused=count, failures=failures)
+    return ctx.catalog.marks.end_sweep(ctx.repository_id, mark.id, refused=count, failures=failures)
 
 
 PRUNE_STEP = 2_000
@@ -175,11 +175,11 @@ def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
         MarkRefused: ``clock_in_doubt``: the clock jumped, and everything may look old.
     """
-    now = unix_seconds(ctx.catalog.now() if dry_run else ctx.catalog.check_clock())
+    now = unix_seconds(ctx.catalog.now() if dry_run else ctx.catalog.marks.check_clock())
     rules = get_rules(ctx)
     key_days = KEY_DAYS if rules is None else rules.key_days
     log_days = LOG_DAYS if rules is None else max(rules.log_days, rules.mirror_lag_days)
-    grace_days = -(-int(ctx.catalog.grace(ctx.repository_id).at(ctx.catalog.now()).total_seconds()) // DAY)
+    grace_days = -(-int(ctx.catalog.retention.grace(ctx.repository_id).at(ctx.catalog.now()).total_seconds()) // DAY)
     days = {  # tokens and keys go first: they point to commits
         "tokens": max(TOKEN_DAYS, grace_days),
         "keys": key_days,
@@ -190,7 +190,7 @@ def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
     for kind, kept in days.items():
         plan: PrunePlan | None = PrunePlan(kind, now - kept * DAY)
         while plan is not None:
-            step = ctx.catalog.prune(ctx.repository_id, plan, limit=PRUNE_STEP, dry_run=dry_run)
+            step = ctx.catalog.retention.prune(ctx.repository_id, plan, limit=PRUNE_STEP, dry_run=dry_run)
             counts[kind] += step.count
             ctx.progress(f"pruning {kind}", counts[kind], 0)
             plan = None if step.after is None else replace(plan, after=step.after, gone=plan.gone | step.gone)
@@ -224,13 +224,13 @@ def restore(ctx: Context, mark_id: str) -> RestoredMark:
         MarkRefused: its sweep has begun.
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
     """
-    mark = ctx.catalog.restore_mark(ctx.repository_id, mark_id)
+    mark = ctx.catalog.marks.restore_mark(ctx.repository_id, mark_id)
     if mark.state in (MarkState.STALE, MarkState.FAILED):
-        marks = ctx.catalog.marks(ctx.repository_id)
+        marks = ctx.catalog.marks.on_record(ctx.repository_id)
         return RestoredMark(mark, 0, next((found.id for found in marks if found.state in _OPEN), None))
     commits = 0
     while mark.state is MarkState.RESTORING:
-        mark, some = ctx.catalog.restore_commits(ctx.repository_id, mark_id)
+        mark, some = ctx.catalog.retention.restore_commits(ctx.repository_id, mark_id)
         commits += some
         ctx.progress("restoring", commits, 0)
     return RestoredMark(mark, commits)

@@ -135,7 +135,7 @@ def _plan(
     for chosen in dict.fromkeys((ref.promoted, next(near, None), state.refs[0].promoted)):
         with suppress(NotFound):  # the source may have deleted it since it was shown
             if chosen is not None:
-                known = ctx.reader.metarange(ctx.catalog.commit(ctx.repository_id, chosen))
+                known = ctx.reader.metarange(ctx.catalog.commits.get(ctx.repository_id, chosen))
                 plans.append(plan_presence(wanted, known, arrived))
     planned = min(plans or [plan_presence(wanted, Metarange.empty(), arrived)], key=lambda one: one.size)
     fresh = Metarange(planned.rows)
@@ -190,9 +190,9 @@ def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Met
             return error
         except (InvalidInput, PreconditionFailed, pa.ArrowInvalid) as error:
             return RecordRefused(f"its list of changes is refused: {' '.join(str(error).split())}")
-    others = [*ctx.catalog.commits(ctx.repository_id, commit.parents).values()]
+    others = [*ctx.catalog.commits.get_many(ctx.repository_id, commit.parents).values()]
     if listed is not None and all(one.meta_range_id != listed.since for one in others):
-        history = ctx.catalog.history(ctx.repository_id).commits.values()
+        history = ctx.catalog.commits.history(ctx.repository_id).commits.values()
         others += [one for one in history if one.meta_range_id == listed.since]
     for one in others:
         if one.meta_range_file:

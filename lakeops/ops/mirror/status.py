@@ -28,7 +28,7 @@ def status(ctx: Context) -> MirrorStatus:
     """The progress of each ref, as the last pass saw it. Seconds count up to now. The source is not asked."""
 
     def found() -> MirrorStatus:
-        state = ctx.catalog.mirror_state(ctx.repository_id)
+        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
         now, get = ctx.seconds(), lookup(ctx).get
         refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
         return MirrorStatus(
@@ -89,15 +89,15 @@ def check_promoted(ctx: Context) -> list[str]:
     fail-over.
     """
     commits: dict[str, str] = {}
-    for kind, listing in (("branch", ctx.catalog.branches), ("tag", ctx.catalog.tags)):
+    for kind, listing in (("branch", ctx.catalog.refs.branches), ("tag", ctx.catalog.refs.tags)):
         for ref in pages(partial(listing, ctx.repository_id)):
             commits.setdefault(ref.commit_id, f"{kind} {ref.id!r}")
-    options = check_options(ctx, ctx.catalog.mirror(ctx.repository_id))
+    options = check_options(ctx, ctx.catalog.mirrors.get(ctx.repository_id))
     found: list[str] = []
     known = Metarange.empty()
     for commit_id, name in commits.items():
         try:
-            wanted = RangeReader(ctx.store).metarange(ctx.catalog.commit(ctx.repository_id, commit_id))
+            wanted = RangeReader(ctx.store).metarange(ctx.catalog.commits.get(ctx.repository_id, commit_id))
         except (ObjectNotFound, Corrupted) as error:
             found.append(f"{name}: {error.message}")
             continue

@@ -109,19 +109,21 @@ def _observe_and_agree(
 
     def attempt() -> tuple[MirrorState, frozenset[str]] | None:
         nonlocal before, read
-        known, before = before or ctx.catalog.mirror_state(ctx.repository_id), None
+        known, before = before or ctx.catalog.mirrors.mirror_state(ctx.repository_id), None
         theirs = source.state(known.mirror, initial)
         if theirs.rules is not None and theirs.rules != (known.mirror.rules, known.mirror.protections):
-            ctx.catalog.note_rules(ctx.repository_id, *theirs.rules)
+            ctx.catalog.mirrors.note_rules(ctx.repository_id, *theirs.rules)
         if theirs.metadata is not None and theirs.metadata != metadata:
-            ctx.catalog.note_metadata(ctx.repository_id, theirs.metadata)
+            ctx.catalog.mirrors.note_metadata(ctx.repository_id, theirs.metadata)
         broken.update(theirs.refused)
         heads = _followed(theirs, known, leave=broken)
         copied = {ref.source_head for ref in known.refs}
         try:
             if copy_history(ctx, source, heads.values(), known=copied) > BATCH:
                 return None  # it took its time: what is recorded should be what the source shows now
-            state = ctx.catalog.observe_source(ctx.repository_id, heads, since=known.mirror.sequence, actor=ctx.actor)
+            state = ctx.catalog.mirrors.observe_source(
+                ctx.repository_id, heads, since=known.mirror.sequence, actor=ctx.actor
+            )
         except MirrorOvertaken:
             return None
         except RefNotFound:
@@ -191,7 +193,7 @@ def _agree(ctx: Context, source: Source, state: MirrorState) -> frozenset[str] |
     lost = source.lost(state.needs)
     hopeless = [ref for ref in state.refs if ref.candidate in lost]
     for ref in hopeless:
-        ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
+        ctx.catalog.mirrors.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
     if hopeless or (reports and not _report(ctx, source, state.mirror, state.needs - lost)):
         return None
     return lost
@@ -203,19 +205,19 @@ def _report(ctx: Context, source: Source, mirror: MirrorRecord, needs: frozenset
     Raises ``MirrorOvertaken`` when a later pass has asked for something else.
     """
     try:
-        source.catalog.report_mirror(source.repository_id, mirror.registration, needs, sequence=mirror.sequence)
+        source.catalog.mirrors.report_mirror(source.repository_id, mirror.registration, needs, sequence=mirror.sequence)
     except (CommitExpired, RefNotFound):
         return False
     except MirrorOvertaken:
         reported = source.reported(mirror)
-        if reported <= ctx.catalog.mirror(ctx.repository_id).sequence:
+        if reported <= ctx.catalog.mirrors.get(ctx.repository_id).sequence:
             raise
         # This catalog never made that report: it was restored from a backup, or copied. What was reported under the
         # old name stays kept, since another copy of the catalog may rely on it.
-        ctx.catalog.start_over(ctx.repository_id, f"{ctx.repository_id}-{ctx.ids.new()}", sequence=reported)
+        ctx.catalog.mirrors.start_over(ctx.repository_id, f"{ctx.repository_id}-{ctx.ids.new()}", sequence=reported)
         return None
     if needs != frozenset(mirror.kept):
-        ctx.catalog.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
+        ctx.catalog.mirrors.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
     return True
 
 
@@ -223,7 +225,9 @@ def _unsupported(ctx: Context, state: MirrorState, lost: frozenset[str]) -> list
     """An error for each ref that shows what its source keeps no longer, unless there is nothing to lose of it."""
     if not lost:
         return []
-    shown = ctx.catalog.commits(ctx.repository_id, {ref.promoted for ref in state.refs if ref.promoted in lost})
+    shown = ctx.catalog.commits.get_many(
+        ctx.repository_id, {ref.promoted for ref in state.refs if ref.promoted in lost}
+    )
     return [
         CommitExpired(
             f"{ref.kind} {ref.name!r} shows commit {ref.promoted[:16]}, which the source keeps no longer: objects of "
@@ -243,8 +247,8 @@ def _look_and_promote(
     Returns whether any of these waits for another commit now, and what is wrong with others.
     """
     waiting = [ref for ref in state.refs if ref.candidate is not None and (only is None or ref.ref in only)]
-    commits = ctx.catalog.commits(ctx.repository_id, {ref.candidate or "" for ref in waiting})
-    remembered = ctx.catalog.arrivals(ctx.repository_id)
+    commits = ctx.catalog.commits.get_many(ctx.repository_id, {ref.candidate or "" for ref in waiting})
+    remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
     again, errors = False, []
     for number, ref in enumerate(waiting):
         ctx.progress("looking for what has arrived", number, len(waiting))
@@ -253,10 +257,14 @@ def _look_and_promote(
         remembered = merged(remembered, found.arrived)
         moved = None
         if found.complete and not state.mirror.reports and source.lost([candidate]):
-            ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)  # it could not be told to keep it
+            ctx.catalog.mirrors.give_up_candidate(
+                ctx.repository_id, ref.ref, ref.ticket
+            )  # it could not be told to keep it
         elif found.complete:
             token = ctx.ids.new()
-            moved = ctx.catalog.promote(ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor)
+            moved = ctx.catalog.mirrors.promote(
+                ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor
+            )
         if moved is not None:
             again = again or moved.candidate is not None
             continue
@@ -270,7 +278,7 @@ def _look_and_promote(
 
 def record(ctx: Context, ref: MirrorRef, found: CandidateInspection, *, ticket: int | None = None) -> MirrorRef | None:
     """Remember what a look at a candidate found. The ref, if it is still waited for."""
-    return ctx.catalog.record_arrivals(
+    return ctx.catalog.mirrors.record_arrivals(
         ctx.repository_id,
         ref.ref,
         ref.ticket if ticket is None else ticket,
@@ -301,7 +309,7 @@ def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pend
         heads += [commit.id for commit in behind if commit.id in wanted and not commit.expired]
     seen: list[CandidateInspection] = []
     for head in heads:
-        found = inspect(ctx, state, ref, ctx.catalog.commit(ctx.repository_id, head), remembered)
+        found = inspect(ctx, state, ref, ctx.catalog.commits.get(ctx.repository_id, head), remembered)
         record(ctx, ref, found, ticket=NO_TICKET)
         remembered = merged(remembered, found.arrived)
         seen.append(found)
@@ -312,7 +320,7 @@ def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pend
         if not is_due(state.mirror, wait, now, seen[0].remaining):
             return False
     stalled = not seen[-1].complete
-    given = ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket, to=head, stalled=stalled)
+    given = ctx.catalog.mirrors.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket, to=head, stalled=stalled)
     return given is not None
 
 
@@ -331,20 +339,20 @@ def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[st
     """
 
     def found() -> tuple[MirrorState, Commit, Mapping[str, str]]:
-        state = ctx.catalog.mirror_state(ctx.repository_id)
+        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
         state.mirror.check_following()
-        metadata = ctx.catalog.repository(ctx.repository_id).metadata
-        return state, ctx.catalog.initial_commit(ctx.repository_id), metadata
+        metadata = ctx.catalog.repositories.get(ctx.repository_id).metadata
+        return state, ctx.catalog.commits.initial_commit(ctx.repository_id), metadata
 
     before, initial, metadata = ctx.catalog.in_snapshot(found)
     try:
         yield before, initial, metadata
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
-            ctx.catalog.note_sync(ctx.repository_id, error.message)
+            ctx.catalog.mirrors.note_sync(ctx.repository_id, error.message)
         raise
     if before.mirror.error is not None:
-        ctx.catalog.note_sync(ctx.repository_id, None)
+        ctx.catalog.mirrors.note_sync(ctx.repository_id, None)
 
 
 def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
@@ -362,7 +370,7 @@ def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
             "refs": sum(ref.candidate is not None for ref in refs),
         }
         with contextlib.suppress(LakeopsError):  # what a pass has done does not depend on it
-            ctx.catalog.add_report(ctx.repository_id, ReportKind.LAG, lag, actor=ctx.actor, every=LAG_EVERY)
+            ctx.catalog.audit.add_report(ctx.repository_id, ReportKind.LAG, lag, actor=ctx.actor, every=LAG_EVERY)
     return found
 
 
@@ -370,7 +378,7 @@ def _note_refused(ctx: Context, before: MirrorRecord, errors: Iterable[LakeopsEr
     """Record what was refused of the source, where that is something else than ``before``."""
     reasons = [" ".join(error.message.split())[:_REASON] for error in errors if isinstance(error, RecordRefused)]
     if (len(reasons), tuple(reasons[:SAMPLE])) != (before.refusals, before.refused):
-        ctx.catalog.note_refused(ctx.repository_id, len(reasons), reasons[:SAMPLE])
+        ctx.catalog.mirrors.note_refused(ctx.repository_id, len(reasons), reasons[:SAMPLE])
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
@@ -384,7 +392,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
         with contextlib.suppress(MirrorOvertaken):
             state, _, broken = _observe_and_agree(ctx, source, initial, metadata, before)
             _note_refused(ctx, before.mirror, broken)
-            remembered = ctx.catalog.arrivals(ctx.repository_id)
+            remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
             given = [ref for ref in state.refs if fall_back(ctx, state, ref, remembered)]
             if given:
                 _observe_and_agree(ctx, source, initial, metadata)
@@ -395,7 +403,9 @@ def due(ctx: Context, reach: Reach) -> bool:
     """Whether a pass would find anything to do: see ``MirrorRecord.due``."""
 
     def found() -> tuple[MirrorState, Commit]:
-        return ctx.catalog.mirror_state(ctx.repository_id), ctx.catalog.initial_commit(ctx.repository_id)
+        return ctx.catalog.mirrors.mirror_state(ctx.repository_id), ctx.catalog.commits.initial_commit(
+            ctx.repository_id
+        )
 
     state, initial = ctx.catalog.in_snapshot(found)
     state.mirror.check_following()
@@ -412,7 +422,7 @@ def due(ctx: Context, reach: Reach) -> bool:
     kept = {ref: head for ref, head in known.items() if ref == (RefKind.BRANCH, ctx.repository.default_branch)}
     if kept | heads != known:
         return True
-    ctx.catalog.note_seen(ctx.repository_id)
+    ctx.catalog.mirrors.note_seen(ctx.repository_id)
     return False
 
 
@@ -426,13 +436,13 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
         NotAMirror: it was promoted to a writable repository.
         LakeopsError, Corrupted: ``replica_mismatch``: something arrived that is not what the source recorded.
     """
-    state = ctx.catalog.mirror_state(ctx.repository_id)
+    state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     state.mirror.check_following()
     found = next((one for one in state.refs if one.ref == ref), None)
     if found is None or found.candidate is None:
         return None if found is None else found.promoted
-    remembered = ctx.catalog.arrivals(ctx.repository_id)
-    seen = inspect(ctx, state, found, ctx.catalog.commit(ctx.repository_id, found.candidate), remembered)
+    remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
+    seen = inspect(ctx, state, found, ctx.catalog.commits.get(ctx.repository_id, found.candidate), remembered)
     record(ctx, found, seen)
     if seen.error is not None:
         raise seen.error
@@ -444,18 +454,18 @@ def skip(ctx: Context, reach: Reach, ref: RefName) -> MirrorRef:
 
     The source is asked for its newest head. Where it does not answer, that is the head that the last pass saw.
     """
-    ctx.catalog.mirror(ctx.repository_id).check_following()
+    ctx.catalog.mirrors.get(ctx.repository_id).check_following()
     with contextlib.suppress(LakeopsError):
         discover(ctx, reach)
     found = _find(ctx, ref)
     if found.candidate not in (None, found.source_head):
-        ctx.catalog.give_up_candidate(ctx.repository_id, ref, found.ticket)
+        ctx.catalog.mirrors.give_up_candidate(ctx.repository_id, ref, found.ticket)
         found = _find(ctx, ref)
     return found
 
 
 def _find(ctx: Context, ref: RefName) -> MirrorRef:
-    for found in ctx.catalog.mirror_state(ctx.repository_id).refs:
+    for found in ctx.catalog.mirrors.mirror_state(ctx.repository_id).refs:
         if found.ref == ref:
             return found
     raise RefNotFound(f"mirror {ctx.repository_id!r} follows no {ref.kind} {ref.name!r}")
