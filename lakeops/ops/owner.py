@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakeops.catalog.records import Ownership
 from lakeops.model.clock import Ids, retry, unix_seconds
-from lakeops.model.errors import (
-    NamespaceTaken,
-    ObjectNotFound,
-    PreconditionFailed,
-    Transient,
-)
+from lakeops.model.errors import NamespaceTaken, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.formatting import moment
 from lakeops.model.marks import Identity, Owner, read_owner
 from lakeops.model.records import JsonRecord, RepositoryRecord

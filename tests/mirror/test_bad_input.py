@@ -7,10 +7,7 @@ import shutil
 from functools import partial
 
 import pytest
-from support.errors import (
-    has_kind,
-    raising,
-)
+from support.errors import has_kind, raising
 from support.mirrors import SPLIT
 
 from lakeops import Lake, Settings

@@ -9,13 +9,7 @@ from support.errors import has_kind
 from support.mirrors import check_whole, open_lake, read_whole, replicator
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import (
-    CommitExpired,
-    MarkRefused,
-    MirrorOvertaken,
-    NotAMirror,
-    PreconditionFailed,
-)
+from lakeops.model.errors import CommitExpired, MarkRefused, MirrorOvertaken, NotAMirror, PreconditionFailed
 from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.store import layout
 

@@ -16,12 +16,7 @@ from support.soundness import assert_sound
 from lakeops import Lake
 from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark.jobs import explained
-from lakeops.model.errors import (
-    Corrupted,
-    NamespaceTaken,
-    NotAMirror,
-    PreconditionFailed,
-)
+from lakeops.model.errors import Corrupted, NamespaceTaken, NotAMirror, PreconditionFailed
 from lakeops.ops.copying import CopyTask, DeleteTask, copy_objects, delete_objects
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout

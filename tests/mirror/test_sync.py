@@ -6,10 +6,7 @@ import pytest
 from support.errors import has_kind
 from support.mirrors import check_whole
 
-from lakeops.model.errors import (
-    NotReplicated,
-    PreconditionFailed,
-)
+from lakeops.model.errors import NotReplicated, PreconditionFailed
 from lakeops.store import layout
 
 

@@ -19,12 +19,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from lakeops.catalog.records import CatalogSnapshot, RefUpdate, StagedLine
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidInput,
-    InvalidPath,
-    LakeopsError,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.findings import NAMED, Finding, ReportKind, Severity, found
 from lakeops.model.ids import id_of
 from lakeops.model.names import check_branch, check_path

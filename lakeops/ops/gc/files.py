@@ -22,13 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidInput,
-    MarkRefused,
-    ObjectNotFound,
-    PreconditionFailed,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, MarkRefused, ObjectNotFound, PreconditionFailed
 from lakeops.model.marks import HOLDING, SWEEPABLE, Mark, MarkState
 from lakeops.model.records import check_asked
 from lakeops.ops.context import Context

@@ -26,10 +26,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.records import Roots
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import (
-    MarkRefused,
-    PreconditionFailed,
-)
+from lakeops.model.errors import MarkRefused, PreconditionFailed
 from lakeops.model.marks import Mark, MarkState
 from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context

@@ -16,13 +16,7 @@ from typing import Any
 
 from lakeops.catalog.records import ExpiryStep
 from lakeops.model.clock import retry, unix_seconds
-from lakeops.model.errors import (
-    BranchMoved,
-    InvalidInput,
-    MarkRefused,
-    NotAsSeen,
-    RefNotFound,
-)
+from lakeops.model.errors import BranchMoved, InvalidInput, MarkRefused, NotAsSeen, RefNotFound
 from lakeops.model.graph import Lineage, RefMove
 from lakeops.model.marks import Mark, parse_grace
 from lakeops.model.records import TAG_PROTECTION, JsonRecord, Protection, RefRecord

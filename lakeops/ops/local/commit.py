@@ -16,11 +16,7 @@ import pyarrow as pa
 
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import STAGED_SCHEMA
-from lakeops.model.errors import (
-    CloneConflict,
-    InvalidInput,
-    NoChanges,
-)
+from lakeops.model.errors import CloneConflict, InvalidInput, NoChanges
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
 from lakeops.model.progress import ByteCounter

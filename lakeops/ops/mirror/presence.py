@@ -18,13 +18,7 @@ import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.arrow import array, from_numpy, in_one
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidInput,
-    ObjectNotFound,
-    PreconditionFailed,
-    Transient,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.diff import needed
 from lakeops.ranges.entry_validation import ABSOLUTE, check_entries

@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from lakeops.model.errors import (
-    Corrupted,
-    LakeopsError,
-    NotAMirror,
-    PreconditionFailed,
-    RecordRefused,
-)
+from lakeops.model.errors import Corrupted, LakeopsError, NotAMirror, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
 from lakeops.model.records import Commit, RepositoryRecord
 from lakeops.ops.context import Context, pages
