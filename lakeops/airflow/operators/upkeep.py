@@ -199,8 +199,8 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
     """Promotes one ref of a mirror to what has arrived, or all refs; returns the mirror's status.
 
     The task fails for a ref that arrived damaged, or of which nothing arrives any more (see ``lakeops mirror
-    patience``). The other refs are promoted before it fails. The event of a branch that moved has the ref's status as
-    ``mirror``.
+    stall-timeout``). The other refs are promoted before it fails. The event of a branch that moved has the ref's status
+    as ``mirror``.
 
     Args:
         tag: a tag in place of a branch. Without either all refs are promoted.
