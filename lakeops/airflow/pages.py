@@ -115,19 +115,18 @@ _log = logging.getLogger(__name__)
 @contextmanager
 def open_lake(connection: str) -> Iterator[Lake]:
     """Open a connection's lake, which exists. Raises ``NotFound`` where there is none."""
+    with Lake.open(settings=_settings(connection), must_exist=True) as lake:
+        yield lake
+
+
+def _settings(connection: str) -> Settings:
     try:
         settings = LakeopsHook(connection).settings()
     except AirflowNotFoundException as error:
         raise NotFound(str(error)) from None
-    _require_catalog(connection, settings)
-    with Lake.open(settings=settings, must_exist=True) as lake:
-        yield lake
-
-
-def _require_catalog(connection: str, settings: Settings) -> None:
-    """Refuse a home directory without a catalog: opening the lake would make one."""
-    if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():
+    if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():  # opening would make one
         raise NotFound(f"connection {connection!r}: there is no lake in {settings.home}")
+    return settings
 
 
 class RepositoryNames:
@@ -228,12 +227,9 @@ def connections() -> list[str]:
 def _described(name: str) -> str:
     """The place of a connection's catalog in words, or what is wrong with the connection. No lake is opened."""
     try:
-        settings = LakeopsHook(name).settings()
-        _require_catalog(name, settings)
+        settings = _settings(name)
     except LakeopsError as error:
         return error.message.removeprefix(f"connection {name!r}: ")
-    except AirflowNotFoundException as error:
-        return str(error)
     return "a catalog in a database" if settings.database_url is not None else f"a catalog in {settings.home}"
 
 
@@ -289,8 +285,8 @@ def report_run(
                 commit = found.ref(commit_id).commit
                 sums = summed(found, commit.parents[0], commit.id, two_way=True) if commit.parents else None
                 rows.append(TaskReport(name, pages, commit, sums))
-            except (LakeopsError, AirflowNotFoundException) as error:
-                rows.append(TaskReport(name, pages, problem=getattr(error, "message", str(error))))
+            except LakeopsError as error:
+                rows.append(TaskReport(name, pages, problem=error.message))
     return rows
 
 
