@@ -38,7 +38,7 @@ from lakeops.model.clock import stopwatch
 from lakeops.model.errors import LakeopsError, NotFound
 from lakeops.settings import CATALOG_FILE
 from lakeops.web.app import answer, failure, first_page, guarded, page, refused
-from lakeops.web.page import Redirect, Site, address, render
+from lakeops.web.page import Site, address, render
 from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def _sees_any(connection: str, sees: Callable[[str], bool]) -> bool:
         return False
 
 
-def _endpoint(view: Callable[[Pages], str | Redirect]) -> Callable[[Request], Response]:
+def _endpoint(view: Callable[[Pages], str | Response]) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         site = _site(request)
         return answer(request, site, view, lambda: open_lake(site.lake_name))

@@ -16,11 +16,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from lakeops.model.errors import CatalogError, LakeopsError, PreconditionFailed, RepositoryNotFound, out_of_resources
-from lakeops.web.page import HEADERS, Problem, Redirect, Site, address, render
+from lakeops.web.page import HEADERS, Problem, Site, address, render
 from lakeops.web.pages import ROUTES, Pages
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _places = BoundedSemaphore(AT_ONCE)
 def answer(
     request: Request,
     site: Site,
-    view: Callable[[Pages], str | Redirect],
+    view: Callable[[Pages], str | Response],
     open_lake: Callable[[], AbstractContextManager[Lake]],
 ) -> Response:
     """Answer a request with its page, or with a page about the error."""
@@ -63,7 +63,7 @@ def answer(
         )
     finally:
         _places.release()
-    return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Redirect) else page(made)
+    return made if isinstance(made, Response) else page(made)
 
 
 def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool) -> tuple[str, str] | None:

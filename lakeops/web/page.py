@@ -172,12 +172,6 @@ VIEWS = {
 """Views of a ref beside its history: the title of each, and its part of the address."""
 
 
-class Redirect(NamedTuple):
-    """A response that sends the browser to another address."""
-
-    to: str
-
-
 @dataclass(frozen=True)
 class Site:
     """The place where the pages of a lake are served.

@@ -12,6 +12,8 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from starlette.responses import RedirectResponse, Response
+
 from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, RefNotFound, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
@@ -24,7 +26,7 @@ from lakeops.store.in_flight import in_flight
 from lakeops.web import charts
 from lakeops.web.charts import Point, lag_area, size_bars
 from lakeops.web.objects import ObjectPages
-from lakeops.web.page import SHORT, Problem, Redirect
+from lakeops.web.page import HEADERS, SHORT, Problem
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -185,12 +187,12 @@ class Pages(ObjectPages):
                 shown.append(repository)
         return shown, None
 
-    def go(self) -> Redirect:
+    def go(self) -> Response:
         """Redirect to the page of the ref or commit that the visitor typed."""
         ref = self._query_value("ref").strip()
         if not ref:
             raise InvalidInput("type a branch, a tag, a commit id or an expression such as main~2")
-        return Redirect(self._address("ref", ref))
+        return RedirectResponse(self._address("ref", ref), 303, headers=HEADERS)
 
     def search(self) -> str:
         """Search refs and commits by name, and commits by message."""
@@ -468,7 +470,7 @@ class Pages(ObjectPages):
         return self._of_repository("checks.html", "Checks", tab="checks", last=repository.last_check())
 
 
-ROUTES: tuple[tuple[str, Callable[[Pages], str | Redirect]], ...] = (
+ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
     ("/", Pages.repositories),
     ("/_audit", Pages.audit),
     ("/{repository}", Pages.branches),
