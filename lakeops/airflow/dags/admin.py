@@ -79,9 +79,9 @@ def connection_field(default: str = DEFAULT_CONN_ID) -> Param:
     return text("Connection", "Airflow's connection to the lake.", default, pattern=r"^\S+$", section="Connection")
 
 
-def dry_run(description: str) -> Param:
-    """The field that keeps a form from doing what it shows; it is on unless somebody turns it off."""
-    return Param(True, type="boolean", title="Dry run", description=description)
+def switch(title: str, description: str, *, on: bool = False) -> Param:
+    """A field that is on or off."""
+    return Param(on, type="boolean", title=title, description=description)
 
 
 def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any], fields: Mapping[str, Param]) -> DAG:
@@ -95,7 +95,7 @@ def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any]
             pattern=REPOSITORY,
         ),
         **fields,
-        "dry_run": dry_run("Show what would be done, and do nothing."),
+        "dry_run": switch("Dry run", "Show what would be done, and do nothing.", on=True),
         "connection": connection_field(given.pop("connection", DEFAULT_CONN_ID)),
     }
     return made(function, dag_id, given, params, schedule=None, tags=["lakeops", "admin"])
@@ -274,9 +274,7 @@ def sweep_dag(dag_id: str = "lakeops_sweep", **arguments: Any) -> DAG:
     """
     fields = {
         "mark": text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
-        "force": Param(
-            False, type="boolean", title="Force", description="Also a mark that holds most of the repository."
-        ),
+        "force": switch("Force", "Also a mark that holds most of the repository."),
     }
     with form(sweep_dag, dag_id, arguments, fields) as dag:
         swept = do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")

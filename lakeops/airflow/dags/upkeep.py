@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task, task_group
 
-from lakeops.airflow.dags.admin import REPOSITORY, connection_field, dry_run, made, maybe
+from lakeops.airflow.dags.admin import REPOSITORY, connection_field, made, maybe, switch
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators import (
     LakeopsExpireRefsOperator,
@@ -55,13 +55,8 @@ def gc_dag(
     """
     fields = {
         "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
-        "dry_run": dry_run("Show what would go, and change nothing."),
-        "force": Param(
-            False,
-            type="boolean",
-            title="Force",
-            description="Sweep also when a mark holds more than 30 % of a repository's objects.",
-        ),
+        "dry_run": switch("Dry run", "Show what would go, and change nothing.", on=True),
+        "force": switch("Force", "Sweep also when a mark holds more than 30 % of a repository's objects."),
         "ask_above_gib": Param(
             None,
             type=["null", "number"],
@@ -129,7 +124,7 @@ def fsck_dag(
     defaults = _defaults(schedule, {"retries": 1, "retry_delay": timedelta(minutes=1)})
     fields = {
         "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
-        "data": Param(False, type="boolean", title="Data", description="Read the objects too, all of them."),
+        "data": switch("Data", "Read the objects too, all of them."),
         "connection": connection_field(connection),
     }
     with made(fsck_dag, dag_id, arguments, fields, **defaults) as dag:
@@ -192,19 +187,16 @@ def mirror_dag(
 def mirrors(params: dict[str, Any] | None = None, triggering_asset_events: Any = None) -> list[str]:
     """The mirrors to work on: the one that the form names, those that have something to do, or all."""
     given = params or {}
-    due = {name for events in dict(triggering_asset_events or {}).values() for event in events for name in named(event)}
+    due: set[str] = set()
+    for event in (event for events in dict(triggering_asset_events or {}).values() for event in events):
+        extra = event.extra or {}
+        due.update(extra.get("payload", extra).get("mirrors", ()))
     hook = LakeopsHook(given["connection"])
     with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
         if given["mirror"]:
             return [lake.mirror(given["mirror"]).id]
         following = [found.repository_id for found in lake.catalog.mirrors.all() if found.promoted_writable is None]
         return [name for name in following if name in due or not due]
-
-
-def named(event: Any) -> list[str]:
-    """The mirrors in an event of the trigger."""
-    extra = event.extra or {}
-    return list(extra.get("payload", extra).get("mirrors", ()))
 
 
 @task(trigger_rule="all_done")
