@@ -56,7 +56,7 @@ class Candidates(NewRepositories):
             ref: the ref.
             ticket: the wait that was decided about.
             to: a head that the source showed since the wait began, in place of the last one.
-            stalled: it gives way because nothing of it arrives, to one that is not complete either. Such candidates are
+            stalled: nothing of it arrives, and the head that replaces it is not complete either. Such candidates are
                 counted until the next promotion.
         """
 

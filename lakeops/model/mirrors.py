@@ -210,7 +210,7 @@ class Wait:
         progressed: when something of the candidate arrived last, or the wait began.
         best: the least that was remaining at any look. None before the first.
         missing: some of what it lacked at the last look.
-        fallbacks: how many candidates gave way since the last promotion, because nothing of them arrived.
+        fallbacks: how many candidates a newer head replaced since the last promotion, as nothing of them arrived.
         heads: commits that the source showed since, oldest first. Newer ones and a few old ones.
     """
 

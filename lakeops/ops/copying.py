@@ -62,7 +62,7 @@ class DeleteTask:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What became of a task: objects and bytes copied or deleted, what the source had no longer, and failures."""
+    """The result of a task: objects and bytes copied or deleted, how many the source had no longer, and failures."""
 
     index: int
     objects: int = 0
@@ -142,7 +142,7 @@ def worth_in_ranges(items: Sequence[StoredObject]) -> int:
 
 
 def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[CopyFailure]]:
-    """What ``do`` gave for each item, and which ones failed. After ``GIVE_UP`` refusals the rest is left out."""
+    """Call ``do`` for each item. Returns results and failures. After ``GIVE_UP`` refusals the rest is left out."""
     done: list[tuple[Item, bool]] = []
     failures: list[CopyFailure] = []
 

@@ -125,7 +125,7 @@ CATALOG = "catalog"
 
 
 def claim_of(repository: RepositoryRecord) -> dict[str, Any]:
-    """What the claim file in the repository's namespace, and in every replica of it, says."""
+    """The contents of the claim file in the repository's namespace, and in every replica of it."""
     return {
         "format": FORMAT,
         "repository": repository.id,
@@ -160,7 +160,7 @@ def check_claim(store: ObjectStore, repository: RepositoryRecord) -> None:
 
 
 def read_claim(store: ObjectStore) -> dict[str, Any] | None:
-    """What the claim in a namespace says. None when there is none, empty when it cannot be read."""
+    """Read the claim in a namespace. None when there is none, empty when it cannot be read."""
     try:
         text = read_small(store, layout.CLAIM)
     except ObjectNotFound:

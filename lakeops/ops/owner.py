@@ -34,7 +34,7 @@ TRIES = 32
 
 @dataclass(frozen=True, slots=True)
 class Adopted(JsonRecord):
-    """What an adoption did: the record now, and what was there before (None: nothing that could be read)."""
+    """The result of an adoption: the record now, and the one before (None: nothing that could be read)."""
 
     owner: Owner
     before: Owner | None
@@ -195,7 +195,7 @@ def _write(ctx: Context, expected: str | None, text: str) -> bool:
 
 
 def _current(ctx: Context) -> tuple[Ownership, Owner]:
-    """What the catalog knows and the record in the namespace, when they agree.
+    """Read the leases in the catalog and the record in the namespace, which have to agree.
 
     Raises ``PreconditionFailed`` (``not_the_owner``).
     """

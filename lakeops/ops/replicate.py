@@ -47,7 +47,7 @@ _LOOKED_AT = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Replicated(JsonRecord):
-    """What a run did to objects.
+    """The result of a run: how many objects were copied, found and deleted.
 
     ``replaced`` of the ``copied`` were there with another size. ``present`` were there already. ``vanished`` were
     deleted at the source before they could be copied. ``extra`` are at the destination alone, and ``deleted`` of these
@@ -120,7 +120,7 @@ class _Comparison:
     extra_keys: list[str] = field(default_factory=list)
 
     def lacking(self) -> Iterator[StoredObject]:
-        """What has to be copied, in the order of the source's listings."""
+        """The objects that have to be copied, in the order of the source's listings."""
         for prefix in MANAGED:
             listings = (_listed(store, prefix) for store in (self.source, self.destination))
             for there, here in _side_by_side(*listings):
@@ -137,7 +137,7 @@ class _Comparison:
 
 
 def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callable[[int], None]) -> Moved:
-    """What became of all tasks.
+    """Sum up the results of all tasks.
 
     Raises ``NotAllReplicated`` when objects failed: at the end, or before it when so many did that the store must be at
     fault.
@@ -213,7 +213,7 @@ def _decode_claim(claim: bytes) -> object:
 
 
 def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
-    """What is in a folder, in byte order, with several requests under way. Others write to it meanwhile."""
+    """List a folder in byte order, with several requests under way. Others write to it meanwhile."""
     for listing in store.scan(under=prefix, skip_special=True, moving=True):
         # A copy is made of what was listed and of nothing else. Remote stores tell it by the ETag.
         etags = listing.marks if store.remote else [""] * len(listing.keys)

@@ -107,7 +107,7 @@ def make_plan(
     replica_key: str = "",
     ids: Ids | None = None,
 ) -> ReplicationSetup:
-    """What has to change so that S3 replicates a namespace. Reads the buckets' settings, writes nothing.
+    """Plan what has to change so that S3 replicates a namespace. Reads the buckets' settings, writes nothing.
 
     The destination is another bucket, with the same prefix. ``role`` is the ARN that S3 replicates as, by default the
     one that the bucket has; ``batch_role`` that of the batch job, by default the same. Versions of deleted objects are
@@ -159,7 +159,7 @@ def make_plan(
 
 
 def make_removal_plan(source: str, destination: str, settings: StoreSettings) -> ReplicationSetup:
-    """What has to change so that S3 replicates the namespace no longer. Versions and lifecycle stay as they are.
+    """Plan how S3 stops to replicate the namespace. Versions and lifecycle stay as they are.
 
     Only the source bucket is asked, so it works when the other one is out of reach.
     """
@@ -171,7 +171,7 @@ def make_removal_plan(source: str, destination: str, settings: StoreSettings) ->
 
 
 def replication_of(source: str, destination: str, **more: Any) -> Replication:  # noqa: ANN401 - Replication's fields
-    """What is to be replicated, from the URLs of two namespaces. Raises ``InvalidInput``."""
+    """Make a replication of the URLs of two namespaces. Raises ``InvalidInput``."""
     here, there = (_bucket_place(url) for url in (source, destination))
     if here.bucket != there.bucket and here.path != there.path:
         raise InvalidInput(

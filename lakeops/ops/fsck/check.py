@@ -38,7 +38,7 @@ from lakeops.store.base import StoredObject
 
 
 def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
-    """What is wrong with the repository's record, its refs and its commits."""
+    """Check the repository's record, its refs and its commits."""
     repository = records.repository
     if repository.default_branch not in {branch.id for branch in records.branches}:
         yield found(
@@ -117,7 +117,7 @@ def _commit(records: CatalogSnapshot, commit: Commit) -> Iterator[Finding]:
 
 
 def check_tokens(records: CatalogSnapshot) -> Iterator[Finding]:
-    """What is wrong with the branches' tokens, and rows that no branch reads."""
+    """Check the branches' tokens, and find rows that no branch reads."""
     owners: dict[str, str] = {}
     for branch in records.branches:
         for token in branch.tokens:
@@ -145,7 +145,7 @@ def check_uploads(records: CatalogSnapshot) -> Iterator[Finding]:
 
 
 def check_rows(ctx: Context, records: CatalogSnapshot, entries: Entries, checked: Counter[str]) -> Iterator[Finding]:
-    """What is wrong with staged rows, and with the objects of the others."""
+    """Check staged rows, and the objects of the sound ones."""
     owners = {token: branch.id for branch in records.branches for token in branch.tokens}
     namespace = records.repository.storage_namespace
     total, after = sum(records.staged.values()), ("", "")

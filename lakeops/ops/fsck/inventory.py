@@ -1,4 +1,4 @@
-"""What lies in a storage namespace, listed once, to be looked up by key.
+"""The listing of a storage namespace, made once, to be looked up by key.
 
 The listing goes to a file on the local disk and is mapped into memory from there, so a namespace of any size takes
 little of it. It comes in the order of keys, which is what lookups rest on. Keys are compared whole, never by a hash.
@@ -104,7 +104,7 @@ class Inventory:
         self.need(self.find(pa.array(keys, pa.string())))
 
     def stored(self, row: int) -> StoredObject:
-        """What the listing says of one object."""
+        """One object of the listing."""
         key, size, mtime, mark = (column[row].as_py() for column in self.table.columns)
         return StoredObject(key, size, mtime, mark)
 
@@ -146,7 +146,7 @@ class _Sum:
 
 
 def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime) -> Iterator[Finding]:
-    """What nothing was found to need, once everything that is needed was marked in the inventory.
+    """Count the files that nothing was found to need, once everything that is needed was marked in the inventory.
 
     Uploads that began since ``overdue`` may still be linked: what is written below them is not counted.
     """

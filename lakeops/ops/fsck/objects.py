@@ -76,7 +76,7 @@ class Entries:
         self._settled_elsewhere: set[tuple[str, int]] = set()
 
     def flaws_of_range(self, one: CheckedRange) -> Iterator[Finding]:
-        """What is wrong with a range, its file, its rows and what they point at."""
+        """Check a range, its file, its rows and the objects that they point at."""
         for flaw in one.flaws:
             yield found(flaw.kind, one.row.key, flaw.message, count=flaw.count)
         self._inventory.need_keys([one.row.key])
@@ -99,7 +99,7 @@ class Entries:
         yield from self.follow(one.table.filter(sound), place="object ")
 
     def follow(self, table: pa.Table, *, place: str) -> Iterator[Finding]:
-        """What is wrong with the objects of entries whose addresses are sound. Marks those that lie here.
+        """Check the objects of entries whose addresses are sound. Marks those that lie here.
 
         ``place`` is put before a path to say where.
         """
@@ -141,7 +141,7 @@ class Entries:
         return [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
 
     def _look(self, wanted: _Wanted) -> tuple[_Wanted, tuple[str, str] | None]:
-        """What is wrong with an object, if something is: a kind, and words that follow its address."""
+        """Find an object and check it. Returns a kind of finding, and words that follow its address, if one is due."""
         try:
             store, key = self._stores.locate(self._policy, wanted.address)
             digests = self._etags and not is_absolute(wanted.address)
@@ -153,7 +153,7 @@ class Entries:
 
 
 def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[str]) -> dict[str, StoredObject]:
-    """What listings of other buckets say of objects there, where a listing is cheaper than a question an object.
+    """List objects of other buckets, where a listing is cheaper than a question an object.
 
     What a listing does not show within its budget is left out: it has to be asked for. Directories are not listed.
     """
@@ -185,7 +185,7 @@ def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[
 def _flaw(
     wanted: _Wanted, stored: StoredObject, store: ObjectStore, key: str, *, digests: bool
 ) -> tuple[str, str] | None:
-    """What is wrong with an object that is there: a kind, and words that follow its address.
+    """Compare an object that is there with its entry. Returns a kind of finding, and words that follow its address.
 
     ``digests`` says whether the ETag of an object there is a digest, unless the object is encrypted.
     """

@@ -128,7 +128,7 @@ def check_metaranges(
     live: Callable[[Sequence[str]], Sequence[str]],
     on_progress: Callable[[int], None],
 ) -> Iterator[Finding]:
-    """What is wrong with these metaranges. ``uses`` takes in the ranges of those that can be read.
+    """Check these metaranges. ``uses`` takes in the ranges of those that can be read.
 
     ``live`` says which of some commits are live by now. ``on_progress`` is told how many were looked at.
     """
@@ -166,7 +166,7 @@ def check_metaranges(
 
 
 def _list_flaw(reader: RangeReader, metarange: Metarange, by_id: Mapping[str, Pointed]) -> Flaw | None:
-    """What is wrong with a metarange's list of changes, where the commit that it is about is there as well."""
+    """Check a metarange's list of changes, where the commit that it is about is there as well."""
     since = by_id.get(metarange.changes.since) if metarange.changes is not None else None
     if since is None:
         return None

@@ -81,7 +81,7 @@ class FileCount:
 
 @dataclass
 class StoreListing:
-    """What a store held when it was listed, as tables of ``LISTED_SCHEMA``.
+    """A store's files as they were listed, as tables of ``LISTED_SCHEMA``.
 
     Objects that were begun before the ``cutoff`` wait in a local Arrow stream, metadata files in ``files`` by kind.
     ``listed`` counts all objects of lakeops, ``young`` what is too young, ``strays`` what somebody else put there.
@@ -282,7 +282,7 @@ def write_report(ctx: Context, mark_id: str, report: dict[str, Any]) -> None:
 
 
 def report(ctx: Context, mark_id: str) -> dict[str, Any]:
-    """What a mark holds, what was kept and why, and what is not lakeops' own.
+    """Read the report of a mark: its files, what was kept and why, and what is not lakeops' own.
 
     The report was written by the mark's run. Its ``mark`` has the state of now.
 

@@ -61,7 +61,7 @@ SILENT_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a mark would do now: to commits, how many files it would hold, and the report that it would write."""
+    """A mark that was not made: what it would do to commits, how many files it would hold, and its report."""
 
     decided: MarkDecision
     rows: int

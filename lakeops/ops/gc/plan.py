@@ -53,7 +53,7 @@ class GcPlan:
         self._heads = {*self.lineage.branches.values()}
 
     def decision(self) -> MarkDecision:
-        """What becomes of the commits when nothing moves meanwhile."""
+        """The decision about the commits when nothing moves meanwhile."""
         commits = self.lineage.commits
         carried = {commit_id for commit_id in self.doomed if commits[commit_id].pending}
         revived = {commit_id for commit_id in self.kept if commits[commit_id].pending}
@@ -82,7 +82,7 @@ class GcPlan:
 
 @dataclass(frozen=True, slots=True)
 class MarkDecision:
-    """What a mark does to commits.
+    """The decision of a mark about commits.
 
     ``carried`` were expired by an earlier mark that was not swept, and stay expired. ``revived`` are those of them that
     live again. ``only_for_mirrors`` has, by mirror, the commits that would not live but for it.

@@ -39,7 +39,7 @@ _SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class Swept(JsonRecord):
-    """What a sweep did: the mark as it is now, the files and bytes that this call deleted, of whatever kind.
+    """The result of a sweep: the mark as it is now, the files and bytes that this call deleted, of whatever kind.
 
     ``mark.refused`` counts what the store did not let go, and ``mark.failures`` names some. ``versioned`` says that the
     bucket keeps what was deleted as noncurrent versions.
@@ -203,7 +203,7 @@ _OPEN = (MarkState.MARKING, MarkState.MARKED)
 
 @dataclass(frozen=True, slots=True)
 class RestoredMark(JsonRecord):
-    """What a restore did: the mark as it is now, and how many commits are live again.
+    """The result of a restore: the mark as it is now, and how many commits are live again.
 
     ``newer`` is the mark that took over this one's commits, when another one began since: that is the one to restore.
     """

@@ -132,7 +132,7 @@ def unreferenced(
 
 @dataclass
 class Unreferenced:
-    """What nothing refers to: ``count`` of the ``listed`` distinct objects. They lie in a local file, ``path``."""
+    """Unreferenced objects: ``count`` of the ``listed`` distinct ones. They lie in a local file, ``path``."""
 
     listed: int
     path: Path
@@ -222,7 +222,7 @@ def _joined_here(
 
 @dataclass(frozen=True, eq=False)
 class _SortedOut:
-    """What a task read: addresses by the number of their slice."""
+    """The addresses that a task read, by the number of their slice."""
 
     index: int
     ranges: int

@@ -130,7 +130,7 @@ def _clone_place(directory: str | Path) -> Path:
 
 
 def status(ctx: Context, directory: str | Path) -> LocalStatus:
-    """What changed in the directory, and at its ref since it was last made equal to it. Nothing is written.
+    """Find what changed in the directory, and at its ref since it was last made equal to it. Nothing is written.
 
     Raises:
         RefNotFound, CommitExpired: the ref is gone, or retention took its commit.

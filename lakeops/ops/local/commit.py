@@ -148,7 +148,7 @@ def _check_committable(folder: Path, index: Index, tree: WorkTree, *, skip_speci
 def _entries_at(
     ctx: Context, commit: Commit, prefix: str, paths: Mapping[str, str], folder: Path
 ) -> dict[str, Entry | None]:
-    """What a commit has at these paths, by name."""
+    """A commit's entries at these paths, by name."""
     if len(paths) <= MOST_ASKED:
         return {name: committed(ctx, commit, path) for name, path in paths.items()}
     found = wanted_at(ctx, commit, prefix, folder)
@@ -156,7 +156,7 @@ def _entries_at(
 
 
 def _with_agreed(index: Index, tree: WorkTree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
-    """What the index knows, with what came to the same contents on both sides."""
+    """The index's files, with those that came to the same contents on both sides."""
     files = {name: known for name, known in index.files.items() if name not in agreed}
     files.update((name, replace(tree.files[name], checksum=mark)) for name, mark in agreed.items() if mark is not None)
     return files

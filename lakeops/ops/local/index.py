@@ -1,4 +1,4 @@
-"""What a clone remembers in its directory, in the folder ``.lakeops-local``.
+"""The files in which a clone remembers its ref and its objects, in the folder ``.lakeops-local``.
 
 ``index.json`` says which ref the clone follows, and how each file was when it was last equal to its object. It is
 replaced as a whole. Before a call gives a file its name or removes it, ``journal`` gets a line, which counts only when
@@ -104,7 +104,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Index:
-    """What a directory follows, and what its files were last made equal to, by name below the prefix.
+    """The ref that a directory follows, and its files as they were last equal to objects, by name below the prefix.
 
     ``prefix`` is empty or ends in a slash. ``commit`` is empty when there was none yet. ``whole``: ``files`` are
     exactly what the commit has. ``written_ns`` is the disk's time when this was written. ``interrupted`` is the ref of
@@ -122,7 +122,7 @@ class Index:
 
     @property
     def uri(self) -> str:
-        """What the directory follows, as ``lakefs://REPO/REF/PREFIX``."""
+        """The folder that the directory follows, as ``lakefs://REPO/REF/PREFIX``."""
         return f"{SCHEME}{self.repository}/{self.ref}/{self.prefix}"
 
 
@@ -148,7 +148,7 @@ def below(directory: str | Path) -> Iterator[Path]:
 
 
 def read(folder: Path) -> Index:
-    """What a clone remembers, with what an interrupted call has done. Raises ``InvalidInput`` when it is damaged."""
+    """Read a clone's index, with what an interrupted call has done. Raises ``InvalidInput`` when it is damaged."""
     place = folder / PLACE
     with translated(place):
         text = (place / "index.json").read_bytes()

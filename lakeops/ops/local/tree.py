@@ -51,7 +51,7 @@ class WorkTree:
 
 @dataclass(frozen=True)
 class Sides:
-    """What changed here and there, without what came to the same contents on both sides.
+    """Changes here and there, without those that came to the same contents on both sides.
 
     ``agreed`` has those: the checksum of the object now, or None for a file and an object that are both gone.
     """
@@ -121,7 +121,7 @@ def _name_and_folders(name: str) -> Iterator[str]:
 
 
 def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Entry]) -> Sides:
-    """What changed here and at a commit that has ``wanted``, by name below the prefix."""
+    """Find changes here and at a commit that has ``wanted``, by name below the prefix."""
     objects = {name: Known(entry.checksum, entry.size_bytes, 0, "") for name, entry in wanted.items()}
     there = list(_changes(index.files, objects, lambda known: known.checksum))
     changed, special = {change.path for change in tree.here}, set(tree.special)
@@ -174,7 +174,7 @@ def digest(path: Path, algorithm: str, counter: ByteCounter | None = None) -> st
 
 
 def wanted_at(ctx: Context, commit: Commit, prefix: str, folder: Path) -> dict[str, Entry]:
-    """What a commit has under a prefix, by name below it. Raises ``InvalidPath`` where that cannot be files."""
+    """A commit's entries under a prefix, by name below it. Raises ``InvalidPath`` where they cannot be files."""
     found = {
         entry.path.removeprefix(prefix): entry
         for entry in list_objects(ctx, commit.id, prefix)

@@ -42,7 +42,7 @@ STEP = 512
 
 @dataclass(frozen=True, slots=True)
 class VerifiedHistory(JsonRecord):
-    """What became of the unproved commits: how many live again, and how many are left."""
+    """The result of a look at unproved commits: how many live again, and how many are left."""
 
     commits: int
     unproved: int
@@ -143,7 +143,7 @@ class _HistoryCheck:
 
 @dataclass(frozen=True, slots=True)
 class LostRef(JsonRecord):
-    """What a ref loses: the source's head, what the mirror shows, how many commits lie between (None: unknown)."""
+    """The loss of a ref: the source's head, what the mirror shows, how many commits lie between (None: unknown)."""
 
     kind: str
     id: str
@@ -154,7 +154,7 @@ class LostRef(JsonRecord):
 
 @dataclass(frozen=True)
 class Loss:
-    """What a fail-over would lose: refs that do not show what the source shows.
+    """The loss of a fail-over: refs that do not show what the source shows.
 
     ``asked`` says whether the source was asked now. Otherwise this is what the pass at ``last_sync`` (Unix seconds)
     saw, and more may be lost.
@@ -165,7 +165,7 @@ class Loss:
     last_sync: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What would be lost, for programs."""
+        """The loss, for programs."""
         return {
             "refs": [ref.to_json() for ref in self.refs],
             "source_asked": self.asked,
@@ -174,7 +174,7 @@ class Loss:
 
 
 def loss(ctx: Context, source: Source | None) -> Loss:
-    """What the source shows and the mirror does not: see ``MirrorRecord.loss``. ``source`` is None when it is down."""
+    """Find refs that do not show what the source shows: see ``MirrorRecord.loss``. No ``source``: it is down."""
     state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     if source is not None:
         with contextlib.suppress(LakeopsError):

@@ -52,7 +52,7 @@ MOST_STEPS = 256
 
 @dataclass(frozen=True)
 class CandidateInspection:
-    """What an inspection of a candidate found.
+    """The result of an inspection of a candidate.
 
     ``arrived`` has range files that need not be inspected again, and what they lacked. ``missing_objects`` counts what
     is not there, as far as could be told; ``missing`` names some; ``remaining`` compares inspections. ``error`` is what
@@ -68,7 +68,7 @@ class CandidateInspection:
 
     @classmethod
     def without_metarange(cls, commit: Commit, error: LakeopsError | None = None) -> CandidateInspection:
-        """What is found where the metarange has not arrived, or is damaged: nothing more can be told."""
+        """The result where the metarange has not arrived, or is damaged: nothing more can be told."""
         missing = Missing(metarange_key(commit.meta_range_file))
         return cls(missing_objects=1, remaining=Remaining(metaranges=1), missing=(missing,), error=error)
 
@@ -146,7 +146,7 @@ def _plan(
 
 
 def _first_flaw(cannot: str, proofs: list[RangePresence]) -> LakeopsError | None:
-    """What has arrived and is not what the source wrote; of several things the one that comes first."""
+    """The flaw of what has arrived and is not what the source wrote; of several the one that comes first."""
     refused = [proof.refused for proof in proofs if proof.refused is not None]
     if refused:
         return RecordRefused(f"{cannot}: {min(refused)}")
@@ -175,7 +175,7 @@ def check_options(ctx: Context, mirror: MirrorRecord) -> CheckOptions:
 
 
 def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange) -> LakeopsError | None:
-    """What is wrong with the list of a commit's metarange, or with a parent's list about it. None where nothing is.
+    """Check the list of a commit's metarange, and its parents' lists about it. None where nothing is wrong.
 
     All ranges of the metarange are here. What the list is about may not be: nobody reads it then, and
     ``verify_history`` compares the two once it is.
@@ -218,6 +218,6 @@ def disagreement(reader: RangeReader, metarange: Metarange, since: Metarange) ->
 
 
 def merged(left: Pending, right: Pending) -> Mapping[str, str | None]:
-    """What two inspections remember together. A range that is whole in either is whole."""
+    """Join the memories of two inspections. A range that is whole in either is whole."""
     both = {**left, **right}
     return {file: None if left.get(file, "") is None or both[file] is None else both[file] for file in both}

@@ -79,7 +79,7 @@ class PresenceTask:
 
 @dataclass(frozen=True, slots=True)
 class RangePresence:
-    """What became of one range file.
+    """The presence of one range file and its objects.
 
     ``missing_objects`` and ``missing_bytes`` count the file itself too. ``missing`` are the objects among them, as far
     as they are worth remembering. ``mismatch``: an object that is there, but is not what the source recorded.
@@ -112,7 +112,7 @@ class PresenceResult:
 
 @dataclass(frozen=True)
 class PresencePlan:
-    """What has to be looked at before ``wanted`` is proved. ``known`` is complete."""
+    """A plan of what to look at before ``wanted`` is known to be there. ``known`` is complete."""
 
     wanted: Metarange
     known: Metarange
@@ -143,7 +143,7 @@ class PresencePlan:
 
 
 def plan_presence(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None]) -> PresencePlan:
-    """What has to be looked at before ``wanted`` is complete. Opens nothing.
+    """Plan what to look at before ``wanted`` is known to be there. Opens nothing.
 
     Every file and object of ``known`` is there. ``arrived`` has range files that were looked at before, and
     ``remember`` of what they lacked.
@@ -191,7 +191,7 @@ def run_task(task: PresenceTask, store: ObjectStore) -> PresenceResult:
     proved = {row.file for row in task.files}
 
     def read(row: RangeRow) -> RangePresence | tuple[str, tuple[MissingObject, ...]]:
-        """What a range needs, or what is wrong with its file."""
+        """Read a range. Returns the objects that it needs, or what is wrong with its file."""
         try:
             file, table = prove_range(store, row)
         except ObjectNotFound:
@@ -238,7 +238,7 @@ def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
 
 
 def remember(proof: RangePresence) -> str | None:
-    """What a range that has arrived lacks, as text that ``plan_presence`` reads. None when it lacks nothing."""
+    """Write down what a range that has arrived lacks, as ``plan_presence`` reads it. None when it lacks nothing."""
     if proof.complete:
         return None
     return json.dumps([[one.path, one.address, one.checksum, one.size_bytes] for one in proof.missing])
@@ -280,7 +280,7 @@ class _InHand(RangeReader):
 
 
 def _found(store: ObjectStore, objects: Iterable[MissingObject], options: CheckOptions) -> dict[str, StoredObject]:
-    """What is there of these objects, by address."""
+    """Find objects in their stores, by address."""
     inside: list[str] = []
     outside: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     stores = Stores(options.settings)

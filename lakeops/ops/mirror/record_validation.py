@@ -124,7 +124,7 @@ def check_generations(commits: Iterable[Commit], known: Mapping[str, Commit], or
 
 
 def _flaw(commit: Commit) -> str | None:
-    """What is wrong with a commit, in words. Raises ``InvalidInput`` as well."""
+    """Validate a commit. Returns what is wrong with it, in words. Raises ``InvalidInput`` as well."""
     for text in (commit.id, commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest):
         ids.check_text("name", text, at_most=_MAX_NAME_BYTES)
     if not _ID.fullmatch(commit.id):

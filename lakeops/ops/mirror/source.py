@@ -1,4 +1,4 @@
-"""What a mirror asks of its source: its refs, its commits, its word that it keeps what the mirror needs.
+"""Questions of a mirror to its source: its refs, its commits, its word that it keeps what the mirror needs.
 
 The source's store is never touched: its catalog says everything, and each record is validated before it is used.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceState:
-    """What a source shows at one instant: ``heads`` of the branches and tags that the mirror follows.
+    """The state of a source at one instant: ``heads`` of the branches and tags that the mirror follows.
 
     ``unkept``: heads that a source which is a mirror itself has not agreed with its own source to keep. ``refused``:
     what is not believed, and why: refs, or the rules and metadata under None; these are None then.
@@ -51,7 +51,7 @@ class Source:
         return record_validation.check_repository(self.catalog.repositories.get(self.repository_id))
 
     def state(self, mirror: MirrorRecord, initial: Commit) -> SourceState:
-        """What the source shows now. ``initial`` is the mirror's initial commit.
+        """Read the source's state. ``initial`` is the mirror's initial commit.
 
         Raises ``PreconditionFailed`` (``not_a_replica``).
         """

@@ -75,7 +75,7 @@ def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | No
 
 
 def check_promoted(ctx: Context) -> list[str]:
-    """What is missing or damaged of everything that the mirror shows, in words. Empty when all is complete.
+    """Look for everything that the mirror shows. Returns what is missing or damaged, in words.
 
     It relies on nothing that earlier passes remembered, so the cost grows with all that is shown. Use it after a
     fail-over.

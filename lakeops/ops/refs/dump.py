@@ -54,7 +54,7 @@ class DumpFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a dump is made of: its files, the whole one first.
+    """The files of a dump, the whole one first.
 
     ``cut`` says when it was made, and up to which numbers of its catalog it is whole. ``retired`` files are of the dump
     before. The next whole one removes them.
@@ -139,7 +139,7 @@ class Dumped(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class DumpStatus(JsonRecord):
-    """What a restore would find. ``dump`` is None when there is none that can be read.
+    """The state of a dump. ``dump`` is None when there is none that can be read.
 
     ``behind``: something has changed since. ``automatic``: each change of a ref is added. ``restored_at``: when the
     dump was made that this repository was restored from, until it is accepted.

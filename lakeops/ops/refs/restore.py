@@ -153,7 +153,7 @@ def _read_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[byte
 
 @dataclass
 class _State:
-    """What the parts say so far. ``later`` are the moves of parts behind the first one, which has all refs in full."""
+    """The records of the parts so far. ``later`` are the moves of parts behind the first one, which has all refs."""
 
     repository: _Row = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
