@@ -77,7 +77,7 @@ def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool
 
 
 def page(text: str, status: int = 200) -> HTMLResponse:
-    """A response of a document, with the headers of every response."""
+    """A document with the headers of every response."""
     return HTMLResponse(text, status, headers=HEADERS)
 
 

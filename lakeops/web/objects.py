@@ -9,6 +9,7 @@ import csv
 import json
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
@@ -60,7 +61,9 @@ def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
     )
     if not data:
         return ObjectPreview("Empty", note="The object is empty.")
-    text = _decoded(data)
+    text = None
+    with suppress(UnicodeDecodeError):  # a last character that the limit cut in two is left out
+        text = None if b"\0" in data else getincrementaldecoder("utf-8")().decode(data)
     if text is None:
         rows = "\n".join(f"{at:08x}  {data[at : at + 16].hex(' ')}" for at in range(0, min(len(data), 512), 16))
         return ObjectPreview("Binary", text=rows, note="Not a text. Its first bytes, in hex.")
@@ -73,14 +76,6 @@ def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
         except (ValueError, RecursionError):
             return ObjectPreview("Text", text=text, note="Named like JSON, but it is not.")
     return ObjectPreview("Text", text=text, note=cut)
-
-
-def _decoded(data: bytes) -> str | None:
-    """Decode text; None for binary data. A last character that the limit cut in two is left out."""
-    try:
-        return None if b"\0" in data else getincrementaldecoder("utf-8")().decode(data)
-    except UnicodeDecodeError:
-        return None
 
 
 def _indented(document: object) -> str:

@@ -120,9 +120,8 @@ def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tup
     keys = {one: (repository.storage_namespace, "apart", base, one) for one in commits}
     known = {one: _cache.get(key) for one, key in keys.items()}
     missing = [one for one in known if known[one] is None]
-    if missing:
-        for one, distance in zip(missing, repository.divergence(base, missing), strict=True):
-            known[one] = _cache.put(keys[one], (distance,))
+    for one, distance in zip(missing, repository.divergence(base, missing) if missing else (), strict=True):
+        known[one] = _cache.put(keys[one], (distance,))
     return [known[one][0] for one in commits]
 
 
@@ -255,10 +254,8 @@ class Pages(ObjectPages):
             for ref, distance in zip(shown, far, strict=True)
             if ref.commit_id in commits
         ]
-        more = found[REFS - 1].id if len(found) > REFS else None
-        return self._of_repository(
-            "branches.html", "Branches", tab="branches", rows=rows, next_after=more, q=q, most=STAGED
-        )
+        given: dict[str, Any] = {"rows": rows, "next_after": found[REFS - 1].id if len(found) > REFS else None}
+        return self._of_repository("branches.html", "Branches", tab="branches", q=q, most=STAGED, **given)
 
     def tags(self) -> str:
         """List the tags with their commits."""
@@ -496,7 +493,6 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
 
 
 def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
-    """The reflog record that deleted a branch or tag; None for any other name."""
     try:
         last = next(iter(repository.reflog(name, limit=1)), None)
     except LakeopsError:  # no name of a ref
