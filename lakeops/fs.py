@@ -171,15 +171,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name.
-
-        Args:
-            path: a directory, or a file.
-            maxdepth: how many levels deep to look.
-            withdirs: give directories too, and the directory itself.
-            detail: give the attributes of each.
-            **options: fsspec's own.
-        """
+        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name."""
         where = self._strip_protocol(path)
         repository, ref, key = self._split(where) if where else ("", "", "")
         if not ref or (maxdepth is not None and maxdepth < 1):
@@ -229,11 +221,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     created = modified
 
     def checksum(self, path: str) -> str:
-        """The object's checksum. Equal contents at one path have equal ones."""
         return str(self.info(path).get("checksum", ""))
 
     def sign(self, path: str, expiration: int = 900, **_: Any) -> str:
-        """A presigned URL that reads the object until it expires."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             return self.lake.repository(repository).ref(ref).presign(key, expiration)
@@ -276,11 +266,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
 
     def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all refs are
-        """Drop the caches of all refs."""
         self._caches = {}
 
     def rm_file(self, path: str) -> None:
-        """Stage the deletion of an object."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             self.lake.repository(repository).branch(ref).delete(key)
@@ -339,7 +327,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:
-        """Translate errors of lakeops to ``OSError``. A message about a missing object names the lake."""
+        """Translate errors to ``OSError``. The message about a missing object names the lake."""
         try:
             yield
         except NotFound as error:
@@ -354,7 +342,6 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return where if self.conn_id is None else f"{where}, connection {self.conn_id!r}"
 
     def _split(self, path: str) -> tuple[str, str, str]:
-        """Split a path into repository, ref and key; the parts that it lacks are empty."""
         repository, _, rest = self._strip_protocol(path).partition("/")
         ref, _, key = rest.partition("/")
         if not repository:
@@ -406,7 +393,7 @@ class StagedFile(io.BufferedIOBase):
 
 
 def _folders(path: str, start: int) -> Iterator[str]:
-    """Give the ancestors of a folder that are longer than ``start``, and the folder itself."""
+    """The ancestors of a folder that are longer than ``start``, and the folder itself."""
     at = path.find("/", start)
     while at >= 0:
         yield path[:at]

@@ -155,7 +155,6 @@ class RefFileIO(FsspecFileIO):  # type: ignore[misc] # pyiceberg's classes are n
         self._scheme_to_fs = {SCHEME: _files}
 
     def delete(self, location: Any) -> None:
-        """Stage the deletion of a file."""
         name = location if isinstance(location, str) else location.location
         self.get_fs(SCHEME).rm_file(name)
 

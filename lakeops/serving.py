@@ -1,7 +1,6 @@
-"""The HTTP server of the gateway and of the pages, with limits on what a client may take of it.
+"""The HTTP server of the gateway and of the pages, with limits on its clients.
 
-uvicorn's protocol over h11 bounds the bytes of a header block. ``_LimitedProtocol`` adds the limits that it lacks:
-times to wait for a client, and connections.
+uvicorn's protocol over h11 bounds header blocks. ``_LimitedProtocol`` adds times to wait for a client, and connections.
 """
 
 from __future__ import annotations

@@ -65,7 +65,6 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
     Options: ``ref``, the URI (or the path that ``load`` and ``save`` are called with). ``format``, when the names of
     the files do not tell it. ``header``, whether CSV files have one (``true``). ``home``, the lake's directory.
     ``on_collision`` and ``idempotency_key``, for appends. ``startingRef``, the commit whose successors a stream gives.
-
     Options travel to executors, so none of them is the catalog's URL, which may hold a password.
     """
 
@@ -194,7 +193,7 @@ class PruningReader(Reader):
     """Opens only files whose partition columns meet the conditions that Spark pushes down."""
 
     def pushFilters(self, filters: list[spark_api.Filter]) -> Iterable[spark_api.Filter]:  # noqa: N802 - Spark's
-        """Drop files by the filters on partition columns, and return the filters that Spark has to apply itself."""
+        """Drop files by the filters on partition columns; returns the filters that Spark has to apply itself."""
         for one in filters:
             name = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
             if name not in self._files.columns or type(one) not in _PUSHED:
@@ -230,7 +229,7 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: igno
         self._source, self._repository, self._ref, self._prefix = source, repository, ref, prefix
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's
-        """The empty state, so that the first batch reads all existing files; or ``startingRef``."""
+        """The empty state, after which the first batch reads all files; or ``startingRef``."""
         return {"commit": self._first}
 
     def latestOffset(self, start: dict[str, str], limit: object) -> dict[str, str]:  # noqa: N802, ARG002 - Spark's
