@@ -105,7 +105,6 @@ class Asking(LakeopsTask):
         context["ti"].xcom_push(key=QUESTION, value=self.subject)
 
     def _left_by_asker(self, context: Context, key: str) -> Any:
-        """An XCom of the process that asked."""
         task = context["ti"]
         return task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index)
 

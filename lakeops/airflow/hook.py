@@ -93,7 +93,6 @@ class LakeopsHook(BaseHook):
         return loaded.with_credentials(self._credentials(keys))
 
     def default_repository(self) -> str | None:
-        """The repository that operators work on when they name none."""
         connection = self._connection()
         return None if connection is None else connection.extra_dejson.get("default_repository") or None
 

@@ -55,7 +55,6 @@ class TaskRun:
 
     @classmethod
     def of(cls, context: Context) -> TaskRun:
-        """The task that a context was made for."""
         task = context["ti"]
         logical_date = context.get("logical_date")
         return cls(

@@ -71,7 +71,6 @@ class Rights:
         self._manager = get_auth_manager()
 
     def lake(self, connection: str) -> bool:
-        """Tell whether they may see all of a connection's lake."""
         # Airflow 3.1 has no teams.
         teams = conf.getboolean("core", "multi_team", fallback=False)
         team = {"team_name": Connection.get_team_name(connection)} if teams else {}
@@ -81,7 +80,6 @@ class Rights:
         return self.some and self._view(f"{VIEW}{connection}")
 
     def repository(self, connection: str, repository: str) -> bool:
-        """Tell whether they may see one repository."""
         return self.lake(connection) or self.repository_alone(connection, repository)
 
     def repository_alone(self, connection: str, repository: str) -> bool:

@@ -90,12 +90,10 @@ class DiffSummary:
 
     @property
     def total(self) -> int:
-        """The number of changes."""
         return sum(self.counts.values())
 
     @property
     def unlisted(self) -> int:
-        """The number of changes that are not among the first."""
         return self.total - len(self.first)
 
     @property
@@ -197,7 +195,6 @@ class ImportOutcome(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The fingerprint of the outcome."""
         return f"{self.objects} objects, {self.size} B, in place of {self.replaced}"
 
 

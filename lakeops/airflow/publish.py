@@ -239,7 +239,6 @@ class WriteAuditPublish:
             self.group.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
 
     def _publish(self) -> None:
-        """Order the block's tasks, and add those that publish."""
         checked = self._in_order()
         approver, shown = self._approve(), None
         if approver is not None:
@@ -321,11 +320,9 @@ class BlockTask:
         return self._named(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
 
     def partial(self, **kwargs: Any) -> BlockTask:
-        """Give some arguments; returns the task that takes the others."""
         return BlockTask(self._made, self._at, self._names, {**self._given, **kwargs})
 
     def expand(self, **kwargs: Any) -> Any:
-        """Make the task once for each value of these arguments."""
         return self._named(self._made.partial(lakeops_at=self._at, **self._given).expand(**kwargs))
 
     def _named(self, result: Any) -> Any:

@@ -75,7 +75,6 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         self.deferrable = deferrable
 
     def condition(self) -> Condition:
-        """The condition that is waited for, by the arguments."""
         raise NotImplementedError
 
     def condition_in(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - for LakeopsCommitSensor

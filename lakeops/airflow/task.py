@@ -315,7 +315,6 @@ class LakeopsTask(BaseOperator):
         }
 
     def arguments(self) -> dict[str, Any]:
-        """The task's arguments, with what their templates have come to by now."""
         return {name: getattr(self, name) for name in self.parameters()}
 
     def check_values(self) -> None:
@@ -435,7 +434,6 @@ class LakeopsOperator(LakeopsTask):
         raise NotImplementedError
 
     def target(self, repository: Repository) -> str | None:
-        """The branch that the verb works on."""
         return None
 
     def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
@@ -448,7 +446,6 @@ class LakeopsOperator(LakeopsTask):
         return {} if branch is None else {"branch": self.page(repository, "ref", branch)}
 
     def page(self, repository: Repository, *parts: str, **query: str) -> str:
-        """The address of one page of the repository."""
         return address(self.lakeops_conn_id, repository.id, *parts, **query)
 
     def sides(self, repository: Repository) -> dict[str, str]:

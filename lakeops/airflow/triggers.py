@@ -79,7 +79,6 @@ class Condition(ABC):
         """The condition in words, for messages that name the repository themselves."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, which ``read_condition`` reads."""
         return {"kind": type(self).__name__, **asdict(self)}
 
 
@@ -345,13 +344,11 @@ class Poller(SharedStreamProducer):
             number += 1
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Tell ticks that their events are stored; Airflow calls this."""
         for item in batch:
             if item.outcome.failed == 0:
                 await item.broker_payload.stored()
 
     async def aclose(self) -> None:
-        """Wait for questions under way, and close the lake."""
         await asyncio.gather(*self._asking, return_exceptions=True)
         await asyncio.to_thread(self._close)
 
