@@ -28,7 +28,7 @@ from starlette.responses import Response
 from lakeops.gateway.answers import HEADER, KEPT_HEADERS, Refused, document, element, elements, etag, nest, timestamp
 from lakeops.gateway.chunks import STREAMING, check_digest, digests_of
 from lakeops.gateway.reading import PIECE, contents, find_object, has_etag, range_of
-from lakeops.model.clock import Ids
+from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.records import Entry
 from lakeops.model.text import excerpt
@@ -246,16 +246,18 @@ def _copy(repository: Repository, asked: S3Request) -> Response:
     told: dict[str, Any] = {}
     if asked.headers.get("x-amz-metadata-directive") == "REPLACE":
         told = {"metadata": _metadata(asked.headers), "content_type": asked.headers.get("content-type")}
-    while True:
+
+    def look_and_link() -> Entry:
         source, found = _find_source(repository, asked.headers)
         itself = (source.id, found.path) == (branch.id, path)
         if itself and not told:
             raise Refused(400, "InvalidRequest", "a copy of an object to itself has to replace its metadata")
-        with suppress(NotAsSeen):  # it was replaced after the look: look again
-            absent = _is_delta_commit(path) and not itself
-            entry = branch.link(found, path, if_absent=absent, in_place=itself, **told)
-            fields = elements(ETag=etag(entry), LastModified=timestamp(entry.mtime))
-            return document("CopyObjectResult", fields)
+        absent = _is_delta_commit(path) and not itself
+        return branch.link(found, path, if_absent=absent, in_place=itself, **told)
+
+    # Another one may replace the source after the look.
+    entry = retrying(lambda error: isinstance(error, NotAsSeen), Ids())(look_and_link)
+    return document("CopyObjectResult", elements(ETag=etag(entry), LastModified=timestamp(entry.mtime)))
 
 
 def _find_source(repository: Repository, headers: Mapping[str, str]) -> tuple[Ref, Entry]:

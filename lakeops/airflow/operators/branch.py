@@ -9,6 +9,7 @@ from lakeops.airflow import idempotent
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.previews import require_shown, staged_state, state_of
 from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
+from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, RefNotFound, RepositoryNotFound
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
         self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        while True:
+        def look_and_delete() -> dict[str, Any]:
             pinned = None
             with suppress(RefNotFound):
                 branch = repository.branch(self.branch)
@@ -101,9 +102,10 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
             if kept:
                 self.log.warning("Branch lakefs://%s/%s stays: %s", repository.id, self.branch, kept)
                 return {"id": self.branch, "commit_id": repository.branch(self.branch).commit_id, "deleted": False}
-            with suppress(NotAsSeen):  # then look again
-                deleted = idempotent.delete_branch(repository, self.branch, pinned=pinned)
-                return _deleted(self, repository, self.branch, deleted)
+            deleted = idempotent.delete_branch(repository, self.branch, pinned=pinned)
+            return _deleted(self, repository, self.branch, deleted)
+
+        return retrying(lambda error: isinstance(error, NotAsSeen), Ids())(look_and_delete)
 
 
 class LakeopsResetBranchOperator(LakeopsBranchOperator):
