@@ -181,9 +181,9 @@ def state_of(branch: Branch) -> str:
 
 def staged_state(branch: Branch, prefix: str = "") -> str | None:
     """A fingerprint of the uncommitted changes under a prefix, also when sizes stay the same. None without any."""
-    counter = branch.pin(prefix).counter  # before the look
+    pinned = branch.pin(prefix)  # before the look
     tally = DiffSummary.of(branch.uncommitted(prefix))
-    return f"{tally.digest}-{counter.total}" if tally.total else None
+    return f"{tally.digest}-{pinned.changes}" if tally.total else None
 
 
 class ImportOutcome(NamedTuple):

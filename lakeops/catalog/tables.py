@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlalchemy import MetaData, Table, UniqueConstraint
 
-from lakeops.catalog.columns import counter, flag, json, login, number, seconds, text
+from lakeops.catalog.database import counter, flag, json, login, number, seconds, text
 
 METADATA = MetaData()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakeops.catalog.records import Ownership
+from lakeops.catalog.repositories import Ownership
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     NamespaceTaken,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.catalogs import everything
+from support.catalogs import everything, expire_commits
 from support.damage import catalog, head, metarange, object_key, populate, remove, store
 from support.faulty_catalog import count_effects
 from support.scenes import open_faulty
@@ -149,7 +149,7 @@ def test_what_is_expired_and_swept_meanwhile_is_no_damage(watched: Repository, f
     assert len(doomed) > 1
 
     def sweep() -> None:
-        catalog(watched).retention.expire_commits(watched.id, [commit.id])
+        expire_commits(catalog(watched), watched.id, [commit.id])
         store(watched).delete(doomed)
 
     faults.revive()

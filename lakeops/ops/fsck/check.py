@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from lakeops.catalog.records import CatalogSnapshot, RefUpdate, StagedLine
+from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
 from lakeops.model.errors import (
     Corrupted,
     InvalidInput,

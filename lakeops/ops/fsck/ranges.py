@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakeops.catalog.records import CatalogSnapshot
+from lakeops.catalog.audit import CatalogSnapshot
 from lakeops.engine.base import Engine
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakeops.catalog.records import Roots
+from lakeops.catalog.retention import Roots
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import (
     Corrupted,

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import ExpiryStep
+from lakeops.catalog.retention import ExpiryStep
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import (
     BranchMoved,

@@ -63,7 +63,7 @@ def prove(ctx: Context) -> Proved:
     unproved = ctx.catalog.mirrors.unproved(ctx.repository_id)
     if not unproved:
         return Proved(0, 0)
-    commits = ctx.catalog.commits.history(ctx.repository_id).commits
+    commits = ctx.catalog.commits.all(ctx.repository_id)
     newest_first = sorted(unproved & _below(commits), key=lambda one: (-commits[one].generation, one))
     older = [commits[one] for one in newest_first]
     prover = _Prover.at(ctx, commits)

@@ -16,7 +16,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from lakeops.catalog.records import NOTHING, Pending
+from lakeops.catalog.mirrors import NOTHING, Pending
 from lakeops.model import graph
 from lakeops.model.errors import (
     Corrupted,
@@ -85,7 +85,7 @@ def _others(ctx: Context, reader: RangeReader, commit: Commit, since: str | None
     """The metaranges of a commit's parents, and the one with the id ``since``; those of them that are here."""
     found = [*ctx.catalog.commits.get_many(ctx.repository_id, commit.parents).values()]
     if since is not None and all(one.meta_range_id != since for one in found):
-        history = ctx.catalog.commits.history(ctx.repository_id).commits.values()
+        history = ctx.catalog.commits.all(ctx.repository_id).values()
         found += [one for one in history if one.meta_range_id == since]
     for one in found:
         if one.meta_range_file:

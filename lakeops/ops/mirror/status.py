@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
-from lakeops.catalog.records import Pending
+from lakeops.catalog.mirrors import Pending
 from lakeops.model import graph
 from lakeops.model.errors import Corrupted, NotFound, ObjectNotFound
 from lakeops.model.graph import CommitSource
