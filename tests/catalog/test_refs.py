@@ -74,7 +74,7 @@ def test_a_new_ref_is_three_statements(catalog):
     server = catalog.database.dialect.name == "postgresql"
     with statements(catalog) as seen:
         branch(catalog, "dev")
-    moves = ["WITH told AS"] if server else ["INSERT INTO lakeops_reflog", "INSERT INTO lakeops_audit"]
+    moves = ["WITH audited AS"] if server else ["INSERT INTO lakeops_reflog", "INSERT INTO lakeops_audit"]
     assert [text.partition(" (")[0].partition(" SET")[0].partition(" \n")[0] for text in ours(seen)][1:] == [
         "INSERT INTO lakeops_branch",
         *moves,
