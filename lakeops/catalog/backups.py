@@ -41,7 +41,7 @@ _DUMPABLE = frozenset(
         *("commit", "merge", "revert", "cherry-pick", "import", "reset"),
         *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
         *("protect", "unprotect", "pass-check", "withdraw-check", "set-rules", "set-grace", "set-read-only"),
-        *("add-hook", "remove-hook", "register-mirror", "drop-mirror", "take-owner", "settle-restored"),
+        *("add-hook", "remove-hook", "register-mirror", "drop-mirror", "take-owner", "accept-restored"),
         *("begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
     }
 )
@@ -157,7 +157,7 @@ class Backups(CatalogPart):
         return self.database.read(work)
 
     def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str]) -> None:
-        """Insert a repository as a dump has it, without staged rows. It collects nothing until it is settled.
+        """Insert a repository as a dump has it, without staged rows. It collects nothing until it is accepted.
 
         Everything that began before is refused. ``tokens`` gives fresh staging tokens.
         Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
@@ -204,7 +204,7 @@ class Backups(CatalogPart):
 
         self.database.write(work, settle=settle)
 
-    def settle_restored(self, repository_id: str) -> None:
+    def accept_restored(self, repository_id: str) -> None:
         """Let a restored repository collect what no commit needs that it knows. Nothing happens to any other one."""
 
         def work(conn: Connection) -> None:
@@ -212,12 +212,12 @@ class Backups(CatalogPart):
             if row.restored is not None:
                 conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))
                 at = f"{from_epoch_micros(row.restored):%Y-%m-%d %H:%M:%S}"
-                self.record(conn, repository_id, "settle-restored", "repository", repository_id, at, "settled")
+                self.record(conn, repository_id, "accept-restored", "repository", repository_id, at, "accepted")
 
         self.database.write(work, settle=run_again)
 
     def restored_at(self, repository_id: str) -> int | None:
-        """When the dump was made that the repository was restored from (Unix seconds). None: nothing is unsettled."""
+        """When the dump was made that the repository was restored from (Unix seconds). None once it was accepted."""
 
         def work(conn: Connection) -> int | None:
             found = find_repository(conn, repository_id).restored

@@ -83,7 +83,7 @@ class Marks(CatalogPart):
 
         Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) cannot be
         proved any more. Raises ``MarkRefused``: the clock is in doubt (``clock_in_doubt``), ``cutoff`` is within the
-        grace period, or the repository was restored from a dump and not settled.
+        grace period, or the repository was restored from a dump and not accepted.
         """
 
         def work(conn: Connection) -> tuple[Mark, int]:
@@ -372,7 +372,7 @@ def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
             f"repository {repository.id!r} was restored from a dump of "
             f"{from_epoch_micros(repository.restored):%Y-%m-%d %H:%M:%S} UTC, and what was committed later is not "
             "known here: nothing is collected until somebody has looked (`lakeops fsck`, `lakeops gc mark --dry-run`) "
-            "and runs `lakeops refs settle`"
+            "and runs `lakeops refs accept`"
         )
     grace = grace_of(repository).at(now)
     if cutoff > now - grace:

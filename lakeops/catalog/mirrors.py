@@ -80,7 +80,7 @@ def mirror_record(row: AnyRow) -> MirrorRecord:
         last_sync=optional_number(row.last_sync),
         error=row.error,
         promoted_writable=optional_number(row.promoted_writable),
-        patience=number(row.patience),
+        stall_timeout=number(row.stall_timeout),
         kept=text_list(row.kept),
         rules=row.rules,
         protections=text_list(row.protections),
@@ -281,15 +281,15 @@ class Mirrors(CatalogPart):
 
         return self.database.write(work, settle=run_again)
 
-    def set_patience(self, repository_id: str, seconds: int) -> MirrorRecord:
+    def set_stall_timeout(self, repository_id: str, seconds: int) -> MirrorRecord:
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
 
         def work(conn: Connection) -> MirrorRecord:
             mirror, _ = _lock_mirror(conn, repository_id)
-            _set_mirror(conn, repository_id, patience=seconds)
-            if mirror.patience != seconds:
-                patience = (mirror.patience, seconds)
-                self.record(conn, repository_id, "set-patience", "mirror", repository_id, *patience)
+            _set_mirror(conn, repository_id, stall_timeout=seconds)
+            if mirror.stall_timeout != seconds:
+                stall_timeout = (mirror.stall_timeout, seconds)
+                self.record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
             return _find_mirror(conn, repository_id)
 
         return self.database.write(work, settle=run_again)
@@ -323,7 +323,7 @@ class Mirrors(CatalogPart):
             ref: the ref.
             ticket: the wait that was decided about.
             to: a head that the source showed since the wait began, in place of the last one.
-            stalled: it gives way because nothing of it arrives, to one that is not complete either. Such candidates are
+            stalled: nothing of it arrives, and the head that replaces it is not complete either. Such candidates are
                 counted until the next promotion.
         """
 
@@ -334,8 +334,8 @@ class Mirrors(CatalogPart):
                 return None
             wait = found.wait or Wait(0, 0)
             newer = to if to in wait.heads else None
-            given_way = wait.given_way + stalled
-            following = self._next_candidate(conn, mirror, found, found.promoted, newer=newer, given_way=given_way)
+            fallbacks = wait.fallbacks + stalled
+            following = self._next_candidate(conn, mirror, found, found.promoted, newer=newer, fallbacks=fallbacks)
             if following.candidate is None:
                 _forget_arrivals(conn, repository_id, ref)
             return following
@@ -487,14 +487,14 @@ class Mirrors(CatalogPart):
         wanted = sorted(set(ids))
 
         def work(conn: Connection) -> int:
-            check_writable(conn, lock_repository(conn, repository_id), action="prove")
+            check_writable(conn, lock_repository(conn, repository_id), action="verify-history")
             revived = 0
             for start in range(0, len(wanted), IN_CHUNK):
                 some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
                 mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
                 revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
             if revived:
-                self.record(conn, repository_id, "prove", "commits", "", None, f"{revived} live again")
+                self.record(conn, repository_id, "verify-history", "commits", "", None, f"{revived} live again")
             return revived
 
         return self.database.write(work, settle=run_again)
@@ -571,7 +571,7 @@ class Mirrors(CatalogPart):
         promoted: str | None,
         *,
         newer: str | None = None,
-        given_way: int = 0,
+        fallbacks: int = 0,
     ) -> MirrorRef:
         """Let a ref wait for ``newer``, or for what the source showed last, if that is not what is promoted."""
         now = unix_seconds(self.database.dialect.now(conn))
@@ -582,7 +582,7 @@ class Mirrors(CatalogPart):
         else:
             # Heads before the new candidate are not gone back to. None is after what the source showed last.
             heads = ref.wait.after(candidate) if ref.wait is not None and newer is not None else ()
-            wait = Wait(now, now, given_way=given_way, heads=heads)
+            wait = Wait(now, now, fallbacks=fallbacks, heads=heads)
             values |= {"candidate": candidate, "ticket": mirror.sequence + 1, "wait": wait.to_json()}
         if promoted != ref.promoted:
             values["checked"] = now

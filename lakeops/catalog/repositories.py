@@ -32,8 +32,8 @@ class Ownership:
     """What a catalog knows of a namespace's owner record at one instant, and which catalog it is."""
 
     identity: Identity
-    held: str | None = None
-    taking: str | None = None
+    current_lease: str | None = None
+    pending_lease: str | None = None
 
 
 class Repositories(CatalogPart):
@@ -51,7 +51,7 @@ class Repositories(CatalogPart):
         def work(conn: Connection) -> bool:
             insert_repository(self, conn, repository, first, token=token, actor=actor, action="create-repository")
             if owner is not None:
-                conn.execute(insert(OWNER).values(repository_id=repository.id, held=owner))
+                conn.execute(insert(OWNER).values(repository_id=repository.id, current_lease=owner))
             return True
 
         self.database.write(work, settle=lambda conn: is_ours(conn, repository.id, token))
@@ -169,10 +169,10 @@ class Repositories(CatalogPart):
             known = _ownership(conn, repository_id, identity)
             if not conn.execute(select(OWNER.c.repository_id).where(here)).first():
                 conn.execute(insert(OWNER).values(repository_id=repository_id))
-            if over or known.taking is None:
-                conn.execute(update(OWNER).where(here).values(taking=record))
-                if known.taking != record:
-                    self.record(conn, repository_id, "take-owner", "owner", repository_id, known.held, record)
+            if over or known.pending_lease is None:
+                conn.execute(update(OWNER).where(here).values(pending_lease=record))
+                if known.pending_lease != record:
+                    self.record(conn, repository_id, "take-owner", "owner", repository_id, known.current_lease, record)
             return _ownership(conn, repository_id, identity)
 
         return self.database.write(work, settle=run_again)
@@ -182,15 +182,17 @@ class Repositories(CatalogPart):
 
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id)
-            here = (OWNER.c.repository_id == repository_id, OWNER.c.taking == record)
-            conn.execute(update(OWNER).where(*here).values(held=record, taking=None))
+            here = (OWNER.c.repository_id == repository_id, OWNER.c.pending_lease == record)
+            conn.execute(update(OWNER).where(*here).values(current_lease=record, pending_lease=None))
 
         self.database.write(work, settle=run_again)
 
 
 def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:
-    row = conn.execute(select(OWNER.c.held, OWNER.c.taking).where(OWNER.c.repository_id == repository_id)).one_or_none()
-    return Ownership(identity, row.held, row.taking) if row is not None else Ownership(identity)
+    row = conn.execute(
+        select(OWNER.c.current_lease, OWNER.c.pending_lease).where(OWNER.c.repository_id == repository_id)
+    ).one_or_none()
+    return Ownership(identity, row.current_lease, row.pending_lease) if row is not None else Ownership(identity)
 
 
 def insert_repository(

@@ -18,7 +18,7 @@ from lakeops.model.formatting import counted, human_size, moment
 if TYPE_CHECKING:
     from lakeops.ops.fsck.check import Fsck
     from lakeops.ops.refs.dump import Dumped
-    from lakeops.store.disk_cache import Pieces
+    from lakeops.store.disk_cache import DiskCache
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -118,7 +118,7 @@ def status(session: Session, uri: RepositoryUri) -> None:
         lines += [["It has everything." if not found.behind else "It lacks what changed since."]]
     lines += [["Each change of a ref is added to it."]] if found.automatic else []
     if found.restored_at is not None:
-        lines += [["Restored from the dump of ", moment(found.restored_at), "; not settled, so nothing is collected."]]
+        lines += [["Restored from the dump of ", moment(found.restored_at), "; not accepted, so nothing is collected."]]
     session.answer(found, *lines)
 
 
@@ -156,11 +156,11 @@ def restore(
         *([["Files are missing of ", ", ".join(done.missing), "."]] if done.missing else []),
     )
     session.note(f"Look at it: lakeops fsck lakefs://{name}")
-    session.note(f"If it takes the lost catalog's place: lakeops repo adopt lakefs://{name}, then lakeops refs settle")
+    session.note(f"If it takes the lost catalog's place: lakeops repo adopt lakefs://{name}, then lakeops refs accept")
 
 
-@command(refs, "settle", example="refs settle lakefs://flights --yes", asks=True)
-def settle(session: Session, uri: RepositoryUri) -> None:
+@command(refs, "accept", example="refs accept lakefs://flights --yes", asks=True)
+def accept(session: Session, uri: RepositoryUri) -> None:
     """Let a restored repository collect garbage: what was committed after the dump is given up."""
     repository = session.repository(uri)
     at = repository.refs.status().restored_at
@@ -170,8 +170,8 @@ def settle(session: Session, uri: RepositoryUri) -> None:
             session.message("Files that were written or staged after the dump of ", moment(at), " can be deleted then.")
             session.message("`lakeops gc mark --dry-run` counts them.")
 
-        session.confirm(f"Settle lakefs://{repository.id}?", show)
-    repository.refs.settle()
+        session.confirm(f"Accept lakefs://{repository.id}?", show)
+    repository.refs.accept()
     session.answer({"id": repository.id, "restored_at": None}, ["Garbage of ", repository.id, " may be collected."])
 
 
@@ -191,35 +191,35 @@ def cache_group() -> None:
 @command(cache, "show")
 def show_cache(session: Session) -> None:
     """Show where metadata is kept, how much there is, and how much there may be."""
-    pieces = _pieces()
-    found = pieces.kept()
+    kept = _disk_cache()
+    found = kept.usage()
     record = {
-        "folder": str(pieces.folder),
-        "usable": pieces.is_usable(),
+        "folder": str(kept.folder),
+        "usable": kept.is_usable(),
         "files": found.files,
         "size_bytes": found.size_bytes,
-        "max_bytes": pieces.max_bytes,
+        "max_bytes": kept.max_bytes,
     }
-    session.answer(record, [pieces.described()])
+    session.answer(record, [kept.described()])
 
 
 @command(cache, "clear")
 def clear_cache(session: Session) -> None:
     """Forget all metadata that this machine keeps. It is fetched again when it is needed."""
-    pieces = _pieces()
+    kept = _disk_cache()
     try:
-        found = pieces.clear()
+        found = kept.clear()
     except OSError as error:
-        raise StoreError(f"{pieces.folder} cannot be emptied ({error.strerror}); remove it yourself") from None
+        raise StoreError(f"{kept.folder} cannot be emptied ({error.strerror}); remove it yourself") from None
     record = {"files": found.files, "size_bytes": found.size_bytes}
     session.answer(record, [f"Removed {counted(found.files, 'file')} ({human_size(found.size_bytes)})."])
 
 
-def _pieces() -> Pieces:
+def _disk_cache() -> DiskCache:
     from lakeops.settings import Settings
-    from lakeops.store.disk_cache import Pieces
+    from lakeops.store.disk_cache import DiskCache
 
-    return Pieces.of(Settings.load())
+    return DiskCache.of(Settings.load())
 
 
 db: typer.Typer = typer.Typer(help="Roles of a team, enforced by PostgreSQL.", add_completion=False)

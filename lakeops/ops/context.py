@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from lakeops.ranges.metarange import Metarange
     from lakeops.ranges.read import RangeCache, RangeReader
     from lakeops.store.base import ObjectStore
-    from lakeops.store.disk_cache import Pieces
-    from lakeops.store.open import Stores
-    from lakeops.store.policy import AddressPolicy
+    from lakeops.store.disk_cache import DiskCache
+    from lakeops.store.open import AddressPolicy, Stores
 
 
 def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> ObjectStore:
@@ -112,7 +111,7 @@ class Context:
     open_stores: Callable[[], Stores]
     open_cache: Callable[[], RangeCache]
     open_engine: Callable[[], Engine]
-    open_pieces: Callable[[], Pieces | None] = lambda: None
+    open_disk_cache: Callable[[], DiskCache | None] = lambda: None
     batcher: StageBatcher = field(default_factory=StageBatcher)
     progress: Progress = quiet
 
@@ -156,8 +155,7 @@ class Context:
         A mirror shows what its source names. So files of this machine are believed of a source on this machine alone,
         also after a fail-over.
         """
-        from lakeops.store.location import parse_location, real_place
-        from lakeops.store.policy import AddressPolicy
+        from lakeops.store.open import AddressPolicy, parse_location, real_place
 
         try:
             files = self.catalog.mirrors.get(self.repository_id).source.is_local
@@ -184,17 +182,17 @@ class Context:
     def reader(self) -> RangeReader:
         """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import nearby
+        from lakeops.store.disk_cache import with_cache
 
-        return RangeReader(nearby(self.readable, self.open_pieces()), self.open_cache())
+        return RangeReader(with_cache(self.readable, self.open_disk_cache()), self.open_cache())
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
         """The reader for a ``with`` that writes files to its store: they are all there when it ends."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import together
+        from lakeops.store.disk_cache import background_writes
 
-        with together(self.reader.store) as store:
+        with background_writes(self.reader.store) as store:
             yield RangeReader(store, self.open_cache())
 
     def metarange(self, commit: Commit) -> Metarange:
@@ -253,7 +251,7 @@ def expired(commit: Commit) -> CommitExpired:
     """The error for a commit that retention took."""
     return CommitExpired(
         f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone "
-        "(after a fail-over, `lakeops mirror prove` brings back what is whole)"
+        "(after a fail-over, `lakeops mirror verify-history` brings back what is whole)"
     )
 
 

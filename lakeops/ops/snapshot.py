@@ -22,7 +22,7 @@ from lakeops.ops.resolve import at_ref
 from lakeops.ops.view import algorithm, as_entries, with_staged
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.presence import present
+from lakeops.store.listing import present
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from lakeops.ranges.entry_validation import ABSOLUTE
 from lakeops.ranges.metarange import SortedPaths, upper_bound
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy
 
 _PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
 """For each byte whether it stands for itself in a ``file://`` URL."""

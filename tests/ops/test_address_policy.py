@@ -20,7 +20,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import SourceKind, SourceReference
 from lakeops.model.records import Entry
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy
 from lakeops.testing import ManualClock
 
 

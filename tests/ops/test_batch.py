@@ -16,7 +16,7 @@ from support.scenes import open_faulty, tree
 from lakeops import Repository, Settings
 from lakeops.model import errors
 from lakeops.model.errors import CatalogUnavailable
-from lakeops.ops import put as batches
+from lakeops.ops import batcher as batches
 from lakeops.testing import Crash, Faults, ManualClock
 
 

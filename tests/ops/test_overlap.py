@@ -18,8 +18,7 @@ from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidUri, NamespaceTaken, PreconditionFailed
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
-from lakeops.store.location import above, lies_in, overlap, real_place, same_server
-from lakeops.store.open import Stores, StoreSettings
+from lakeops.store.open import Stores, StoreSettings, above, lies_in, overlap, real_place, same_server
 from lakeops.testing import Faults, ManualClock
 
 PLACES = {
