@@ -119,7 +119,7 @@ class Dialect(Protocol):
         ...
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Begin to load staged rows (``arrow.COLUMNS``): what needs no lock of a branch."""
+        """Begin to load staged rows (``staging.staging_columns``): what needs no lock of a branch."""
         ...
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
@@ -127,7 +127,7 @@ class Dialect(Protocol):
         ...
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
-        """A token's rows under a prefix, sorted by path, as the staging table keeps them (``arrow.COLUMNS``)."""
+        """A token's rows under a prefix, sorted by path (``staging.staging_columns``)."""
         ...
 
 
