@@ -29,7 +29,7 @@ from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyNam
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.catalog.records import Pinned
+    from lakeops.catalog.records import ExpectedState
     from lakeops.lake import Branch, Lake, Repository
     from lakeops.model.records import Commit, RefRecord
 
@@ -371,7 +371,7 @@ def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> It
             yield found
 
 
-def delete_branch(repository: Repository, name: str, *, pinned: Pinned | None = None) -> RefRecord | None:
+def delete_branch(repository: Repository, name: str, *, pinned: ExpectedState | None = None) -> RefRecord | None:
     """Delete a branch; returns where it was, or None when there is no such branch.
 
     Raises ``NotAsSeen`` when it is not as it was ``pinned``.

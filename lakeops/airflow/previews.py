@@ -171,9 +171,9 @@ def state_of(branch: Branch) -> str:
 
 def staged_state(branch: Branch, prefix: str = "") -> str | None:
     """A fingerprint of the uncommitted changes under a prefix, which each later write alters. None without any."""
-    counter = branch.pin(prefix).counter  # before the look
+    changes = branch.pin(prefix).changes  # before the look
     tally = DiffSummary.of(branch.uncommitted(prefix))
-    return f"{tally.digest}-{counter.total}" if tally.total else None
+    return f"{tally.digest}-{changes}" if tally.total else None
 
 
 class ImportOutcome(NamedTuple):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.catalogs import expire_commits
 
 from lakeops import Lake, Repository
 from lakeops.airflow.previews import DiffSummary
@@ -262,7 +263,7 @@ def test_an_unknown_way_is_refused_when_the_dag_is_read() -> None:
 def test_an_expired_commit_is_named(history: Repository, lake: Lake, run: Run) -> None:
     lost = history.branch("dev").commit_id
     history.delete_branch("dev")
-    lake.catalog.retention.expire_commits("flights", [lost])
+    expire_commits(lake.catalog, "flights", [lost])
     for name, arguments in {
         "CherryPick": {"ref": lost},
         "Merge": {"source": lost},

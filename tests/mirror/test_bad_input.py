@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 
 import pytest
+from support.catalogs import mirror_needs
 from support.errors import has_kind, raising
 from support.mirrors import SPLIT
 
@@ -91,7 +92,7 @@ def names(lake) -> list[str]:
 def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
     there, here = pair.there, pair.here
     there.create_repository("writable", split=SPLIT)
-    before = names(there), here.catalog.commits.history("flights").mirrors
+    before = names(there), mirror_needs(here.catalog, "flights")
     own = pair.repo.storage_namespace
     make = partial(there.create_mirror, "mirror2")
     flights = partial(make, source=here, source_repository="flights")
@@ -113,7 +114,7 @@ def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
     for error, call in refused:
         with raising(error):
             call()
-        assert (names(there), here.catalog.commits.history("flights").mirrors) == before, error
+        assert (names(there), mirror_needs(here.catalog, "flights")) == before, error
     assert not (tmp_path / "nothing").exists()
 
 

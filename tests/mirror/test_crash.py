@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.catalogs import mirror_needs
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog, count_effects
 from support.mirrors import Pair, check_whole, open_pair, read_whole
 
@@ -74,7 +75,7 @@ def test_a_pass_may_be_killed_at_every_effect(scene, when):
         pair.mirror.sync(seen(pair))
         assert pair.heads() == wanted(pair), effect
         check_whole(pair)
-        needed = frozenset(pair.here.catalog.commits.history("flights").mirrors.popitem()[1])
+        needed = frozenset(mirror_needs(pair.here.catalog, "flights").popitem()[1])
         assert set(pair.heads().values()) <= needed
         opened.__exit__(None, None, None)
 
@@ -133,7 +134,7 @@ def taken_over(tmp_path, monkeypatch):
 
 def live(pair: Pair) -> list[str]:
     """The live commits at the mirror, each of which is whole, by their place in history."""
-    commits = pair.there.catalog.commits.history("flights").commits.values()
+    commits = pair.there.catalog.commits.all("flights").values()
     found = sorted((commit for commit in commits if not commit.expired), key=lambda commit: commit.generation)
     for commit in found:
         read_whole(pair.store, pair.mirror.storage_namespace, commit)

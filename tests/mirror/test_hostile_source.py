@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.mirrors import Pair, check_whole, forge, point, write
 
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, RETENTION
 from lakeops.model.errors import Corrupted, LakeopsError, RecordRefused
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.catalogs import expire_commits, mirror_needs
 from support.faulty_catalog import FaultyCatalog
 from support.mirrors import check_whole, replicator
 
@@ -22,7 +23,7 @@ def watched(pair) -> Lake:
 
 def expire_all(pair) -> list[str]:
     """Expire all that the source may: what no ref and no mirror needs."""
-    return pair.here.catalog.retention.expire_commits("flights", lambda history: history.commits)
+    return expire_commits(pair.here.catalog, "flights")
 
 
 def test_the_source_keeps_what_the_mirror_shows_and_waits_for(pair):
@@ -63,7 +64,7 @@ def test_a_mirror_that_only_reads_does_not_show_what_expired_while_it_looked(pai
     assert mirror.branch("main").commit_id == list(pair.repo.log("main"))[-1].id
     other.settle()
     assert mirror.sync().caught_up
-    assert pair.here.catalog.commits.history("flights").mirrors.keys() == {pair.mirror.configuration.registration}
+    assert mirror_needs(pair.here.catalog, "flights").keys() == {pair.mirror.configuration.registration}
 
 
 def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on(pair):
@@ -82,7 +83,7 @@ def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on
     pair.faults.revive()
     head = pair.repo.branch("main").commit_id
     assert pair.head() == head
-    [needed] = pair.here.catalog.commits.history("flights").mirrors.values()
+    [needed] = mirror_needs(pair.here.catalog, "flights").values()
     assert head in needed
     pair.commit(a="3")
     assert head not in expire_all(pair)

@@ -14,7 +14,7 @@ from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT
 from lakeops.engine.base import LocalEngine
 from lakeops.model.ids import commit_id

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.catalogs import expire_commits
 
 pytest.importorskip("starlette")
 
@@ -529,7 +530,7 @@ def test_what_cannot_be_shown_is_said_on_a_page(
 def test_an_expired_commit_is_gone(flights: Repository, lake: Lake, ask: Any) -> None:
     lost = flights.branch("dev").commit_id
     flights.delete_branch("dev")
-    lake.catalog.retention.expire_commits("flights", [lost])
+    expire_commits(lake.catalog, "flights", [lost])
     record = ask(f"/flights/commit/{lost}")
     assert record.status_code == 200, "what the commit was is still known"
     assert "is expired" in record.text

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from lakeops.catalog.records import CatalogSnapshot, RefUpdate, StagedLine
+from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.findings import NAMED, Finding, ReportKind, Severity, found
 from lakeops.model.ids import id_of

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakeops.catalog.records import CatalogSnapshot
+from lakeops.catalog.audit import CatalogSnapshot
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found

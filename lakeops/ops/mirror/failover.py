@@ -60,7 +60,7 @@ def verify_history(ctx: Context) -> VerifiedHistory:
     unproved = ctx.catalog.mirrors.unproved(ctx.repository_id)
     if not unproved:
         return VerifiedHistory(0, 0)
-    commits = ctx.catalog.commits.history(ctx.repository_id).commits
+    commits = ctx.catalog.commits.all(ctx.repository_id)
     below, waiting = set[str](), [commit.id for commit in commits.values() if not commit.expired]
     while waiting:
         one = waiting.pop()

@@ -15,7 +15,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from lakeops.catalog.records import NOTHING, Pending
+from lakeops.catalog.mirrors import NOTHING, Pending
 from lakeops.model import graph
 from lakeops.model.errors import (
     Corrupted,
@@ -192,7 +192,7 @@ def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Met
             return RecordRefused(f"its list of changes is refused: {' '.join(str(error).split())}")
     others = [*ctx.catalog.commits.get_many(ctx.repository_id, commit.parents).values()]
     if listed is not None and all(one.meta_range_id != listed.since for one in others):
-        history = ctx.catalog.commits.history(ctx.repository_id).commits.values()
+        history = ctx.catalog.commits.all(ctx.repository_id).values()
         others += [one for one in history if one.meta_range_id == listed.since]
     for one in others:
         if one.meta_range_file:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 
-from lakeops.catalog.records import Pending
+from lakeops.catalog.mirrors import Pending
 from lakeops.model import graph
 from lakeops.model.clock import retry
 from lakeops.model.errors import (
