@@ -107,7 +107,7 @@ def test_commits_meanwhile_are_no_damage(watched: Repository, faults: Faults, op
 
 
 def test_an_object_that_came_after_the_listing_is_there(watched: Repository, faults: Faults, monkeypatch) -> None:
-    inspect = type(catalog(watched)._inner).records
+    inspect = type(catalog(watched)._inner.audit).snapshot
     main = watched.branch("main")
 
     def records(self, repository_id: str):
@@ -116,7 +116,7 @@ def test_an_object_that_came_after_the_listing_is_there(watched: Repository, fau
         main.put("later", b"later")
         return inspect(self, repository_id)
 
-    monkeypatch.setattr(type(catalog(watched)._inner), "records", records)
+    monkeypatch.setattr(type(catalog(watched)._inner.audit), "snapshot", records)
     assert_sound(watched, data=True)
 
 
@@ -178,7 +178,7 @@ def test_a_catalog_that_goes_away_ends_the_check(watched: Repository, monkeypatc
         raise CatalogUnavailable("the catalog is away")
 
     check = watched.fsck()
-    monkeypatch.setattr(type(catalog(watched)._inner), "staged_rows", gone)
+    monkeypatch.setattr(type(catalog(watched)._inner.audit), "staged_rows", gone)
     with pytest.raises(CatalogUnavailable):
         list(check)
     assert list(check) == []

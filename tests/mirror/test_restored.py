@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
+from support.copies import copied_file
 from support.mirrors import Pair, check_whole, open_lake
 
 from lakeops.testing import ManualClock
 
 
-def copied(database: Path, copy: Path) -> None:
-    """A consistent copy of a catalog, as a backup tool makes it."""
-    with sqlite3.connect(database) as source, sqlite3.connect(copy) as target:
-        source.backup(target)
-    source.close()
-    target.close()
-
-
 def test_a_restored_mirror_catches_up_under_a_name_of_its_own(pair: Pair, tmp_path: Path, clock: ManualClock) -> None:
-    database, backup = tmp_path / "there" / "catalog.db", tmp_path / "backup.db"
     pair.commit(a="1")
     pair.catch_up()
-    copied(database, backup)
+    copied_file(tmp_path / "there", tmp_path / "backup")
     before = pair.mirror.configuration
     for number in range(5):
         pair.commit(a=str(number), b=str(number))
         pair.catch_up()
     pair.there.close()
-    copied(backup, database)
+    copied_file(tmp_path / "backup", tmp_path / "there")
     pair.commit(a="new")
     pair.replicator.settle()
     pair.there = open_lake(tmp_path / "there", clock, pair.faults)
@@ -51,8 +42,7 @@ def test_two_copies_of_a_catalog_come_to_have_a_name_each(pair: Pair, tmp_path: 
     """A copy of the catalog, as for a drill: each shows what its source keeps for it, whoever reports first."""
     pair.commit(a="1")
     pair.catch_up()
-    (tmp_path / "copy").mkdir()
-    copied(tmp_path / "there" / "catalog.db", tmp_path / "copy" / "catalog.db")
+    copied_file(tmp_path / "there", tmp_path / "copy")
     with open_lake(tmp_path / "copy", clock) as drill:
         other = drill.mirror("flights")
         for number in range(4):
