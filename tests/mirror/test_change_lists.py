@@ -79,8 +79,7 @@ def test_a_commit_with_a_list_that_lies_is_not_shown(pair: Pair, first: Commit, 
     sides = [changes.before, changes.after]
     sides[side] = LIES[how](sides[side])
     with_list(pair, made, *sides)
-    other = pair.commit("dev", b="1")
-    pair.replicator.settle()
+    other = pair.arrived("dev", b="1")
     for _ in range(2):
         with pytest.raises((RecordRefused, Corrupted), match="list of changes") as caught:
             pair.mirror.sync()

@@ -27,8 +27,7 @@ def expire_all(pair) -> list[str]:
 
 
 def test_the_source_keeps_what_the_mirror_shows_and_waits_for(pair):
-    one = pair.commit(a="1")
-    pair.catch_up()
+    one = pair.mirrored(a="1")
     two = pair.commit(a="2")
     pair.mirror.sync()
     three = pair.commit(a="3")
@@ -69,13 +68,11 @@ def test_a_mirror_that_only_reads_does_not_show_what_expired_while_it_looked(pai
 
 def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on(pair):
     """A pass is held up just before its report; another one goes by and shows something newer."""
-    pair.commit(a="1")
-    pair.replicator.settle()
+    pair.arrived(a="1")
 
     def overtake(_call):
         pair.mirror.sync(pair.here)
-        pair.commit(a="2")
-        pair.replicator.settle()
+        pair.arrived(a="2")
         pair.mirror.sync(pair.here)
 
     pair.faults.hook("report_mirror", action=overtake)
@@ -91,12 +88,10 @@ def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on
 
 
 def test_heads_that_were_read_before_another_pass_do_not_take_the_mirror_back(pair):
-    one = pair.commit(a="1")
-    pair.replicator.settle()
+    one = pair.arrived(a="1")
 
     def overtake(_call):
-        pair.commit(a="2")
-        pair.replicator.settle()
+        pair.arrived(a="2")
         pair.mirror.sync(pair.here)
 
     pair.faults.hook("observe_source", action=overtake)

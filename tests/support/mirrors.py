@@ -73,6 +73,18 @@ class Pair:
                 handle.delete(path)
         return handle.commit(f"on {branch}", allow_empty=True)
 
+    def arrived(self, branch: str = "main", /, **files: str | None) -> Commit:
+        """Commit, and let everything arrive. No pass has seen it."""
+        made = self.commit(branch, **files)
+        self.replicator.settle()
+        return made
+
+    def mirrored(self, branch: str = "main", /, **files: str | None) -> Commit:
+        """Commit, let everything arrive, and run a pass."""
+        made = self.commit(branch, **files)
+        self.catch_up()
+        return made
+
     def catch_up(self) -> MirrorStatus:
         """Let everything arrive, and run a pass."""
         self.replicator.settle()
