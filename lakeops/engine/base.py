@@ -1,4 +1,4 @@
-"""What an engine is: something that runs one function over many plain tasks.
+"""Engines: run one function over many plain tasks, in threads or on Spark.
 
 The function is defined at a module's top level and takes a task and the store of the namespace. Tasks and results are
 frozen plain data. Whatever runs them may run a task twice or let two copies race: results carry the task's index, and
@@ -8,7 +8,7 @@ callers take the first of each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -17,9 +17,7 @@ import pyarrow as pa
 
 from lakeops.machine import cores
 from lakeops.store.base import ObjectStore
-from lakeops.store.disk_cache import giving_way
 from lakeops.store.in_flight import IN_FLIGHT
-from lakeops.store.slots import Crew, Slots
 
 
 class Numbered(Protocol):
@@ -57,7 +55,7 @@ class Engine(Protocol):
         ...
 
     def group(self, items: int, *, at_once: bool = False) -> int:
-        """How many of ``items`` pieces of work (ranges, files, partitions) one task should hold.
+        """How many of ``items`` pieces of work one task should hold.
 
         Args:
             items: how many there are.
@@ -65,8 +63,8 @@ class Engine(Protocol):
         """
         ...
 
-    def for_work(self, ranges: int) -> Engine:
-        """The engine for so many ranges to rewrite: this one, unless it is one that chooses."""
+    def for_work(self, seconds: float) -> Engine:
+        """The engine for work that one core would take so long for: this one, unless it is one that chooses."""
         ...
 
     def close(self) -> None:
@@ -130,35 +128,22 @@ class LocalEngine:
             memory, and on a local disk more of them get into each other's way.
     """
 
+    name: str = "in process"
+    in_process: bool = True
+
     def __init__(self, threads: int | None = None) -> None:
         self.threads: int = threads or cores()
-
-    @property
-    def name(self) -> str:
-        """Where a plan says that it runs."""
-        return "in process"
-
-    @property
-    def in_process(self) -> bool:
-        """Yes."""
-        return True
 
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
         """The result of each task, as they finish. See ``Engine.run``."""
         source = iter(tasks)
-        threads = self.threads
-        pool: Executor = ThreadPoolExecutor(threads, thread_name_prefix="engine")
-        if store.remote:
-            # Most tasks wait for an answer. As many as before are worked at, so memory stays as it was.
-            slots = Slots(threads)
-            threads, store = max(threads, IN_FLIGHT), giving_way(store, slots)
-            pool = Crew(slots, threads, "engine")
-        with pool:
+        threads = max(self.threads, IN_FLIGHT) if store.remote else self.threads  # far tasks wait for answers
+        with ThreadPoolExecutor(threads, thread_name_prefix="engine") as pool:
             running: set[Future[R]] = set()
             try:
                 while True:
-                    room = threads + 1 - len(running)
-                    running |= {pool.submit(work, task, store) for task in islice(source, room)}
+                    for task in islice(source, threads + 1 - len(running)):
+                        running.add(pool.submit(work, task, store))
                     if not running:
                         return
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
@@ -175,7 +160,7 @@ class LocalEngine:
         tasks = self.threads * _TASKS_PER_THREAD
         return max(1, min(_MOST_IN_A_TASK, -(-items // (tasks if at_once else max(tasks, IN_FLIGHT)))))
 
-    def for_work(self, ranges: int) -> LocalEngine:  # noqa: ARG002 - the protocol's
+    def for_work(self, seconds: float) -> LocalEngine:  # noqa: ARG002 - the protocol's
         """The engine itself."""
         return self
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import TypeVar
 
-from lakeops.engine.choose import RANGE_SECONDS
 from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import copy_object
@@ -141,10 +140,9 @@ def gives_up(failures: Sequence[CopyFailure]) -> bool:
     return sum(failure.is_refusal for failure in failures) >= GIVE_UP
 
 
-def worth_in_ranges(items: Sequence[StoredObject]) -> int:
-    """How many ranges' rewriting takes about as long as copying these objects. What engines are chosen by."""
-    seconds = len(items) * _OBJECT_SECONDS + sum(item.size_bytes for item in items) / _BYTES_PER_SECOND
-    return int(seconds / RANGE_SECONDS)
+def copy_seconds(items: Sequence[StoredObject]) -> float:
+    """The time that one core takes for copying these objects."""
+    return len(items) * _OBJECT_SECONDS + sum(item.size_bytes for item in items) / _BYTES_PER_SECOND
 
 
 def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[CopyFailure]]:

@@ -29,12 +29,12 @@ from lakeops.model.records import JsonRecord
 from lakeops.ops.copying import (
     Moved,
     copy_objects,
+    copy_seconds,
     copy_tasks,
     delete_objects,
     delete_tasks,
     exceeded,
     gives_up,
-    worth_in_ranges,
 )
 from lakeops.ops.overlap import check_apart
 from lakeops.store.base import ObjectStore, StoredObject
@@ -187,7 +187,7 @@ class _Run:
         """Copy what is lacking."""
         lacking = self._walk.lacking()
         first = list(islice(lacking, _LOOKED_AT))
-        engine = self._engine.for_work(worth_in_ranges(first))
+        engine = self._engine.for_work(copy_seconds(first))
         tasks = copy_tasks(source, chain(first, lacking), self._known)
         for moved in self._moves(engine, copy_objects, tasks):
             self._copied = _added(self._copied, moved)
@@ -211,7 +211,7 @@ class _Run:
                 f"{source.url}; if that is right, delete them with --force. Nothing was deleted"
             )
         tasks = delete_tasks(source, reversed(doomed), self._known)
-        for moved in self._moves(self._engine.for_work(1), delete_objects, tasks):
+        for moved in self._moves(self._engine.for_work(0), delete_objects, tasks):
             self._deleted = _added(self._deleted, moved)
             self._progress("Deleting", self._deleted.objects, len(doomed))
             self._stop_at(self._deleted, "deleted", final=False)

@@ -14,7 +14,7 @@ from lakeops.model.errors import Corrupted, RecordRefused
 from lakeops.model.records import Commit
 from lakeops.ops.mirror.failover import Proved
 from lakeops.ranges.digest import with_digests
-from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
+from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import metarange_key
 

@@ -125,7 +125,7 @@ def test_only_differing_ranges_are_opened_each_once(store):
     store.forget()
     assert listed(RangeReader(store), base, after) == expected
     assert store.read == []
-    assert listed(RangeReader(store), base, after.telling(None)) == expected
+    assert listed(RangeReader(store), base, after.with_delta(None)) == expected
     assert len(store.read) == len(set(store.read)) == 20
 
 

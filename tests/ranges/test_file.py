@@ -10,10 +10,8 @@ import pytest
 from support.rows import built, numbered
 
 from lakeops.model.records import Split
-from lakeops.ranges import file as files
 from lakeops.ranges.diff import diff
-from lakeops.ranges.file import fetch_range, read_range
-from lakeops.ranges.format import read_columns
+from lakeops.ranges.range_file import RangeFile, fetch_range
 from lakeops.ranges.read import RangeReader
 
 WIDE = Split(80, 400, 4_000)
@@ -23,13 +21,13 @@ WIDE = Split(80, 400, 4_000)
 @pytest.fixture
 def decoded(monkeypatch):
     """The files and columns that were decoded."""
-    found = []
+    found, read = [], RangeFile.read
 
-    def read(data, key, columns, metadata):
-        found.append((key, tuple(columns or ())))
-        return read_columns(data, key, columns, metadata)
+    def noted(self, columns=None):
+        found.append((self.row.key, tuple(columns or ())))
+        return read(self, columns)
 
-    monkeypatch.setattr(files, "read_columns", read)
+    monkeypatch.setattr(RangeFile, "read", noted)
     return found
 
 
@@ -47,7 +45,7 @@ def test_digests_are_read_without_decoding(store, decoded):
 )
 def test_digests_of_another_writer_are_decoded(store, decoded, otherwise):
     row = built(store, numbered(range(300)), WIDE).row(0)
-    table = read_range(store, row)
+    table = fetch_range(store, row).read()
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **otherwise)
     data = sink.getvalue().to_pybytes()
@@ -94,7 +92,4 @@ def test_rows_come_by_number_and_by_path(store):
     assert file.take(rows, ["path", "metadata"]).equals(whole.select(["path", "metadata"]).take(rows))
     assert file.take(rows[:0]).num_rows == 0
     wanted = pa.array(["", whole["path"][3].as_py(), "a/~", "zzz"])
-    found, places = file.find(wanted)
-    assert (found.tolist(), places.tolist()) == ([False, True, False, False], [-1, 3, -1, -1])
-    here, table = file.rows_at(wanted, ["path"])
-    assert (here.tolist(), table["path"].to_pylist()) == (found.tolist(), [wanted[1].as_py()])
+    assert file.find(wanted).tolist() == [-1, 3, -1, -1]

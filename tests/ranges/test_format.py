@@ -13,19 +13,18 @@ from support.rows import attempt, built
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
-from lakeops.ranges import format as formats
+from lakeops.ranges import range_file
 from lakeops.ranges.build import build
 from lakeops.ranges.digest import entry_digests, with_digests
-from lakeops.ranges.file import fetch_range
-from lakeops.ranges.format import (
-    METARANGE_SCHEMA,
+from lakeops.ranges.metarange import METARANGE_SCHEMA
+from lakeops.ranges.range_file import (
     Attachment,
     decode_metarange,
     encode_metarange,
     encode_range,
-    stream_column,
+    fetch_range,
+    write_metarange,
 )
-from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key
 
 SPLIT = Split(12_000, 1, 12_000)
@@ -107,16 +106,16 @@ def test_rows_come_back_as_they_went_in(store, rows):
 def test_a_metarange_comes_back_as_it_went_in(written):
     metarange, _ = written
     assert metarange.table.schema.equals(METARANGE_SCHEMA)
-    table, attachment = decode_metarange(encode_metarange(metarange.table), "key")
-    assert table.equals(metarange.table)
-    assert attachment is None
+    found = decode_metarange(encode_metarange(metarange.table), "key")
+    assert found.table.equals(metarange.table)
+    assert found.delta is None
 
 
-def test_what_is_attached_to_a_metarange_is_seen_by_those_who_look_for_it(written, tmp_path):
+def test_other_readers_of_a_metarange_do_not_see_its_list_of_changes(written, tmp_path):
     metarange, _ = written
-    attached = Attachment("a note of it", b"\0any bytes\xff" * 1_000)
-    data = encode_metarange(metarange.table, attached)
-    assert decode_metarange(data, "key")[1] == attached
+    data = encode_metarange(metarange.table, Attachment("since 0", b"\0any bytes\xff" * 1_000))
+    assert (found := decode_metarange(data, "key").delta)
+    assert (found.since, found.nbytes) == ("since", 11_000)
     (tmp_path / "it.parquet").write_bytes(data)
     assert pq.read_table(tmp_path / "it.parquet").equals(metarange.table)
     found = duckdb.sql(f"SELECT * FROM read_parquet('{tmp_path}/it.parquet')").to_arrow_table()
@@ -139,18 +138,15 @@ def test_addresses_come_in_pieces(store, written, rows, size):
     assert max(map(len, pieces)) == min(size, max(file.row.count for file in files))
 
 
-def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
+def test_a_column_that_does_not_come_out_whole_is_no_column(store, written, monkeypatch):
     """Rows that nobody misses would be objects that nobody keeps."""
-    data = encode_range(with_digests(rows))
-    metadata = pq.read_metadata(pa.BufferReader(data))
-    zeros = bytes(len(data))
-    with pytest.raises(Corrupted, match="some/key cannot be decoded"):
-        list(stream_column(zeros, metadata, "some/key", "physical_address", 1_000))
+    metarange, _ = written
+    file = fetch_range(store, metarange.row(0))
 
-    class LastLost(formats.ParquetReader):
+    class LastLost(range_file.ParquetReader):
         def iter_batches(self, *args, **options):
             return list(super().iter_batches(*args, **options))[:-1]
 
-    monkeypatch.setattr(formats, "ParquetReader", LastLost)
-    with pytest.raises(Corrupted, match=f"of its {len(rows)} rows came out"):
-        list(stream_column(data, metadata, "some/key", "physical_address", 1_000))
+    monkeypatch.setattr(range_file, "ParquetReader", LastLost)
+    with pytest.raises(Corrupted, match=f"of its {file.row.count} rows came out"):
+        list(file.addresses(1_000))

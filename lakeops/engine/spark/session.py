@@ -194,7 +194,7 @@ def write_package(folder: Path) -> Path:
     root = Path(__file__).parents[2]
     target = folder / "lakeops-workers.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        sources = [root / name for name in ("__init__.py", "memory.py", "version.py")]
+        sources = [root / name for name in ("__init__.py", "machine.py", "version.py")]
         sources += [file for part in _PARTS for file in sorted((root / part).rglob("*.py"))]
         for file in sources:
             archive.write(file, Path("lakeops") / file.relative_to(root))

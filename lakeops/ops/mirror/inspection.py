@@ -35,7 +35,7 @@ from lakeops.ops.mirror.presence import ProvePlan, RangeProof, Terms, check_rows
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.verify import list_flaw, row_flaw
+from lakeops.ranges.validation import list_flaw, row_flaw
 from lakeops.store.layout import metarange_key, range_key
 from lakeops.store.policy import AddressPolicy
 
@@ -54,7 +54,7 @@ def list_error(
         metarange: its metarange, all of whose ranges are here.
         policy: which addresses the rows may have.
     """
-    listed = metarange.changes
+    listed = metarange.delta
     if listed is not None:
         try:
             for side in (listed.before, listed.after):
@@ -72,7 +72,7 @@ def list_error(
 
 def disagreement(reader: RangeReader, metarange: Metarange, since: Metarange) -> LakeopsError | None:
     """How a list differs from the ranges: that of ``metarange``, about ``since``. None where it has no such list."""
-    if metarange.changes is None or metarange.changes.since != since.id:
+    if metarange.delta is None or metarange.delta.since != since.id:
         return None
     try:
         flaw = list_flaw(reader, metarange, since)

@@ -29,10 +29,11 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.diff import needed
-from lakeops.ranges.entry_validation import ABSOLUTE, check_entries
-from lakeops.ranges.file import RangeFile, prove_range
 from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.range_file import RangeFile, fetch_range
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.rewrite import RANGE_SECONDS
+from lakeops.ranges.validation import ABSOLUTE, check_entries
 from lakeops.store.base import ObjectStore, StoredObject, StoreSettings
 from lakeops.store.layout import is_absolute
 from lakeops.store.open import Stores
@@ -193,7 +194,7 @@ def prove(planned: ProvePlan, *, engine: Engine, store: ObjectStore, terms: Term
     """The answer for each range of the plan, in any order, each once."""
     if not planned.size:
         return
-    engine = engine.for_work(planned.size)
+    engine = engine.for_work(planned.size * RANGE_SECONDS)
     answers = 0
     for result in first_of_each(engine.run(run_task, planned.tasks(engine.group(planned.size), terms), store)):
         answers += len(result.ranges)
@@ -212,7 +213,8 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
     def read(row: RangeRow) -> RangeProof | tuple[str, tuple[Awaited, ...]]:
         """What a range needs, or what is wrong with its file."""
         try:
-            file, table = prove_range(store, row)
+            file = fetch_range(store, row, cached=False)
+            table = file.read_carefully()
         except ObjectNotFound:
             return absent(row)
         except Corrupted as error:

@@ -171,8 +171,8 @@ def test_the_first_ranges_of_an_empty_repository(store, base):
 
 
 def test_many_changes_in_one_range_stream_through(store, monkeypatch):
-    monkeypatch.setattr("lakeops.ranges.changes._ROWS", 1)
-    monkeypatch.setattr("lakeops.ranges.changes._AT_ONCE", 7)
+    monkeypatch.setattr("lakeops.ranges.rewrite._ROWS", 1)
+    monkeypatch.setattr("lakeops.ranges.rewrite._AT_ONCE", 7)
     repository = numbered(range(40))
     base = built(store, repository)
     for number in range(0, 40, 13):
@@ -239,9 +239,8 @@ def test_the_plan_is_told_before_and_progress_during(store, base):
     done(store, base, changes, on_plan=plans.append, on_progress=lambda *step: progress.append(step))
     touched = len(changes)
     size = sum(row.file_bytes for row in base.rows(0, len(base))[::2])
-    assert plans[0].file_bytes == size
     assert plans[0].describe(Groups()) == (
-        f"will rewrite {touched} of {len(base)} ranges, {size / 1000:.0f} kB, in process"
+        f"will rewrite {touched} of {len(base)} ranges, {size / 1000:.1f} kB, in process"
     )
     assert progress[-1] == (touched, touched)
     assert [step[0] for step in progress] == sorted({step[0] for step in progress})

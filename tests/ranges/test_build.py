@@ -12,7 +12,9 @@ from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import InvalidInput
 from lakeops.ranges.build import build
 from lakeops.ranges.chunker import cut_ends, path_hashes
-from lakeops.ranges.digest import EMPTY_METARANGE_ID, entry_digests, metarange_id, range_id, with_digests
+from lakeops.ranges.digest import entry_digests, with_digests
+from lakeops.ranges.metarange import EMPTY_METARANGE_ID, metarange_id, range_id
+from lakeops.ranges.rewrite import RANGE_SECONDS
 
 
 @given(repositories(), st.integers(1, 50))
@@ -29,7 +31,7 @@ def test_batches_and_attempts_do_not_show_in_the_id(fresh_store, repository, siz
     counts = [stop - start for start, stop in itertools.pairwise(bounds) if stop > start]
     assert metarange.table["count"].to_pylist() == counts
     ids = [range_id(entry_digests(table.slice(start, stop - start))) for start, stop in itertools.pairwise(bounds)]
-    assert metarange.id == metarange_id(ids if table.num_rows else [])
+    assert metarange.id == metarange_id(pa.chunked_array([ids if table.num_rows else []], pa.binary(32)))
 
 
 def test_nothing_builds_the_empty_metarange(store):
@@ -90,8 +92,8 @@ class Growing(Groups):
     def in_process(self) -> bool:
         return False
 
-    def for_work(self, ranges: int) -> LocalEngine:
-        self.asked.append(ranges)
+    def for_work(self, seconds: float) -> LocalEngine:
+        self.asked.append(round(seconds / RANGE_SECONDS))
         return self
 
 
