@@ -36,7 +36,7 @@ from lakeops.ranges.metarange import (
     range_id,
 )
 from lakeops.store.base import ObjectStore
-from lakeops.store.disk_cache import pieces_of
+from lakeops.store.disk_cache import cache_of
 from lakeops.store.in_flight import IN_FLIGHT, in_parallel
 from lakeops.store.layout import attempt_file, metarange_key, range_key
 
@@ -121,7 +121,7 @@ def fetch(store: ObjectStore, key: str, digest: bytes, size: int | None = None, 
 
     Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
     """
-    cache = pieces_of(store) if cached else None
+    cache = cache_of(store) if cached else None
     if cache is not None and (kept := cache.get(digest)) is not None:
         return kept
     try:
@@ -145,7 +145,7 @@ def fetch(store: ObjectStore, key: str, digest: bytes, size: int | None = None, 
 def _put(store: ObjectStore, key: str, data: bytes) -> str:
     """Write a file, also to this machine's cache. Returns its SHA-256 in hex."""
     digest = store.put(key, data).checksum
-    if (cache := pieces_of(store)) is not None:
+    if (cache := cache_of(store)) is not None:
         cache.put(bytes.fromhex(digest), data)
     return digest
 

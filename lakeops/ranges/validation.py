@@ -46,7 +46,7 @@ from lakeops.ranges.range_file import fetch_range, release_memory
 from lakeops.ranges.read import RangeReader
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.location import split_address
+from lakeops.store.open import split_address
 
 ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
 """How an address that lies outside the namespace begins, as a regular expression."""

@@ -28,6 +28,7 @@ from lakeops.ranges import rewrite
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.range_file import fetch_ranges
 from lakeops.ranges.rewrite import changed_ranges, total, with_change_digests
+from lakeops.store.disk_cache import DiskCache, with_cache
 
 SPLIT = Split(16, 40, 120)
 
@@ -121,6 +122,14 @@ def test_a_far_store_is_asked_for_all_files_of_a_window_at_once(far, base):
     assert [file.row for file in files] == rows
     assert sorted(far.requests.rounds[0]) == sorted(f"get {row.key}" for row in rows)
     assert len(far.requests.rounds) == 1
+
+
+def test_files_that_this_machine_keeps_are_not_asked_for_again(far, base, tmp_path):
+    rows = base.rows(0, 3)
+    store = with_cache(far, DiskCache(tmp_path / "kept", 10**8))
+    first = [file.read() for file in fetch_ranges(store, rows)]
+    assert [file.read() for file in fetch_ranges(store, rows)] == first
+    assert far.requests.made == 3
 
 
 def test_a_file_that_is_missing_or_damaged_fails_the_window_and_says_which(tmp_path, base, store):

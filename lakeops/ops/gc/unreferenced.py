@@ -37,7 +37,7 @@ from lakeops.ranges.range_file import fetch_range
 from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.location import relative_directory, split_address
+from lakeops.store.open import relative_directory, split_address
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
