@@ -39,7 +39,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """How a plan says where it will run, for instance ``in process``."""
+        """The place in words, for instance ``in process``."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class Engine(Protocol):
         ...
 
     def group(self, items: int, *, at_once: bool = False) -> int:
-        """How many of ``items`` pieces of work one task should hold.
+        """The number of pieces of work that one task should hold.
 
         Args:
             items: how many there are.
@@ -87,22 +87,21 @@ class TaskRows:
 
     table: pa.Table
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> TaskRows:
-        """The rows of an Arrow IPC stream, without a copy."""
-        return cls(from_ipc(data))
-
     def to_bytes(self) -> bytes:
         """The rows as an Arrow IPC stream."""
         return to_ipc(self.table)
 
     def __reduce__(self) -> tuple[Callable[[bytes], TaskRows], tuple[bytes]]:
         # A table that is a slice would take all of what it is a slice of along.
-        return TaskRows.from_bytes, (self.to_bytes(),)
+        return _task_rows, (self.to_bytes(),)
+
+
+def _task_rows(data: bytes) -> TaskRows:
+    return TaskRows(from_ipc(data))
 
 
 def to_ipc(table: pa.Table) -> bytes:
-    """The rows as an Arrow IPC stream: how rows travel."""
+    """The rows as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -52,7 +52,7 @@ class ChoosingEngine:
         return self._local.run(work, tasks, store)
 
     def group(self, items: int, *, at_once: bool = False) -> int:
-        """How many pieces a task holds in process."""
+        """The number of pieces that a task holds in process."""
         return self._local.group(items, at_once=at_once)
 
     def close(self) -> None:

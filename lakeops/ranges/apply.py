@@ -83,16 +83,11 @@ class ApplyPlan:
     reuse: Metarange | None = None
     listing: bool = False
 
-    @property
-    def seconds(self) -> float:
-        """The time that one core takes for it."""
-        return len(self.touched) * RANGE_SECONDS
-
     def describe(self, engine: Engine) -> str:
-        """What will happen, in one line for people."""
+        """The plan in one line for people."""
         if not len(self.touched):
             return "nothing to rewrite"
-        where = engine.for_work(self.seconds).name
+        where = engine.for_work(len(self.touched) * RANGE_SECONDS).name
         if not len(self.base):
             return f"will write the first ranges for {self.changes.num_rows:,} changes, {where}"
         size = human_size(pc.sum(self.base.table.column("file_bytes").take(from_numpy(self.touched))).as_py())
@@ -259,9 +254,9 @@ def apply(
         on_plan(planned)
     results = _run(planned, engine, reader, on_progress)
     building = MetarangeBuilder(reader.store, split, attempt + Ids().new())
-    done, work = 0, Work()
+    done, work, summary = 0, Work(), Summary()
     for result in results:
-        work += result.work
+        work, summary = work + result.work, total((summary, result.summary))
         for run in result.runs:
             building.keep(base, done, run.start)
             building.put(run.rows)
@@ -271,7 +266,7 @@ def apply(
     building.keep(base, done, len(base))
     metarange = building.finish()
     metarange = base if metarange.id == base.id else metarange.with_delta(_delta(base, results))
-    return Applied(metarange, total(result.summary for result in results), work + building.work)
+    return Applied(metarange, summary, work + building.work)
 
 
 def apply_plan(
@@ -321,7 +316,7 @@ def _delta(base: Metarange, results: Sequence[TaskResult]) -> Delta | None:
 def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:
     """One result for each task, in order of the base's ranges."""
     touched = len(planned.touched)
-    engine = engine.for_work(planned.seconds)
+    engine = engine.for_work(touched * RANGE_SECONDS)
     group = engine.group(touched, at_once=True)
     results: dict[int, TaskResult] = {}
     done = 0
@@ -332,4 +327,4 @@ def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: O
             on_progress(done, touched)
     if done != touched:
         raise Transient(f"the engine ({engine.name}) gave back work for {done} of {touched} ranges; try again")
-    return [results[index] for index in sorted(results)]
+    return list(dict(sorted(results.items())).values())

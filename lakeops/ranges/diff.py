@@ -154,7 +154,7 @@ class DiffBatch:
 
     @property
     def total(self) -> int:
-        """How many paths differ."""
+        """The number of paths that differ."""
         return len(self.removed) + len(self.added) + len(self.pairs[0])
 
 
@@ -267,7 +267,7 @@ ROWS_SCHEMA = DIFF_SCHEMA.append(pa.field("left", ROW_TYPE)).append(pa.field("ri
 def diff(
     reader: RangeReader, left: Metarange, right: Metarange, *, rows: bool = False, prefix: str = ""
 ) -> Iterator[pa.Table]:
-    """What changed from ``left`` to ``right``, in path order: tables of ``DIFF_SCHEMA``, none empty.
+    """The changes from ``left`` to ``right``, in path order: tables of ``DIFF_SCHEMA``, none empty.
 
     Args:
         reader: the namespace of both.
@@ -306,7 +306,7 @@ def written(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[
 
 
 def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
-    """How many paths were added, removed and changed from ``left`` to ``right``."""
+    """The numbers of paths that were added, removed and changed from ``left`` to ``right``."""
     added = removed = changed = 0
     for batch in diff_batches(reader, left, right):
         added += len(batch.added)
@@ -442,7 +442,7 @@ def needed(
     Args:
         reader: the namespace of both.
         wanted: what has to be there.
-        known: what is there already. ``Metarange.empty()`` for nothing.
+        known: the metarange whose objects are there already.
         proved: ids (32 bytes) of ranges whose objects are known to be there.
     """
     missing = wanted.only(wanted.without(known))

@@ -26,7 +26,7 @@ Positions = npt.NDArray[np.int64]
 DIGEST_BYTES = 16
 _BLOCK = 65_536
 _NOTHING = scalar(b"", pa.binary())
-"""What rows are joined by."""
+"""The separator that rows are joined by."""
 
 
 def entry_digests(table: pa.Table) -> pa.Array:
@@ -97,13 +97,14 @@ def _canonical(table: pa.Table, texts: tuple[str, ...], numbers: tuple[str, ...]
     The header holds the byte length of each text (u32), the numbers (i64) and the count of pairs (u32), all
     little-endian. Each pair is two lengths (u32), key and value, and pairs are ordered by key.
     """
-    columns = [_column(table, name).cast(pa.binary()) for name in texts]
     metadata = _column(table, "metadata")
     offsets = to_numpy(metadata.offsets)
-    fields = [*((name, "<u4") for name in texts), *((name, "<i8") for name in numbers), ("pairs", "<u4")]
-    header = np.zeros(table.num_rows, np.dtype(fields))
-    for name, column in zip(texts, columns, strict=True):
-        header[name] = to_numpy(pc.binary_length(column))
+    kinds = ["<u4"] * len(texts) + ["<i8"] * len(numbers) + ["<u4"]
+    header = np.zeros(table.num_rows, np.dtype(list(zip((*texts, *numbers, "pairs"), kinds, strict=True))))
+    columns = []
+    for name in texts:
+        columns.append(_column(table, name).cast(pa.binary()))
+        header[name] = to_numpy(pc.binary_length(columns[-1]))
     for name in numbers:
         header[name] = to_numpy(_column(table, name))
     header["pairs"] = np.diff(offsets)

@@ -129,7 +129,7 @@ def merge_paths(
     counts = np.zeros(3, np.int64)
     for decided in walk.decisions():
         changes.append(decided.changes())
-        conflicts += decided.conflicts.to_pylist()
+        conflicts += decided.paths.filter(from_numpy(decided.conflict)).to_pylist()
         dead, present = decided.right[decided.take] < 0, decided.present[decided.take]
         counts += [(~dead & ~present).sum(), (dead & present).sum(), (~dead & present).sum()]
     return MergePlan(pa.concat_tables(changes), conflicts, Summary(*counts.tolist()), dest)
@@ -241,11 +241,6 @@ class DecidedPaths(ChangedPaths):
     conflict: Mask
     own: Mask
     present: Mask
-
-    @property
-    def conflicts(self) -> pa.Array:
-        """The paths that conflict."""
-        return self.paths.filter(from_numpy(self.conflict))
 
     def changes(self) -> pa.Table:
         """The source's states that the destination gets: ``STAGED_SCHEMA``."""

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import LocalEngine
-from lakeops.model.arrow import STAGED_SCHEMA, no_metadata, no_rows, scalar, text
+from lakeops.model.arrow import STAGED_SCHEMA, from_numpy, no_metadata, no_rows, scalar, text
 from lakeops.model.records import Split
 from lakeops.ranges.apply import apply
 from lakeops.ranges.diff import diff_batches
-from lakeops.ranges.merge import ChangedPaths, MergeWalk
+from lakeops.ranges.merge import ChangedPaths, DecidedPaths, MergeWalk
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import merge_ranges
 from lakeops.ranges.read import RangeReader
@@ -59,12 +59,14 @@ def merged_base(
         merged = merge_ranges(base, one, other)
         other = merged.dest
         walk = MergeWalk(reader, *merged.rest, other, None, ours=merged.ours)
-        found = (
-            pa.concat_tables([decided.changes(), _conflicting(decided.conflicts, label)]).sort_by("path")
-            for decided in walk.decisions()
-        )
+        found = (_with_conflicts(decided, label) for decided in walk.decisions())
     changes = pa.concat_tables(chain([no_rows(STAGED_SCHEMA)], found))
     return apply(reader, other, changes, engine=LocalEngine(), split=split, attempt=attempt, reuse=one).metarange
+
+
+def _with_conflicts(decided: DecidedPaths, label: str) -> pa.Table:
+    conflicts = _conflicting(decided.paths.filter(from_numpy(decided.conflict)), label)
+    return pa.concat_tables([decided.changes(), conflicts]).sort_by("path")
 
 
 def _conflicting(paths: pa.Array, label: str) -> pa.Table:

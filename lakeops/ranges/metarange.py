@@ -270,7 +270,7 @@ class Metarange:
 
     @cached_property
     def count(self) -> int:
-        """How many objects the commit holds."""
+        """The number of objects in the commit."""
         return int(pc.sum(self.table.column("count")).as_py() or 0)
 
     @cached_property
@@ -295,13 +295,13 @@ class Metarange:
     def rows(self, start: int, stop: int) -> list[RangeRow]:
         """Ranges ``[start, stop)`` as plain data."""
         columns = [column.to_pylist() for column in self.table.slice(start, stop - start).columns]
-        return [RangeRow(*values) for values in zip(*columns, strict=True)]
+        return list(map(RangeRow, *columns))
 
     def at(self, indices: Iterable[int]) -> list[RangeRow]:
         """The ranges with these row numbers as plain data."""
         rows = from_numpy(np.fromiter(indices, np.int64))
         columns = [column.to_pylist() for column in self.table.take(rows).columns]
-        return [RangeRow(*values) for values in zip(*columns, strict=True)]
+        return list(map(RangeRow, *columns))
 
     def file_digest(self, index: int) -> bytes:
         """The SHA-256 of one range's file: 32 raw bytes."""
@@ -313,7 +313,7 @@ class Metarange:
         if not len(self):
             return None
         # A look at an array takes less time than one at chunks.
-        first, last = (self.table.column(name).chunk(0) for name in ("first_path", "last_path"))
+        first, last = self.table.column("first_path").chunk(0), self.table.column("last_path").chunk(0)
         at = first_true(pc.greater(first, last))
         if at is not None:
             return f"range {at} ends at {excerpt(last[at].as_py())}, before it begins"
@@ -424,7 +424,7 @@ def rows_table(rows: Sequence[RangeRow]) -> pa.Table:
 
 
 def ranges_for(objects: int, tables: Sequence[pa.Table]) -> int:
-    """How many of the ranges in these tables hold so many objects, on average. At least one.
+    """The number of ranges that hold so many objects, by the average of those in these tables. At least one.
 
     Args:
         objects: how many.

@@ -92,7 +92,7 @@ for _field in RANGE_SCHEMA:
 _BROKEN = (
     pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError
 )  # fmt: skip
-"""How bytes that are no file of ours fail where they are decoded."""
+"""The errors of decoding bytes that are no file of ours."""
 
 MARK: Final = b"PAR1"
 """The bytes that a Parquet file begins and ends with."""
@@ -271,9 +271,10 @@ def fetch_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True, cach
 
 def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile]:
     """The files that some metarange rows name. A far store is asked for all at once. Raises as ``fetch_range``."""
+    fetch_one = partial(fetch_range, store)
     if not store.remote or len(rows) == 1:
-        return [fetch_range(store, row) for row in rows]
-    return in_parallel(rows, partial(fetch_range, store), parallelism=IN_FLIGHT)
+        return list(map(fetch_one, rows))
+    return in_parallel(rows, fetch_one, parallelism=IN_FLIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +376,7 @@ def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> M
 
     Its list of changes is in the file where it does not take too much there.
     """
-    attachment = None if metarange.delta is None else _encode_delta(metarange.delta, len(metarange))
+    attachment = None if metarange.delta is None else encode_delta(metarange.delta, len(metarange))
     file = attempt_file(metarange.id, attempt)
     return MetarangeFile(
         metarange.id, file, _put(store, metarange_key(file), encode_metarange(metarange.table, attachment))
@@ -440,7 +441,7 @@ def encode_rows(table: pa.Table) -> bytes:
     return data
 
 
-def _encode_delta(delta: Delta, ranges: int) -> Attachment | None:
+def encode_delta(delta: Delta, ranges: int) -> Attachment | None:
     """The list of changes of a metarange of so many ranges. None where it would take too much there."""
     if delta.before.num_rows + delta.after.num_rows > 2 * MOST_CHANGES:
         return None
@@ -551,7 +552,7 @@ def _batches(reader: ParquetReader, data: bytes, key: str, most: int) -> list[pa
 
 
 def _page_bytes(column: bytes | memoryview) -> int:
-    """How many bytes the pages of a column's chunk say that they are without compression.
+    """The size of a column's chunk without compression, as its pages tell it.
 
     The footer says so too, but memory is taken as the pages ask for it. A page's header is a struct in Thrift's compact
     protocol, which begins with the page's type and its sizes. Raises ``ValueError`` or ``IndexError``.

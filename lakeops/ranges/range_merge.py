@@ -109,7 +109,7 @@ class _Runs:
 
     @property
     def sizes(self) -> Positions:
-        """How many rows each run has."""
+        """The number of rows of each run."""
         return self.stops - self.starts
 
     @property

@@ -74,7 +74,7 @@ class RangeCache:
 
     @property
     def nbytes(self) -> int:
-        """What all values keep in memory."""
+        """The memory that all values take."""
         return self._bytes
 
     def get(self, key: Hashable, make: Callable[[], Loaded]) -> Loaded:
@@ -105,7 +105,7 @@ _AHEAD_NEAR = min(cores(), 4)
 
 
 class MetarangePointer(Protocol):
-    """What a commit says of its metarange (``model.records.Commit`` is one)."""
+    """A commit's reference to its metarange (``model.records.Commit`` has one)."""
 
     @property
     def meta_range_id(self) -> str:
@@ -172,7 +172,7 @@ class RangeReader:
         )
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-        """What ``load`` gives for each item, in order, as far ahead as the store's distance makes worth while."""
+        """Load the items, in order, as far ahead as the store's distance makes worth while."""
         return self._load_each(load, items) if self.store.remote else read_ahead(load, items, most=_AHEAD_NEAR)
 
     def _load_each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
@@ -210,7 +210,7 @@ class RangeReader:
         # A page ends soon, so the first ones are not fetched all at once.
         most = IN_FLIGHT if self.store.remote else _AHEAD_NEAR
         rows = map(metarange.row, range(start, stop))
-        for table in read_ahead(lambda row: fetch_range(self.store, row).read(columns), rows, most):
+        for table in read_ahead(lambda row: self.open(row).read(columns), rows, most):
             yield from _below(table, above)
 
     def decoded(self, metarange: Metarange, index: int) -> DecodedRange:

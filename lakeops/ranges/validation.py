@@ -49,7 +49,7 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.open import split_address
 
 ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
-"""How an address that lies outside the namespace begins, as a regular expression."""
+"""The beginning of an address that lies outside the namespace, as a regular expression."""
 MAX_ADDRESS_BYTES = 8192
 """A path of Linux takes 4,095 bytes, and up to three times as many where it is percent-encoded. Few do."""
 _ENCODED = "%2[0-9A-Da-d]|%[3-6][0-9A-Fa-f]|%7[0-9A-Ea-e]"
@@ -266,19 +266,19 @@ def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns
 
 
 def row_flaw(row: RangeRow) -> Flaw | None:
-    """What is wrong with a metarange's row by itself, the file unseen."""
+    """The flaw of a metarange's row by itself, the file unseen; None where it has none."""
     if not re.fullmatch(rf"{row.hex_id}-[0-9A-Za-z._-]{{1,128}}\.parquet", row.file):
         return Flaw("metarange_row_invalid", f"{excerpt(row.file)} is not a file of range {row.hex_id[:16]}")
     return None if row.flaw is None else Flaw("metarange_row_invalid", row.flaw)
 
 
 def order_flaw(metarange: Metarange) -> Flaw | None:
-    """Where a metarange's ranges are out of order or overlap, by what it tells of them."""
+    """The flaw of a metarange whose ranges are out of order or overlap, by what it tells of them."""
     return None if metarange.disorder is None else Flaw("metarange_order", metarange.disorder)
 
 
 def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Flaw | None:
-    """How a metarange's list of changes differs from the difference between the ranges; None where it does not.
+    """The flaw of a list of changes that is not the difference between the ranges; None where it has none.
 
     Args:
         reader: reads the ranges of both.
@@ -310,7 +310,7 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
 
 
 def _summary(table: pa.Table, row: RangeRow) -> Iterator[Flaw]:
-    """How the metarange's row differs from the rows."""
+    """The flaw of a metarange's row that does not describe the rows."""
     if not table.num_rows:
         yield Flaw("range_summary_mismatch", "it is empty")
         return

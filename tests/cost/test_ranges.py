@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from support import synthetic
-from support.rows import RecordingStore, attempt
+from support.rows import Pointer, RecordingStore, attempt
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.records import Split
@@ -15,7 +15,7 @@ from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import plan_merge
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.range_file import MetarangeFile, write_metarange
+from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.read import RangeReader
 
 SPLIT = Split(400, 1_200, 6_000)
@@ -56,31 +56,14 @@ def repositories(tmp_path_factory) -> dict[int, Built]:
     return found
 
 
-@dataclass(frozen=True)
-class Pointer:
-    """What a commit says of its metarange."""
-
-    file: MetarangeFile
-
-    @property
-    def meta_range_id(self) -> str:
-        return self.file.id
-
-    @property
-    def meta_range_file(self) -> str:
-        return self.file.file
-
-    @property
-    def meta_range_digest(self) -> str:
-        return self.file.digest
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_a_diff_of_100_keys_in_10_ranges_opens_20_files_and_2_metaranges(repositories, size):
     repository = repositories[size]
     after = repository.changed(repository.spread(10, 10).ravel()).metarange
     store = repository.store
-    pointers = [Pointer(write_metarange(store, side, attempt())) for side in (repository.base, after.with_delta(None))]
+    pointers = [
+        Pointer.to(write_metarange(store, side, attempt())) for side in (repository.base, after.with_delta(None))
+    ]
     store.forget()
     reader = RangeReader(store)
     assert sum(part.num_rows for part in diff(reader, *map(reader.metarange, pointers))) == 100
@@ -96,7 +79,7 @@ def test_a_commit_that_rewrote_10_ranges_is_compared_by_its_list(repositories, s
     repository = repositories[size]
     after = repository.changed(repository.spread(10, 10).ravel()).metarange
     store = repository.store
-    pointers = [Pointer(write_metarange(store, side, attempt())) for side in (repository.base, after)]
+    pointers = [Pointer.to(write_metarange(store, side, attempt())) for side in (repository.base, after)]
     store.forget()
     for sides in (pointers, pointers[::-1]):
         reader = RangeReader(store)

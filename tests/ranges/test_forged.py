@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.rows import built, entry_table, numbered
+from support.rows import Pointer, built, entry_table, numbered
 
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
@@ -33,14 +33,6 @@ def read_range(store: LocalStore, row: RangeRow) -> pa.Table:
 
 def prove_range(store: LocalStore, row: RangeRow) -> pa.Table:
     return fetch_range(store, row, cached=False).read_carefully()
-
-
-class Pointer(NamedTuple):
-    """What a commit says of its metarange."""
-
-    meta_range_id: str
-    meta_range_file: str
-    meta_range_digest: str
 
 
 def everything(store: LocalStore, metarange: Metarange) -> None:

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 from hashlib import sha256
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.rows import attempt, built, entry_table, numbered
+from support.rows import Pointer, attempt, built, entry_table, numbered
 
 from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.ranges.digest import with_digests
@@ -17,14 +16,6 @@ from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import metarange_key
 
 
-class Pointer(NamedTuple):
-    """What a commit says of its metarange."""
-
-    meta_range_id: str
-    meta_range_file: str
-    meta_range_digest: str
-
-
 @pytest.fixture
 def metarange(store):
     return built(store, numbered(range(40)))
@@ -32,11 +23,7 @@ def metarange(store):
 
 @pytest.fixture
 def pointer(store, metarange):
-    return Pointer(*_values(write_metarange(store, metarange, attempt())))
-
-
-def _values(file):
-    return file.id, file.file, file.digest
+    return Pointer.to(write_metarange(store, metarange, attempt()))
 
 
 def overwrite(store, key: str, data: bytes) -> None:

@@ -5,12 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import synthetic
-from support.rows import QUICK, attempt, built, byte_order, contents, entry_table, numbered, paths, repositories
+from support.rows import QUICK, built, byte_order, contents, entry_table, numbered, paths, repositories
 
 from lakeops.model.names import next_prefix
-from lakeops.model.records import Split
-from lakeops.ranges.build import build
 from lakeops.ranges.metarange import upper_bound
 from lakeops.ranges.read import EntryCursor, RangeCache, RangeReader, entries
 
@@ -87,23 +84,6 @@ def test_a_whole_record_comes_back(store, reader):
     expected = entries(entry_table(repository))
     assert [reader.stat(metarange, path) for path in "ab"] == expected
     assert expected[0].metadata == {"c": "3"}
-
-
-def test_a_range_of_several_row_groups(store, reader):
-    which = np.arange(20_000, dtype=np.uint64)
-    metarange = build(store, [synthetic.entries(which)], Split(20_000, 1, 20_000), attempt())
-    every = synthetic.paths(which).to_pylist()
-    for number in (0, 8_191, 8_192, 16_383, 16_384, 19_999):
-        assert reader.stat(metarange, every[number]).path == every[number]
-        following = first_at(reader, metarange, every[number] + "!")
-        assert (following and following.path) == [*every, None][number + 1]
-        page = reader.scan(metarange, after=every[number])
-        assert [path for table in page for path in table["path"].to_pylist()] == every[number + 1 :]
-    file = reader.open(metarange.row(0))
-    rows = np.array([0, 8_191, 8_192, 19_999])
-    assert file.take(rows, ["path"])["path"].to_pylist() == [every[row] for row in rows]
-    assert file.take(rows[3:]).equals(file.read().take(rows[3:]))
-    assert file.take(rows[:0]).num_rows == 0
 
 
 def test_reading_opens_only_what_it_needs(store, reader):

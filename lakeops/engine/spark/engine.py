@@ -21,10 +21,7 @@ from lakeops.engine.base import R, T
 from lakeops.engine.spark.jobs import PARK_ABOVE, Jobs, Outcome, PackedTask, Parking, Performer, translated, warm_up
 from lakeops.engine.spark.session import Connection, active, connect, is_local
 from lakeops.model.clock import Ids
-from lakeops.model.errors import (
-    LakeopsError,
-    Transient,
-)
+from lakeops.model.errors import LakeopsError, Transient
 from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -52,7 +49,7 @@ PATIENCE = 180.0
 
 
 def tasks_for(items: int, cores: int) -> int:
-    """How many tasks so many pieces of work are cut into: a few a core, each of many consecutive pieces."""
+    """The number of tasks for so many pieces of work: a few a core, each of many consecutive pieces."""
     return min(items, max(_TASKS_PER_CORE * cores, -(-items // _MOST_IN_A_TASK)))
 
 
@@ -81,7 +78,7 @@ class SparkEngine:
 
     @property
     def cores(self) -> int:
-        """How many tasks run at the same time. Connects."""
+        """The number of tasks that run at the same time. Connects."""
         jobs = self._connected().jobs
         with translated():
             return jobs.cores

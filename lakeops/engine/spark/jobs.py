@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import pyarrow as pa
 
-from lakeops.engine.base import R, T, TaskRows
+from lakeops.engine.base import R, T, TaskRows, from_ipc
 from lakeops.model import errors
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient, Unsupported
@@ -79,9 +79,17 @@ class Parking:
         if not hasattr(task, "__dataclass_fields__"):
             return PackedTask(task)
         plain: Any = task
-        values = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        parked = tuple(self._parked(values))
-        return PackedTask(replace(plain, **{one.field: b"" for one in parked}), parked)
+        parked = []
+        for field in fields(plain):
+            value = getattr(plain, field.name)
+            rows = isinstance(value, TaskRows)
+            data = value.to_bytes() if rows else value
+            if isinstance(data, bytes) and len(data) > self._above:
+                key = f"{self._prefix}{len(self._keys)}.arrow"
+                self._keys.append(key)
+                self._store.put(key, data)
+                parked.append(Parked(field.name, key, sha256(data).hexdigest(), rows))
+        return PackedTask(replace(plain, **{one.field: b"" for one in parked}), tuple(parked))
 
     def clear(self) -> None:
         """Remove what was parked, once no worker needs it. What cannot be removed is left to garbage collection."""
@@ -89,47 +97,34 @@ class Parking:
             self._store.delete(self._keys)
         self._keys.clear()
 
-    def _parked(self, values: dict[str, Any]) -> Iterator[Parked]:
-        """What became of the big ones among a task's fields."""
-        for name, value in values.items():
-            rows = isinstance(value, TaskRows)
-            data = value.to_bytes() if rows else value
-            if isinstance(data, bytes) and len(data) > self._above:
-                key = f"{self._prefix}{len(self._keys)}.arrow"
-                self._keys.append(key)
-                self._store.put(key, data)
-                yield Parked(name, key, sha256(data).hexdigest(), rows)
-
 
 def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
     """The task as it was packed.
 
     Raises:
         Unsupported: this machine does not see the store that the driver wrote to.
-        Corrupted: what lies there is not what the driver wrote.
+        Corrupted: the driver wrote something else there.
     """
-    found = {parked.field: _fetch(parked, store) for parked in packed.parked}
+    found: dict[str, bytes | TaskRows] = {}
+    for parked in packed.parked:
+        try:
+            data = store.get(parked.key)
+        except ObjectNotFound:
+            raise Unsupported(
+                f"a Spark worker does not find what the driver wrote to {store.url}/{parked.key}: workers and driver "
+                "need the same storage, a bucket or a directory that all machines mount; or set engine=local"
+            ) from None
+        if sha256(data).hexdigest() != parked.digest:
+            raise Corrupted(f"{store.url}/{parked.key} is not what the driver wrote there; nothing of it was used")
+        found[parked.field] = TaskRows(from_ipc(data)) if parked.rows else data
     plain: Any = packed.task
     task: T = replace(plain, **found) if found else plain
     return task
 
 
-def _fetch(parked: Parked, store: ObjectStore) -> bytes | TaskRows:
-    try:
-        data = store.get(parked.key)
-    except ObjectNotFound:
-        raise Unsupported(
-            f"a Spark worker does not find what the driver wrote to {store.url}/{parked.key}: workers and driver need "
-            "the same storage, a bucket or a directory that all machines mount; or set engine=local"
-        ) from None
-    if sha256(data).hexdigest() != parked.digest:
-        raise Corrupted(f"{store.url}/{parked.key} is not what the driver wrote there; nothing of it was used")
-    return TaskRows.from_bytes(data) if parked.rows else data
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R]):
-    """What became of a task: a value, or the error that it ended with."""
+    """The outcome of a task: a value, or the error that it ended with."""
 
     values: tuple[R, ...] = ()
     error: Exception | None = None
@@ -165,7 +160,8 @@ class Performer(Generic[T, R]):
         try:
             return Outcome((self.work(unpack(packed, self.store), self.store),))
         except Exception as error:
-            if _may_go_away(error) and _this_try() < self.last_try:
+            may_go_away = isinstance(error, Transient) or not isinstance(error, LakeopsError)
+            if may_go_away and _this_try() < self.last_try:
                 raise
             return Outcome(error=_portable(error))
 
@@ -190,10 +186,6 @@ def warm_up(packed_tasks: Iterable[PackedTask[T]]) -> Iterator[Outcome[R]]:
 
     _freeze()
     yield from (Outcome() for _ in packed_tasks)
-
-
-def _may_go_away(error: Exception) -> bool:
-    return isinstance(error, Transient) or not isinstance(error, LakeopsError)
 
 
 def _this_try() -> int:
@@ -228,23 +220,19 @@ def _freeze() -> None:
 
 
 Perform = Callable[[Iterable[PackedTask[Any]]], Iterator[Outcome[Any]]]
-"""What runs over the packed tasks of one partition. It is pickled, so it is defined at a module's top level."""
+"""A function over the packed tasks of one partition. It is pickled, so it is defined at a module's top level."""
 
-InArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What runs over batches of pickled packed tasks. It is pickled too."""
-
-_TRIES = "spark.task.maxFailures"
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 _VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH\]\s*(.*)")
 _OURS = re.compile(rf"^{re.escape(errors.__name__)}\.(?:\w+\.)?(\w+): (.+)$", re.MULTILINE)
 _LOST = (OSError, EOFError)
-"""What Py4J lets through when the JVM is gone."""
+"""The errors that Py4J lets through when the JVM is gone."""
 
 _current = Lock()
 
 
 def tries_of(master: str, setting: str | None) -> int:
-    """How often Spark tries a task: what is set, but in this JVM's own threads (``local[N, tries]``) once."""
+    """The number of times that Spark tries a task: as set, but in its own threads (``local[N, tries]``) once."""
     threads = re.fullmatch(r"local(?:\[[^,]*(?:,\s*(\d+)\s*)?\])?", master)
     if threads:
         return int(threads[1] or 1)
@@ -268,7 +256,7 @@ class Jobs:
 
     @property
     def cores(self) -> int:
-        """How many tasks run at the same time."""
+        """The number of tasks that run at the same time."""
         if self._context is not None:
             return int(self._context.defaultParallelism)
         if self._cores is None:
@@ -279,16 +267,22 @@ class Jobs:
 
     @property
     def tries(self) -> int:
-        """How often a task is tried before Spark gives up."""
-        return tries_of(self._session.conf.get("spark.master", ""), self._session.conf.get(_TRIES, ""))
+        """The number of times that a task is tried before Spark gives up."""
+        conf = self._session.conf
+        return tries_of(conf.get("spark.master", ""), conf.get("spark.task.maxFailures", ""))
 
     def run(self, perform: Perform, packed_tasks: Sequence[PackedTask[Any]], tag: str) -> list[Outcome[Any]]:
         """The outcomes of all packed tasks. At most ``cores`` of them, so that each is a partition of its own."""
         found = self.collect(self.over(partial(in_arrow, perform), packed_tasks, "outcome binary"), tag)
         return [pickle.loads(data) for data in found.column(0).to_pylist()]  # noqa: S301 - as Spark's RDDs do
 
-    def over(self, work: InArrow, packed_tasks: Sequence[PackedTask[Any]], schema: str) -> DataFrame:
-        """What ``work`` makes of packed tasks, on the workers."""
+    def over(
+        self,
+        work: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        packed_tasks: Sequence[PackedTask[Any]],
+        schema: str,
+    ) -> DataFrame:
+        """The frame of ``work`` over batches of pickled packed tasks, on the workers. ``work`` is pickled too."""
         table = pa.table({"packed": pa.array([pickle.dumps(packed) for packed in packed_tasks], pa.binary())})
         with self._current():
             return self._session.createDataFrame(table).mapInArrow(work, schema)
