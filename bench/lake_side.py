@@ -142,7 +142,7 @@ class LakeSide:
         reader, heads = self._reader(), [self._head(left), self._head(right)]
         return self._timed(lambda: sum(part.num_rows for part in diff(reader, *map(reader.metarange, heads))))
 
-    def apply_plan(self, left: str, right: str) -> Sample:
+    def merge(self, left: str, right: str) -> Sample:
         """Three metaranges to a fourth, written."""
         reader, heads = self._reader(), [self._head(name) for name in ("main", right, left)]
 
