@@ -448,7 +448,7 @@ class MergeTask:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeResult:
+class MergedStretch:
     """The plan of one stretch, its changes as an Arrow IPC stream."""
 
     index: int
@@ -457,7 +457,7 @@ class MergeResult:
     summary: Summary
 
 
-def merge_stretch(task: MergeTask, store: ObjectStore) -> MergeResult:
+def merge_stretch(task: MergeTask, store: ObjectStore) -> MergedStretch:
     """Plan the merge of one stretch. Reads only."""
     reader = RangeReader(store)
     base, source = Metarange(from_ipc(task.base)), Metarange(from_ipc(task.source))
@@ -465,9 +465,9 @@ def merge_stretch(task: MergeTask, store: ObjectStore) -> MergeResult:
         source = source.with_delta(Delta.of(base.id, *[side.table for side in task.listed]))
     if task.dest is None:
         nothing = to_ipc(no_rows(STAGED_SCHEMA))
-        return MergeResult(task.index, nothing, (), summary(reader, base, source))
+        return MergedStretch(task.index, nothing, (), summary(reader, base, source))
     plan = merge_paths(reader, base, source, Metarange(from_ipc(task.dest)), task.strategy)
-    return MergeResult(task.index, to_ipc(plan.changes), tuple(plan.conflicts), plan.summary)
+    return MergedStretch(task.index, to_ipc(plan.changes), tuple(plan.conflicts), plan.summary)
 
 
 def _plan_in_parts(
