@@ -28,7 +28,7 @@ from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import begin_staging
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
 from lakeops.ops.view import with_staged
-from lakeops.ranges.entry_validation import check_entries
+from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 

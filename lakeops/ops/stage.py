@@ -21,7 +21,7 @@ from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import begin_staging, check_name
 from lakeops.ops.view import imported_folders, relative, with_staged
-from lakeops.ranges.entry_validation import check_entries
+from lakeops.ranges.validation import check_entries
 
 
 def stage(ctx: Context, branch: str, table: pa.Table) -> int:

@@ -20,7 +20,7 @@ from lakeops import Lake, Repository, Settings, Split
 from lakeops.model import errors
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
-from lakeops.ranges.digest import EMPTY_METARANGE_ID
+from lakeops.ranges.metarange import EMPTY_METARANGE_ID
 from lakeops.testing import Faults, ManualClock
 
 
