@@ -26,6 +26,7 @@ from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, 
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
+from lakeops.ops.history import merge_bases
 from lakeops.ops.publish import (
     CommitPlan,
     CommitRequest,
@@ -46,6 +47,7 @@ from lakeops.ops.resolve import (
     require_stageable,
     resolve_commit,
 )
+from lakeops.ranges.file import fetch_ranges
 from lakeops.ranges.write import MetarangeFile
 
 
@@ -133,10 +135,26 @@ def merge(
 
     try:
         # 7. Once, and again in the branch's queue when others moved the head meanwhile.
-        result = _result(ctx, in_turn(ctx, request, attempt))
+        result = _result(ctx, in_turn(ctx, request, attempt, read_ahead=lambda: _read_ahead(ctx, ours, destination)))
     except UpToDate:
         result = nothing
     return replace(result, source_uncommitted=left_out)
+
+
+MOST_AHEAD = 64
+"""Ranges of the source, and of its merge base, that a merge reads ahead."""
+
+
+def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
+    """Load what tells a source from its merge base into the caches of the process and the machine, if it is far."""
+    if not ctx.reader.store.remote:
+        return
+    head = ctx.head(ctx.catalog.branch(ctx.repository_id, destination))
+    bases = merge_bases(ctx, head.id, source.id)
+    new, *known = ctx.metaranges(source, *bases, head)
+    for old in known[:-1]:
+        sides = ((one, one.without(other)[:MOST_AHEAD]) for one, other in ((new, old), (old, new)))
+        fetch_ranges(ctx.reader.store, [one.row(number) for one, rows in sides for number in rows.tolist()])
 
 
 def preview_merge(

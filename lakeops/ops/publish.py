@@ -359,6 +359,7 @@ def in_turn(
     attempt: Planner,
     *,
     committed_by_other: Callable[[], Commit | None] | None = None,
+    read_ahead: Callable[[], object] | None = None,
 ) -> CommitResult:
     """Run an attempt to publish. One that loses the race for the branch runs again, in the branch's queue.
 
@@ -368,6 +369,8 @@ def in_turn(
         attempt: takes the publisher whose place in the queue it has, if it has one. Raises ``BranchMoved``.
         committed_by_other: gives somebody else's commit that covers the caller's rows, which ends the wait. Callers
             with it race at once. Others take turns with the threads of this process: all but one would plan in vain.
+        read_ahead: loads what ``attempt`` is going to read into caches, while other threads have their turns. Nothing
+            is decided by it, and ``attempt`` meets its errors again.
 
     Raises:
         BranchMoved: others moved the branch, and this call's turn did not come in the time of ``publish_minutes``.
@@ -377,7 +380,7 @@ def in_turn(
     publisher = _places.publishers.get(where)
     # A hook runs in a thread of its own. It may publish to the same branch.
     races = committed_by_other is not None or publisher is not None or concerned(ctx, request.action, request.branch)
-    with nullcontext() if races else _after_other_threads(where):
+    with nullcontext() if races else _after_other_threads(where, read_ahead):
         passed = stopwatch()
         with suppress(BranchMoved):
             return attempt(publisher)
@@ -403,7 +406,7 @@ _threads_lock = threading.Lock()
 
 
 @contextmanager
-def _after_other_threads(where: tuple[str, str]) -> Iterator[None]:
+def _after_other_threads(where: tuple[str, str], read_ahead: Callable[[], object] | None = None) -> Iterator[None]:
     """Let the threads of this process that publish to a branch run one after the other, as they came.
 
     It spares plans in vain, and nothing rests on it: nobody waits for it longer than a place in the queue counts.
@@ -415,6 +418,9 @@ def _after_other_threads(where: tuple[str, str]) -> Iterator[None]:
         if line[0] is mine:
             mine.set()
     try:
+        if read_ahead is not None and not mine.is_set():
+            with suppress(LakeopsError):
+                read_ahead()
         mine.wait(LEAST_SECONDS)
         yield
     finally:
