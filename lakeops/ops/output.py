@@ -25,9 +25,9 @@ from lakeops.model.records import DEFAULT_CONTENT_TYPE, check_key
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.publish import when_moved
+from lakeops.ops.read import with_staged
 from lakeops.ops.resolve import begin_staging
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
-from lakeops.ops.view import with_staged
 from lakeops.ranges.entry_validation import check_entries
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore

@@ -32,8 +32,8 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.publish import when_moved
+from lakeops.ops.read import find, public
 from lakeops.ops.resolve import begin_staging, require_stageable
-from lakeops.ops.view import find, public
 from lakeops.store import layout
 from lakeops.store.in_flight import in_parallel
 

@@ -18,8 +18,8 @@ from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.model.names import as_folder
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
+from lakeops.ops.read import algorithm, as_entries, with_staged
 from lakeops.ops.resolve import at_ref
-from lakeops.ops.view import algorithm, as_entries, with_staged
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.presence import present

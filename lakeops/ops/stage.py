@@ -19,8 +19,8 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
+from lakeops.ops.read import imported_folders, relative, with_staged
 from lakeops.ops.resolve import begin_staging, check_name
-from lakeops.ops.view import imported_folders, relative, with_staged
 from lakeops.ranges.entry_validation import check_entries
 
 

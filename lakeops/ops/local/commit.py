@@ -43,8 +43,8 @@ from lakeops.ops.publish import (
     snapshot,
 )
 from lakeops.ops.put import write
+from lakeops.ops.read import committed
 from lakeops.ops.resolve import begin_staging, lookup, resolve_commit
-from lakeops.ops.view import committed
 from lakeops.store.in_flight import in_parallel
 
 MOST_ASKED = 1000

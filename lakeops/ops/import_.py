@@ -36,8 +36,8 @@ from lakeops.ops.publish import (
     require_clean,
     snapshot,
 )
+from lakeops.ops.read import joined
 from lakeops.ops.resolve import check_name
-from lakeops.ops.view import joined
 from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.entry_validation import check_entries
 from lakeops.ranges.metarange import Metarange

@@ -22,9 +22,9 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import another_object, require_absent
+from lakeops.ops.read import entries, find, stat
 from lakeops.ops.resolve import begin_staging, require_stageable
 from lakeops.ops.stage import normalised, tombstones
-from lakeops.ops.view import entries, find, stat
 from lakeops.store import layout
 
 
