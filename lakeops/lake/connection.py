@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     import lakeops.ops.refs.restore
     import lakeops.ops.replicate
     import lakeops.ops.repository
-    import lakeops.ops.resolve
-    import lakeops.ops.snapshot
     import lakeops.ops.stage  # noqa: F401 - all of them are used as attributes of ops
     from lakeops import ops as ops  # noqa: PLC0414 - says that it is exported
     from lakeops.engine.base import Engine

@@ -25,8 +25,7 @@ from lakeops.model.records import (
     check_amount,
     check_asked,
 )
-from lakeops.ops.context import Context, pages
-from lakeops.ops.resolve import is_dirty, require_branch, resolve_commit
+from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.mark import DryRun
@@ -76,7 +75,7 @@ class Readable:
     presign: Final = ref_verb(lambda: ops.read.presign)
     list: Final = ref_verb(lambda: ops.read.list_objects)
     entries: Final = ref_verb(lambda: ops.read.entries)
-    snapshot: Final = ref_verb(lambda: ops.snapshot.snapshot)
+    snapshot: Final = ref_verb(lambda: ops.read.snapshot)
     pass_check: Final = ref_verb(lambda: ops.branch.pass_check)
     withdraw_check: Final = ref_verb(lambda: ops.branch.withdraw_check)
     passed_checks: Final = ref_verb(lambda: ops.branch.passed_checks)

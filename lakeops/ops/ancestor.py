@@ -24,9 +24,8 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context, require_live
+from lakeops.ops.context import Context, lookup, require_live, watched
 from lakeops.ops.history import merge_bases
-from lakeops.ops.resolve import lookup, watched
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, foretold
 from lakeops.ranges.merging import merged_base, needed, plan_merge

@@ -17,8 +17,7 @@ from lakeops.model import graph
 from lakeops.model.errors import Corrupted, InvalidInput, NotFound
 from lakeops.model.graph import Search, between
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context, require_live
-from lakeops.ops.resolve import lookup, resolve_commit
+from lakeops.ops.context import Context, lookup, require_live, resolve_commit
 from lakeops.store.reader import parse_json
 
 MOST_SHOWN = 10

@@ -22,8 +22,7 @@ from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, check_amount, maker
-from lakeops.ops.context import Context
-from lakeops.ops.resolve import explain_expired, lookup, resolve_commit, watched
+from lakeops.ops.context import Context, explain_expired, lookup, resolve_commit, watched
 from lakeops.ranges.diff import written
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.read import entries

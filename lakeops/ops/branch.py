@@ -26,9 +26,8 @@ from lakeops.model.records import (
     check_asked,
 )
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, check_name, lookup, require_stageable, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
-from lakeops.ops.resolve import check_name, lookup, require_stageable, resolve_commit, resolve_id
 
 MAX_CHECK_NAME = 100
 

@@ -22,7 +22,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Commit, IdempotentRequest
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, check_name, lookup
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (
     BranchSnapshot,
@@ -36,7 +36,6 @@ from lakeops.ops.publish import (
     publish,
     when_moved,
 )
-from lakeops.ops.resolve import check_name, lookup
 
 
 def commit(

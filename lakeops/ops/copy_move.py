@@ -18,12 +18,11 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, begin_staging, require_stageable
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import another_object, require_absent
 from lakeops.ops.read import entries, find, stat
-from lakeops.ops.resolve import begin_staging, require_stageable
 from lakeops.ops.stage import normalised, tombstones
 from lakeops.store import layout
 

@@ -17,8 +17,7 @@ from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary, check_amount
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
-from lakeops.ops.context import Context
-from lakeops.ops.resolve import check_name, explain_expired, resolve_both, resolve_commit, watched
+from lakeops.ops.context import Context, check_name, explain_expired, resolve_both, resolve_commit, watched
 from lakeops.ranges.diff import changes, diff, each_change, staged_changes, summary, whole_ranges
 from lakeops.ranges.metarange import Metarange, SortedPaths
 from lakeops.ranges.splice import sides_behind

@@ -21,8 +21,16 @@ from lakeops.model.graph import Node
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context, pages, require_live
-from lakeops.ops.resolve import explain_expired, history_of, lookup, resolve_commit, resolve_id
+from lakeops.ops.context import (
+    Context,
+    explain_expired,
+    history_of,
+    lookup,
+    pages,
+    require_live,
+    resolve_commit,
+    resolve_id,
+)
 
 NEAR = 12
 """Statements for single lines of history, before the merge base of commits far apart is looked for another way."""

@@ -22,7 +22,7 @@ from lakeops.model.names import MAX_PATH_BYTES, as_folder
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.commit import check_message
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, check_name
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import (
@@ -37,7 +37,6 @@ from lakeops.ops.publish import (
     snapshot,
 )
 from lakeops.ops.read import joined
-from lakeops.ops.resolve import check_name
 from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.entry_validation import check_entries
 from lakeops.ranges.metarange import Metarange

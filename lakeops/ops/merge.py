@@ -24,7 +24,17 @@ from lakeops.model.records import (
 from lakeops.model.text import excerpt
 from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.commit import check_message
-from lakeops.ops.context import Context, require_live
+from lakeops.ops.context import (
+    Context,
+    check_name,
+    explain_expired,
+    is_dirty,
+    lookup,
+    require_branch,
+    require_live,
+    require_stageable,
+    resolve_commit,
+)
 from lakeops.ops.diff import summary_of
 from lakeops.ops.history import merge_bases
 from lakeops.ops.publish import (
@@ -37,15 +47,6 @@ from lakeops.ops.publish import (
     read_first,
     require_clean,
     snapshot,
-)
-from lakeops.ops.resolve import (
-    check_name,
-    explain_expired,
-    is_dirty,
-    lookup,
-    require_branch,
-    require_stageable,
-    resolve_commit,
 )
 from lakeops.ranges.file import fetch_ranges
 from lakeops.ranges.write import MetarangeFile

@@ -23,10 +23,9 @@ from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, Pat
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, check_key
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, begin_staging
 from lakeops.ops.publish import when_moved
 from lakeops.ops.read import with_staged
-from lakeops.ops.resolve import begin_staging
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
 from lakeops.ranges.entry_validation import check_entries
 from lakeops.store import layout

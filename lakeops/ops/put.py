@@ -29,11 +29,10 @@ from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, begin_staging, require_stageable
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.read import find, public
-from lakeops.ops.resolve import begin_staging, require_stageable
 from lakeops.store import layout
 from lakeops.store.in_flight import in_parallel
 

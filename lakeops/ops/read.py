@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
@@ -19,13 +21,12 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, text
-from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
-from lakeops.model.names import MAX_PATH_BYTES, check_path, check_prefix
+from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.model.text import excerpt, flaw
-from lakeops.ops.context import Context
-from lakeops.ops.resolve import at_ref, watched
+from lakeops.ops.context import Context, at_ref, watched
 from lakeops.ranges import read as records
 from lakeops.ranges.changes import apply_changes
 from lakeops.ranges.entry_validation import ABSOLUTE
@@ -33,6 +34,7 @@ from lakeops.ranges.metarange import SortedPaths, upper_bound
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
 from lakeops.store.policy import AddressPolicy
+from lakeops.store.presence import present
 
 _PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
 """For each byte whether it stands for itself in a ``file://`` URL."""
@@ -498,3 +500,86 @@ class BranchCursor:
         self._committed.seek(after)
         self._rows, self._next = page.rows, 0
         self._bound = page.rows[-1].path if len(page.rows) == self._size else None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Objects of a ref.
+
+    Attributes:
+        commit_id: the commit that the ref meant.
+        folder: what was asked for: a prefix with a slash at its end, or the path of one object.
+        entries: the objects (``ENTRY_SCHEMA``) by path, their addresses as full URLs.
+        sources: for each entry the store that it lies in, and its key there.
+        algorithms: for each entry how its checksum is computed from the contents. None where it cannot be.
+    """
+
+    commit_id: str
+    folder: str
+    entries: pa.Table
+    sources: tuple[tuple[ObjectStore, str], ...]
+    algorithms: tuple[str | None, ...]
+
+
+def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) -> Snapshot:
+    """The objects under a prefix, or the one object at a path, as they are now.
+
+    A branch shows its uncommitted changes, as everywhere.
+
+    Args:
+        prefix: a folder, with or without a slash at its end, or a path.
+        check: compare the size of every object with what was recorded.
+
+    Raises:
+        ObjectNotFound: there is nothing, or one of the objects is missing from the store.
+        Corrupted: an object has another size than was recorded.
+        RefNotFound, CommitExpired, InvalidInput: ``ambiguous_ref``, ``invalid_ref``: there is no such ref to read.
+    """
+    wanted = as_folder(prefix)
+
+    def of_branch(name: str) -> tuple[Commit, pa.Table]:
+        found, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
+        return found.head, as_entries(ctx, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged))
+
+    def of_commit(commit: Commit) -> tuple[Commit, pa.Table]:
+        return commit, as_entries(ctx, ctx.reader.scan(ctx.metarange(commit), prefix))
+
+    commit, entries = at_ref(ctx, ref, of_branch, of_commit)
+    exact = entries.filter(pc.equal(entries["path"], prefix))
+    if exact.num_rows:
+        wanted, entries = prefix, exact
+    else:
+        entries = entries.filter(pc.starts_with(entries["path"], wanted))
+    if not entries.num_rows:
+        raise ObjectNotFound(f"there is no object under {wanted!r} at {ref!r} of repository {ctx.repository_id!r}")
+    sources = tuple(_located(ctx, entries))
+    if check:
+        _check_sizes(entries, sources)
+    marks = zip(entries["physical_address"].to_pylist(), entries["checksum"].to_pylist(), strict=True)
+    verify = ctx.settings.verify_checksums
+    algorithms = tuple(algorithm(ctx, *one) if verify else None for one in marks)
+    return Snapshot(commit.id, wanted, entries, sources, algorithms)
+
+
+def _located(ctx: Context, entries: pa.Table) -> Iterator[tuple[ObjectStore, str]]:
+    for address in entries["physical_address"].to_pylist():
+        yield ctx.stores.locate(ctx.policy, layout.relative(ctx.repository.storage_namespace, address))
+
+
+def _check_sizes(entries: pa.Table, sources: tuple[tuple[ObjectStore, str], ...]) -> None:
+    """Raise for the first object that is missing, or has another size than was recorded."""
+    keys: defaultdict[str, set[str]] = defaultdict(set)
+    stores = {store.url: store for store, _ in sources}
+    for store, key in sources:
+        keys[store.url].add(key)
+    held = {url: present(stores[url], wanted) for url, wanted in keys.items()}
+    rows = zip(entries["path"].to_pylist(), entries["size_bytes"].to_pylist(), sources, strict=True)
+    for path, size, (store, key) in rows:
+        item = held[store.url].get(key)
+        if item is None:
+            raise ObjectNotFound(f"{path!r}: its object {store.url}/{key} is missing from the store")
+        if item.size_bytes != size:
+            raise Corrupted(
+                f"{path!r}: its object {store.url}/{key} has {item.size_bytes:,} bytes, and {size:,} were recorded; "
+                "nothing was read (lakeops fsck --data names all such objects)"
+            )

@@ -27,7 +27,7 @@ from lakeops.model.progress import ByteCounter
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Commit, Entry, IdempotentRequest
 from lakeops.model.text import excerpt
 from lakeops.ops.commit import check_message
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, begin_staging, lookup, resolve_commit
 from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
@@ -44,7 +44,6 @@ from lakeops.ops.publish import (
 )
 from lakeops.ops.put import write
 from lakeops.ops.read import committed
-from lakeops.ops.resolve import begin_staging, lookup, resolve_commit
 from lakeops.store.in_flight import in_parallel
 
 MOST_ASKED = 1000

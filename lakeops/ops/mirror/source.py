@@ -20,10 +20,9 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
 from lakeops.model.records import Commit, RepositoryRecord
-from lakeops.ops.context import pages
+from lakeops.ops.context import line_of, pages
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import claim_of
-from lakeops.ops.resolve import line_of
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.reader import parse_json, read_small

@@ -21,10 +21,9 @@ from lakeops.model.mirrors import (
     Remaining,
     Wait,
 )
-from lakeops.ops.context import Context, pages
+from lakeops.ops.context import Context, lookup, pages
 from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged, terms
 from lakeops.ops.mirror.presence import Terms, plan, prove
-from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
