@@ -21,6 +21,7 @@ from lakeops.ops.context import Context
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
+    import lakeops.ops.ancestor
     import lakeops.ops.bisection
     import lakeops.ops.blame
     import lakeops.ops.branch

@@ -24,8 +24,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context, lookup, require_live, watched
-from lakeops.ops.history import merge_bases
+from lakeops.ops.context import Context, history_of, lookup, require_live, resolve_commit, watched
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, foretold
 from lakeops.ranges.merging import merged_base, needed, plan_merge
@@ -39,6 +38,57 @@ if TYPE_CHECKING:
 
 DEEPEST = 50
 """Levels of bases of bases."""
+
+NEAR = 12
+"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
+WALKED = 4_000
+"""Generations between two commits. With more of them the statements for single lines would not suffice."""
+MOST_FAR = 1_000
+# A commit's id is a digest of its whole history, so the answer is the same in every catalog, and for ever.
+_far: dict[tuple[str, str], set[str]] = {}
+
+
+def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
+    """All best common ancestors of two commits, oldest first. See ``graph.merge_bases``.
+
+    Args:
+        ctx: the repository.
+        left: a commit's id.
+        right: another one's.
+    """
+
+    def found() -> list[Commit]:
+        near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+        if (left, right) not in _far and abs(near(left).generation - near(right).generation) <= WALKED:
+            try:
+                return graph.merge_bases(near, [left], [right])
+            except graph.FarApart:
+                pass
+        get = lookup(ctx).get
+        bases = _far.get((left, right))
+        if bases is None:
+            low, top = sorted((get(left).generation, get(right).generation))
+            bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top, low), left, right)
+            if len(_far) >= MOST_FAR:
+                _far.clear()
+            _far[left, right] = bases
+        return sorted(map(get, bases), key=lambda base: (base.creation_date, base.generation, base.id))
+
+    return ctx.catalog.in_snapshot(found)
+
+
+def merge_base(ctx: Context, left: str, right: str) -> Commit:
+    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
+
+    def found() -> list[Commit]:
+        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
+        return merge_bases(ctx, one, other)
+
+    bases = ctx.catalog.in_snapshot(found)
+    if not bases:
+        raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
+    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
+    return require_live(base) if base.is_gone else base
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ from lakeops.model.errors import (
 from lakeops.model.graph import ReadAhead
 from lakeops.model.names import COMMIT_ID, HeldRepository
 from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import Commit, RefRecord, RepositoryRecord, check_asked, gone
+from lakeops.model.records import Commit, Entry, RefRecord, RepositoryRecord, check_asked, gone
 from lakeops.model.refs import RefExpression, parse_ref
 from lakeops.model.refs import resolve as resolve_expression
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore, StoredObject
-from lakeops.store.layout import MANAGED
+from lakeops.store.layout import MANAGED, absolute
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -50,46 +50,34 @@ if TYPE_CHECKING:
     from lakeops.store.policy import AddressPolicy
 
 
-def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> ObjectStore:
-    """The store of a read-only repository. If that is a mirror, what is missing raises ``NotReplicated``."""
-
-    def follows() -> bool:
-        try:
-            return catalog.mirror(repository_id).promoted_writable is None
-        except LakeopsError:
-            return False
-
-    return cast("ObjectStore", _Replica(store, repository_id, follows))
-
-
 class _Replica:
-    """A store whose reads explain what is missing. Everything else is the store's own."""
+    """Delegates every call to a mirror's store. Reads of what is missing raise ``NotReplicated``."""
 
-    def __init__(self, store: ObjectStore, repository_id: str, follows: Callable[[], bool]) -> None:
+    def __init__(self, store: ObjectStore, catalog: Catalog, repository_id: str) -> None:
         self._store = store
+        self._catalog = catalog
         self._repository_id = repository_id
-        self._follows = follows
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
     def get(self, key: str) -> bytes:
-        """See ``ObjectStore.get``. Raises ``NotReplicated``."""
+        """See ``ObjectStore.get``."""
         with self._explaining(key):
             return self._store.get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See ``ObjectStore.get_range``. Raises ``NotReplicated``."""
+        """See ``ObjectStore.get_range``."""
         with self._explaining(key):
             return self._store.get_range(key, start, length)
 
     def open(self, key: str) -> BinaryIO:
-        """See ``ObjectStore.open``. Raises ``NotReplicated``."""
+        """See ``ObjectStore.open``."""
         with self._explaining(key):
             return self._store.open(key)
 
     def head(self, key: str) -> StoredObject:
-        """See ``ObjectStore.head``. Raises ``NotReplicated``."""
+        """See ``ObjectStore.head``."""
         with self._explaining(key):
             return self._store.head(key)
 
@@ -98,7 +86,11 @@ class _Replica:
         try:
             yield
         except ObjectNotFound as error:
-            if not self._follows():
+            try:
+                follows = self._catalog.mirror(self._repository_id).promoted_writable is None
+            except LakeopsError:
+                follows = False
+            if not follows:
                 raise
             raise NotReplicated(
                 f"{key} is not at mirror {self._repository_id!r}: it has not been replicated yet, or the source has "
@@ -149,9 +141,7 @@ class Context:
         """The namespace's store for readers. At a mirror, a missing object is ``not_replicated``."""
         if not self.repository.read_only:
             return self.store
-        from lakeops.ops.context import as_replica
-
-        return as_replica(self.store, self.catalog, self.repository_id)
+        return cast("ObjectStore", _Replica(self.store, self.catalog, self.repository_id))
 
     @cached_property
     def policy(self) -> AddressPolicy:
@@ -248,6 +238,19 @@ class Context:
         """
         with suppress(CatalogUnavailable):
             self.catalog.purge_retired(self.repository_id, waiting=waiting)
+
+
+def public(ctx: Context, entry: Entry) -> Entry:
+    """The entry as users see it: with its physical address as a full URL."""
+    return Entry(  # spelled out: dataclasses.replace takes longer than the rest of a listing
+        path=entry.path,
+        physical_address=absolute(ctx.repository.storage_namespace, entry.physical_address),
+        checksum=entry.checksum,
+        size_bytes=entry.size_bytes,
+        mtime=entry.mtime,
+        content_type=entry.content_type,
+        metadata=entry.metadata,
+    )
 
 
 def require_live(commit: Commit) -> Commit:
@@ -458,12 +461,16 @@ def check_name(name: str) -> str:
     return name
 
 
-def begin_staging(ctx: Context, name: str) -> datetime:
+def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:
     """The catalog's time, before anything is written that is to be staged on a branch. Raises as ``require_stageable``.
 
-    Calls that begin within a moment share one check.
+    Calls that begin within a moment share one check. With ``flush`` the rows that wait are linked first.
     """
-    return ctx.stage_queue(check_name(name)).check()
+    queue = ctx.batcher.queue(ctx.catalog, ctx.repository_id, check_name(name))
+    started = queue.check()
+    if flush:
+        queue.flush_pending()
+    return started
 
 
 def require_stageable(ctx: Context, name: str) -> BranchAt:

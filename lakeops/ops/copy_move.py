@@ -80,8 +80,7 @@ def _relink(
     old, new = (as_folder(each) if recursive else check_path(each) for each in (source, destination))
     if old == new and ref == branch:
         raise InvalidInput(f"source and destination are both {old!r}")
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> int:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed in _put
@@ -166,8 +165,7 @@ def update_metadata(
     if content_type is not None:
         check_content_type(content_type)
     given = {} if metadata is None else dict(metadata)
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state
@@ -216,8 +214,7 @@ def link(
     kind = entry.content_type if content_type is None else content_type
     check_content_type(kind)
     linked = replace(entry, path=path, metadata=kept, content_type=kind)
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below

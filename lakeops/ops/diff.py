@@ -223,9 +223,7 @@ def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table
 
     The same contents put again, and deletions of what is not there, are no changes.
     """
-    if not staged.num_rows:
-        return iter(())
-    return staged_changes(ctx.reader, ctx.metarange(head), staged)
+    return staged_changes(ctx.reader, ctx.metarange(head), staged) if staged.num_rows else iter(())
 
 
 MOST_CONFLICTS = 20

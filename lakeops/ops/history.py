@@ -15,7 +15,6 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import (
     CommitExpired,
     InvalidInput,
-    PreconditionFailed,
 )
 from lakeops.model.graph import Node
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
@@ -24,27 +23,18 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import (
     Context,
     explain_expired,
-    history_of,
     lookup,
     pages,
-    require_live,
     resolve_commit,
     resolve_id,
 )
 
-NEAR = 12
-"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
 LINES = 2
 """Statements for single lines of history, before stretches are read."""
-WALKED = 4_000
-"""Generations between two commits. With more of them the statements for single lines would not suffice."""
 FIRST, LONGEST = 250, 16_000
 """Generations of the first stretch, and of the longest."""
 MOST = 100_000
 """Nodes that are kept at a time; past that, those of the stretches before are dropped."""
-MOST_FAR = 1_000
-# A commit's id is a digest of its whole history, so the answer is the same in every catalog, and for ever.
-_far: dict[tuple[str, str], set[str]] = {}
 
 
 class Shape:
@@ -80,49 +70,6 @@ class Shape:
         if commit_id not in self._nodes:  # it was pruned, or is not there at all
             return self._near(commit_id)
         return self._nodes[commit_id]
-
-
-def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
-    """All best common ancestors of two commits, oldest first. See ``graph.merge_bases``.
-
-    Args:
-        ctx: the repository.
-        left: a commit's id.
-        right: another one's.
-    """
-
-    def found() -> list[Commit]:
-        near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
-        if (left, right) not in _far and abs(near(left).generation - near(right).generation) <= WALKED:
-            try:
-                return graph.merge_bases(near, [left], [right])
-            except graph.FarApart:
-                pass
-        get = lookup(ctx).get
-        bases = _far.get((left, right))
-        if bases is None:
-            low, top = sorted((get(left).generation, get(right).generation))
-            bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top, low), left, right)
-            if len(_far) >= MOST_FAR:
-                _far.clear()
-            _far[left, right] = bases
-        return sorted(map(get, bases), key=lambda base: (base.creation_date, base.generation, base.id))
-
-    return ctx.catalog.in_snapshot(found)
-
-
-def merge_base(ctx: Context, left: str, right: str) -> Commit:
-    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
-
-    def found() -> list[Commit]:
-        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
-        return merge_bases(ctx, one, other)
-
-    bases = ctx.catalog.in_snapshot(found)
-    if not bases:
-        raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
-    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
-    return require_live(base) if base.is_gone else base
 
 
 def log(

@@ -239,7 +239,7 @@ def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table | No
     Staged rows that change nothing over the head are no changes. The publish transaction takes them off the branch,
     so that they cannot come to matter over the new head.
     """
-    for batch in effective(ctx, head, staged) if staged is not None else ():
+    for batch in effective(ctx, head, staged) if staged is not None and staged.num_rows else ():
         raise dirty(branch, batch.column("path")[0].as_py())
 
 

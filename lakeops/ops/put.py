@@ -29,10 +29,10 @@ from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context, begin_staging, require_stageable
+from lakeops.ops.context import Context, begin_staging, public, require_stageable
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.publish import when_moved
-from lakeops.ops.read import find, public
+from lakeops.ops.read import find
 from lakeops.store import layout
 from lakeops.store.in_flight import in_parallel
 
@@ -63,9 +63,8 @@ def put(
     """
     check_path(path)
     # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
-    started = begin_staging(ctx, branch)
+    started = begin_staging(ctx, branch, flush=if_absent)
     if if_absent:
-        ctx.stage_queue(branch).flush_pending()
         require_absent(ctx, branch, path)
     # 2. The contents go to a fresh address, which nothing points to yet.
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
@@ -139,8 +138,7 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_path(path)
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
     if seen is not None:
         when_moved(ctx)(_delete_seen, ctx, branch, path, seen, started)
         return

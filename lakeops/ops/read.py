@@ -26,7 +26,7 @@ from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.model.text import excerpt, flaw
-from lakeops.ops.context import Context, at_ref, watched
+from lakeops.ops.context import Context, at_ref, public, watched
 from lakeops.ranges import read as records
 from lakeops.ranges.changes import apply_changes
 from lakeops.ranges.entry_validation import ABSOLUTE
@@ -106,19 +106,6 @@ def _lay_staged_over(rows: pa.Table, staged: pa.Table) -> Iterator[pa.Table]:
     table = apply_changes(rows, staged).table if staged.num_rows else rows
     if table.num_rows:
         yield table.select(ENTRY_SCHEMA.names)
-
-
-def public(ctx: Context, entry: Entry) -> Entry:
-    """The entry as users see it: with its physical address as a full URL."""
-    return Entry(  # spelled out: dataclasses.replace takes longer than the rest of a listing
-        path=entry.path,
-        physical_address=layout.absolute(ctx.repository.storage_namespace, entry.physical_address),
-        checksum=entry.checksum,
-        size_bytes=entry.size_bytes,
-        mtime=entry.mtime,
-        content_type=entry.content_type,
-        metadata=entry.metadata,
-    )
 
 
 def committed(ctx: Context, commit: Commit, path: str) -> Entry | None:

@@ -39,8 +39,7 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
             is about to delete it.
         Transient: ``collection_running``: garbage collection is deciding about objects that are old. Try again.
     """
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
     rows = normalised(ctx, table)
     if rows.num_rows:
         objects = own_objects(ctx, rows["physical_address"])
@@ -70,8 +69,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_prefix(prefix)
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
     count = 0
 
     def rows() -> tuple[Pinned, pa.Table]:
