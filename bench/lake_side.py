@@ -29,8 +29,8 @@ from lakeops.engine.base import LocalEngine
 from lakeops.lake import Branch, Lake, Repository
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.model.clock import Ids, SystemClock
-from lakeops.model.records import Commit, IdempotentRequest, Split, Summary
-from lakeops.ops.publish import Draft, Move, publish
+from lakeops.model.records import Commit, IdempotentRequest, Split
+from lakeops.ops.publish import CommitPlan, publish, snapshot
 from lakeops.ranges.apply import apply, merge
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
@@ -240,11 +240,9 @@ class LakeSide:
         store = LocalStore(self._root, fsync=False)
         base = build(store, self._batches(), Split(), self._ids.new())
         file = write_metarange(store, base, self._ids.new())
-        publish(
-            handle._ctx,
-            Move(IdempotentRequest("import", "main")),
-            lambda attempt: Draft(file, (attempt.head,), "base", {}, Summary()),
-        )
+        ctx = handle._ctx
+        found = snapshot(ctx, "main")
+        publish(ctx, IdempotentRequest("import", "main"), found, CommitPlan(file, (found.head,), "base", {}), None)
         sizes = base.table["file_bytes"].to_pylist()
         return {"ranges": len(base), "bytes_per_entry": sum(sizes) / base.count, "entries": base.count}
 

@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model import graph
-from lakeops.model.errors import (
-    InvalidInput,
-    MergeConflict,
-    PreconditionFailed,
-)
+from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, history_of, lookup, require_live, resolve_commit, watched

@@ -7,13 +7,7 @@ from collections.abc import Callable
 from lakeops.catalog.hooks import Hooks
 from lakeops.catalog.records import BranchState, Pinned
 from lakeops.model import graph
-from lakeops.model.errors import (
-    AlreadyExists,
-    BranchMoved,
-    InvalidInput,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidInput, PreconditionFailed, RefNotFound
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import (
     CHECK_PROTECTION,
@@ -118,15 +112,10 @@ def move_branch(
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
     """
-    from lakeops.ops.publish import (
-        CommitRequest,
-        read_first,
-        require_clean_and_drop_noops,
-        when_moved,
-    )  # late: reads ranges
+    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, when_moved  # late: reads ranges
 
-    request = CommitRequest(
-        IdempotentRequest("move-branch", check_name(name), {"source": ref, "force": str(force)}), idempotency_key
+    request = IdempotentRequest(
+        "move-branch", check_name(name), {"source": ref, "force": str(force)}, key=idempotency_key
     )
     commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
@@ -145,7 +134,7 @@ def move_branch(
             raise BranchMoved(f"branch {name!r} moved meanwhile; it was not moved")
         if on_head is not None:
             on_head(state.commit_id)
-        asked = request.request.fingerprint
+        asked = request.fingerprint
         if state.commit_id != commit.id or request.key is not None:
             return changing(
                 ctx,
@@ -183,16 +172,13 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
     check_tag(name)
     if idempotency_key is None:
         return _make_tag(ctx, name, resolve_id(ctx, ref))
-    from lakeops.ops.publish import (
-        CommitRequest,
-        find_by_key,
-    )  # late: reads ranges, which listing branches does not need
+    from lakeops.ops.publish import find_by_key  # late: reads ranges, which listing branches does not need
 
-    request = CommitRequest(IdempotentRequest("create-tag", name, {"source": ref}), idempotency_key)
+    request = IdempotentRequest("create-tag", name, {"source": ref}, key=idempotency_key)
     known = find_by_key(ctx, request)
     if known is None:
         commit = resolve_commit(ctx, ref)
-        ctx.catalog.remember_key(ctx.repository_id, idempotency_key, request.request.fingerprint, commit.id)
+        ctx.catalog.remember_key(ctx.repository_id, idempotency_key, request.fingerprint, commit.id)
         known = find_by_key(ctx, request) or commit
     try:
         return _make_tag(ctx, name, known.id)
@@ -235,14 +221,14 @@ def move_tag(
         PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         KeyReused: the key stands for another call.
     """
-    from lakeops.ops.publish import CommitRequest, find_by_key  # late: reads ranges
+    from lakeops.ops.publish import find_by_key  # late: reads ranges
 
     check_tag(name)
-    request = CommitRequest(IdempotentRequest("move-tag", name, {"source": ref}), idempotency_key)
+    request = IdempotentRequest("move-tag", name, {"source": ref}, key=idempotency_key)
     known = find_by_key(ctx, request)
     if known is not None:
         return RefRecord(name, known.id)
-    target, asked = resolve_id(ctx, ref), request.request.fingerprint
+    target, asked = resolve_id(ctx, ref), request.fingerprint
     return changing(
         ctx,
         "move-tag",

@@ -12,22 +12,12 @@ from typing import Any
 from lakeops.catalog.open import Catalog
 from lakeops.model import graph
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-)
+from lakeops.model.errors import CommitExpired, InvalidInput
 from lakeops.model.graph import Node
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
 from lakeops.model.text import excerpt
-from lakeops.ops.context import (
-    Context,
-    explain_expired,
-    lookup,
-    pages,
-    resolve_commit,
-    resolve_id,
-)
+from lakeops.ops.context import Context, explain_expired, lookup, pages, resolve_commit, resolve_id
 
 LINES = 2
 """Statements for single lines of history, before stretches are read."""

@@ -17,10 +17,7 @@ from threading import Thread
 from typing import TypeVar
 
 from lakeops.catalog.hooks import Hooks
-from lakeops.model.errors import (
-    LakeopsError,
-    PreconditionFailed,
-)
+from lakeops.model.errors import LakeopsError, PreconditionFailed
 from lakeops.model.records import (
     ACTIONS,
     AFTER,

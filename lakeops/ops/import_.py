@@ -25,17 +25,7 @@ from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, check_name
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.overlap import check_source_apart
-from lakeops.ops.publish import (
-    CommitPlan,
-    CommitRequest,
-    CommitResult,
-    dirty,
-    in_turn,
-    publish,
-    read_first,
-    require_clean,
-    snapshot,
-)
+from lakeops.ops.publish import CommitPlan, CommitResult, dirty, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ops.read import joined
 from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.entry_validation import check_entries
@@ -193,7 +183,7 @@ def import_objects(
     # A link may lead elsewhere tomorrow. A committed address must not. So the files are recorded where they really lie.
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
-    request = CommitRequest(IdempotentRequest("import", check_name(branch), parts, text, pairs), idempotency_key)
+    request = IdempotentRequest("import", check_name(branch), parts, text, pairs, key=idempotency_key)
     found = read_first(ctx, request, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
     if isinstance(found, CommitResult):
         return found.commit

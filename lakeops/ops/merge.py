@@ -6,10 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lakeops.model import graph
-from lakeops.model.errors import (
-    InvalidInput,
-    NoChanges,
-)
+from lakeops.model.errors import InvalidInput, NoChanges
 from lakeops.model.ids import SQUASHED, check_commit_metadata, make_commit
 from lakeops.model.records import (
     Change,
@@ -38,7 +35,6 @@ from lakeops.ops.context import (
 from lakeops.ops.diff import summary_of
 from lakeops.ops.publish import (
     CommitPlan,
-    CommitRequest,
     CommitResult,
     apply_merge,
     in_turn,
@@ -101,7 +97,7 @@ def merge(
     pairs = check_commit_metadata(metadata)
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
     parts = {"source": source, "strategy": settle.value if settle else "", **options}
-    request = CommitRequest(IdempotentRequest("merge", check_name(destination), parts, message, pairs), idempotency_key)
+    request = IdempotentRequest("merge", check_name(destination), parts, message, pairs, key=idempotency_key)
     names, nothing = (source, destination), MergeResult(None, up_to_date=True, summary=Summary())
     # 1. The key: an earlier call may have made this commit. The source is what it is now.
     seen = read_first(ctx, request, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
@@ -238,7 +234,7 @@ def revert(
     given = _checked(message, metadata)
     refs = _listed(ref)
     parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
-    request = CommitRequest(IdempotentRequest("revert", check_name(branch), parts, message, given), idempotency_key)
+    request = IdempotentRequest("revert", check_name(branch), parts, message, given, key=idempotency_key)
     found = read_first(ctx, request, lambda: _commits_to_revert(ctx, refs, parent_number))
     if isinstance(found, CommitResult):
         return found.commit
@@ -327,9 +323,7 @@ def cherry_pick(
     """
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
-    request = CommitRequest(
-        IdempotentRequest("cherry-pick", check_name(destination), parts, message, given), idempotency_key
-    )
+    request = IdempotentRequest("cherry-pick", check_name(destination), parts, message, given, key=idempotency_key)
     found = read_first(ctx, request, lambda: _step(ctx, ref, parent_number))
     if isinstance(found, CommitResult):
         return found.commit
@@ -363,7 +357,7 @@ def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[st
 
 def _replay_change(
     ctx: Context,
-    request: CommitRequest,
+    request: IdempotentRequest,
     steps: Sequence[tuple[Commit, Commit]],
     names: tuple[str, str],
     message: str,

@@ -25,13 +25,9 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.engine.base import Engine
 from lakeops.model.clock import pause, retrying, stopwatch
-from lakeops.model.errors import (
-    BranchMoved,
-    LakeopsError,
-    PreconditionFailed,
-)
+from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
-from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Split, Summary, check_key
+from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Split, Summary
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
@@ -111,32 +107,6 @@ WAIT, LONGEST_WAIT = 0.02, 1.0
 
 
 @dataclass(frozen=True)
-class CommitRequest:
-    """What a caller asked for, and under which idempotency key. Raises ``InvalidInput`` for what is no key.
-
-    ``intent`` is kept with the rows of a commit while they are sealed.
-    """
-
-    request: IdempotentRequest
-    key: str | None = None
-    intent: Intent | None = None
-
-    def __post_init__(self) -> None:
-        if self.key is not None:
-            check_key(self.key)
-
-    @property
-    def branch(self) -> str:
-        """The branch to publish to."""
-        return self.request.branch
-
-    @property
-    def action(self) -> str:
-        """The verb, as the reflog has it."""
-        return self.request.action
-
-
-@dataclass(frozen=True)
 class BranchSnapshot:
     """A branch at the moment when planning begins, by the catalog's clock: ``started``.
 
@@ -156,6 +126,7 @@ class CommitPlan:
     ``reused_commits`` are those whose ranges the metarange reuses. ``begun`` is when its first file was written, where
     that was before the attempt: files live under the deadline of the publish transaction from then on.
     ``consumed`` are those of the sealed tokens that it takes. None: all of them. ``merged`` is what a merge merges.
+    ``intent`` is what a commit asked for, as it is kept with its sealed rows.
     """
 
     metarange: MetarangeFile
@@ -167,6 +138,7 @@ class CommitPlan:
     begun: datetime | None = None
     consumed: tuple[str, ...] | None = None
     merged: Commit | None = None
+    intent: Intent | None = None
 
 
 @dataclass(frozen=True)
@@ -191,7 +163,7 @@ Planner = Callable[[str | None], CommitResult]
 # --- the key ---
 
 
-def read_first(ctx: Context, request: CommitRequest, read: Callable[[], T]) -> CommitResult | T:
+def read_first(ctx: Context, request: IdempotentRequest, read: Callable[[], T]) -> CommitResult | T:
     """Look for the commit of an earlier call under the key, else read what ``read`` reads. Both from one snapshot.
 
     Raises:
@@ -208,19 +180,19 @@ def read_first(ctx: Context, request: CommitRequest, read: Callable[[], T]) -> C
     return ctx.catalog.in_snapshot(found)
 
 
-def find_by_key(ctx: Context, request: CommitRequest) -> Commit | None:
+def find_by_key(ctx: Context, request: IdempotentRequest) -> Commit | None:
     """The commit that the request's idempotency key stands for, if it was used. Raises ``KeyReused``."""
     record = None if request.key is None else ctx.catalog.key(ctx.repository_id, request.key)
     if record is None:
         return None
-    record.check(request.key or "", request.request.fingerprint)
+    record.check(request.key or "", request.fingerprint)
     return ctx.catalog.commit(ctx.repository_id, record.commit_id)
 
 
-def covered(ctx: Context, request: CommitRequest, commit: Commit) -> CommitResult:
+def covered(ctx: Context, request: IdempotentRequest, commit: Commit) -> CommitResult:
     """The result of a call whose rows are in somebody else's commit. Its key stands for that commit from now on."""
     if request.key is not None:
-        ctx.catalog.remember_key(ctx.repository_id, request.key, request.request.fingerprint, commit.id)
+        ctx.catalog.remember_key(ctx.repository_id, request.key, request.fingerprint, commit.id)
     return CommitResult(find_by_key(ctx, request) or commit, by_other=True)
 
 
@@ -283,7 +255,7 @@ def _seal_noops(ctx: Context, found: BranchSnapshot) -> BranchState:
 
 
 def publish(
-    ctx: Context, request: CommitRequest, found: BranchSnapshot, plan: CommitPlan, publisher: str | None
+    ctx: Context, request: IdempotentRequest, found: BranchSnapshot, plan: CommitPlan, publisher: str | None
 ) -> CommitResult:
     """Make a planned commit visible, in one transaction, with the hooks run that concern it.
 
@@ -324,9 +296,9 @@ def publish(
         action=request.action,
         actor=ctx.actor,
         key=request.key,
-        fingerprint=request.request.fingerprint,
+        fingerprint=request.fingerprint,
         publisher=publisher,
-        intent=request.intent,
+        intent=plan.intent,
         merged=plan.merged.id if plan.merged else None,
     )
     heads = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
@@ -355,7 +327,7 @@ def _contents_of(commit: Commit) -> tuple[object, ...]:
 
 def in_turn(
     ctx: Context,
-    request: CommitRequest,
+    request: IdempotentRequest,
     attempt: Planner,
     *,
     committed_by_other: Callable[[], Commit | None] | None = None,

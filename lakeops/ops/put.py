@@ -18,13 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import (
-    InvalidInput,
-    LakeopsError,
-    NotAsSeen,
-    ObjectNotFound,
-    PathTaken,
-)
+from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry

@@ -34,7 +34,6 @@ from lakeops.ops.local.index import Index, Known, check_names
 from lakeops.ops.local.tree import WorkTree, compare, read_tree, wanted_at
 from lakeops.ops.publish import (
     CommitPlan,
-    CommitRequest,
     CommitResult,
     apply_changes,
     in_turn,
@@ -101,7 +100,7 @@ def commit(
         sent = _send(ctx, folder, sides.here, there, begun)
         rows = [Staged(paths[name], one[0] if one else None) for name, one in sent.items()]
 
-        request = CommitRequest(IdempotentRequest("commit", branch, {}, message, pairs))
+        request = IdempotentRequest("commit", branch, {}, message, pairs)
 
         def attempt(publisher: str | None) -> CommitResult:
             seen = snapshot(ctx, branch)
