@@ -42,7 +42,6 @@ from lakeops.ops.publish import (
     snapshot,
 )
 from lakeops.ops.put import write
-from lakeops.ops.read import committed
 from lakeops.store.in_flight import in_parallel
 
 MOST_ASKED = 1000
@@ -151,7 +150,7 @@ def _entries_at(
 ) -> dict[str, Entry | None]:
     """What a commit has at these paths, by name."""
     if len(paths) <= MOST_ASKED:
-        return {name: committed(ctx, commit, path) for name, path in paths.items()}
+        return {name: ctx.reader.stat(ctx.metarange(commit), path) for name, path in paths.items()}
     found = wanted_at(ctx, commit, prefix, folder)
     return {name: found.get(name) for name in paths}
 
