@@ -11,6 +11,7 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -45,30 +46,22 @@ _far: dict[tuple[str, str], set[str]] = {}
 
 
 def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
-    """All best common ancestors of two commits, oldest first. See ``graph.merge_bases``.
-
-    Args:
-        ctx: the repository.
-        left: a commit's id.
-        right: another one's.
-    """
+    """All best common ancestors of two commits, given by their ids, oldest first."""
 
     def found() -> list[Commit]:
-        near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
-        if (left, right) not in _far and abs(near(left).generation - near(right).generation) <= WALKED:
-            try:
-                return graph.merge_bases(near, [left], [right])
-            except graph.FarApart:
-                pass
-        get = lookup(ctx).get
         bases = _far.get((left, right))
         if bases is None:
-            low, top = sorted((get(left).generation, get(right).generation))
+            near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+            low, top = sorted((near(left).generation, near(right).generation))
+            if top - low <= WALKED:
+                with suppress(graph.FarApart):
+                    return graph.merge_bases(near, [left], [right])
             bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top, low), left, right)
             if len(_far) >= MOST_FAR:
                 _far.clear()
             _far[left, right] = bases
-        return sorted(map(get, bases), key=lambda base: (base.creation_date, base.generation, base.id))
+        commits = map(lookup(ctx).get, bases)
+        return sorted(commits, key=lambda base: (base.creation_date, base.generation, base.id))
 
     return ctx.catalog.in_snapshot(found)
 
@@ -101,21 +94,6 @@ class Ancestor:
     reader: RangeReader
     commits: tuple[Commit, ...]
 
-    @property
-    def is_commit(self) -> bool:
-        """Whether its ranges are all in the namespace."""
-        return len(self.commits) == 1
-
-
-def ancestor(ctx: Context, bases: Sequence[Commit], source: Commit, destination: Commit) -> Ancestor:
-    """What a merge of two commits with these best common ancestors is done over.
-
-    Raises ``CommitExpired`` where retention took one of the bases.
-    """
-    if len(bases) == 1:
-        return Ancestor(ctx.metarange(bases[0]), ctx.reader, (bases[0],))
-    return _Folding(ctx).ancestor(bases, (ctx.metarange(source), ctx.metarange(destination)))
-
 
 class _Folding:
     def __init__(self, ctx: Context) -> None:
@@ -127,9 +105,8 @@ class _Folding:
         self._merged: dict[tuple[int, tuple[str, ...]], Metarange] = {}
 
     def ancestor(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange]) -> Ancestor:
-        """The ancestor of two sides with these bases."""
-        metarange = self._folded(bases, sides, 0)
-        return Ancestor(metarange, self._reader, tuple(self._read.values()))
+        """The ancestor of two sides with these bases. Raises ``CommitExpired`` where retention took one of them."""
+        return Ancestor(self._folded(bases, sides, 0), self._reader, tuple(self._read.values()))
 
     def _folded(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange], level: int) -> Metarange:
         """The merge of the bases, or a metarange that is the same at every path at which the sides differ."""
@@ -230,23 +207,28 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
     return MergeInputs(tuple(bases), source, destination)
 
 
+def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, Metarange]:
+    """What a merge is done over, and the metaranges of source and destination. All are asked for in one round.
+
+    Raises ``CommitExpired`` where retention took one of the bases.
+    """
+    new, here, *bases = ctx.metaranges(sides.source, sides.destination, *sides.bases)
+    if len(bases) == 1:
+        return Ancestor(bases[0], ctx.reader, sides.bases), new, here
+    return _Folding(ctx).ancestor(sides.bases, (new, here)), new, here
+
+
 def decide(
     ctx: Context, sides: MergeInputs, strategy: Strategy | None, names: tuple[str, str], *, replayed: bool = False
 ) -> Decision:
     """What to change in the destination, path by path. Raises ``MergeConflict`` with all conflicting paths."""
-    new, here = _metaranges(ctx, sides)
-    base = ancestor(ctx, sides.bases, sides.source, sides.destination)
+    base, new, here = read_sides(ctx, sides)
     # Workers cannot read what lies in a directory of this machine.
-    engine = ctx.engine if base.is_commit else LocalEngine()
+    engine = ctx.engine if len(base.commits) == 1 else LocalEngine()
     plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
     if plan.conflicts:
         raise MergeConflict(*names, plan.conflicts, replayed)
     return Decision(plan, (*base.commits, sides.source))
-
-
-def _metaranges(ctx: Context, sides: MergeInputs) -> list[Metarange]:
-    """The metaranges of source and destination. The bases are read in the same round, and remembered."""
-    return ctx.metaranges(sides.source, sides.destination, *sides.bases)[:2]
 
 
 def foretell(
@@ -262,8 +244,7 @@ def foretold_tables(
     """``foretell`` as tables of ``ranges.diff.DIFF_SCHEMA``. Ranges before ``after`` are left out, unread."""
 
     def found() -> Iterator[pa.Table]:
-        new, here = _metaranges(ctx, sides)
-        base = ancestor(ctx, sides.bases, sides.source, sides.destination)
+        base, new, here = read_sides(ctx, sides)
         before, new = sides_behind(base.metarange, new, after)
         yield from foretold(base.reader, before, new, here.behind(after), strategy, prefix=prefix)
 
