@@ -1,7 +1,7 @@
-"""What every verb works with: one repository, and the seams that its work goes through.
+"""What every verb works with: a repository, the store, catalog, clock and names that its work goes through, and refs.
 
-A verb takes a context first and plain values after it. Everything that touches the world (store, catalog, time,
-randomness) comes from here, so a test that hands in its own can fail, delay or count any effect.
+A verb takes a context first and plain values after it. A test that hands in its own can fail, delay or count any
+effect on the world.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from lakeops.catalog.records import BranchAt, BranchState
 from lakeops.model.clock import Ids, unix_seconds
@@ -100,9 +100,9 @@ class _Replica:
 
 @dataclass(frozen=True)
 class Context:
-    """One repository and the seams that verbs work through.
+    """A repository, and what verbs work on it with.
 
-    Stores, readers and engines are made when they are first asked for: a ref or log command never needs them.
+    Stores, readers and engines are made when they are first asked for: a log command never needs them.
     """
 
     catalog: Catalog
@@ -118,12 +118,12 @@ class Context:
 
     @cached_property
     def repository_id(self) -> HeldRepository:
-        """The repository's name. Transitions refuse it once it is the name of a repository made anew elsewhere."""
+        """The repository's name, which the catalog refuses once it names a repository that was made anew elsewhere."""
         return HeldRepository(self.repository.id, self.repository.storage_namespace)
 
     @property
     def actor(self) -> str:
-        """Who commits and ref moves are recorded as made by."""
+        """The committer, whom commits and ref moves are recorded of."""
         return self.settings.committer
 
     @cached_property
@@ -145,14 +145,13 @@ class Context:
 
     @cached_property
     def policy(self) -> AddressPolicy:
-        """What this repository may refer to outside its namespace, for readers: as it was at the first look."""
+        """The addresses that this repository may refer to, as they were at the first look."""
         return self.find_policy()
 
     def find_policy(self) -> AddressPolicy:
-        """What this repository may refer to outside its namespace now.
+        """Find the addresses that this repository may refer to now.
 
-        A mirror shows what its source names. So files of this machine are believed of a source on this machine alone,
-        also after a fail-over.
+        A mirror may refer to files of this machine only if its source is on this machine, also after a fail-over.
         """
         from lakeops.store.location import parse_location, real_place
         from lakeops.store.policy import AddressPolicy
@@ -188,7 +187,7 @@ class Context:
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
-        """The reader for a ``with`` that writes files to its store: they are all there when it ends."""
+        """A reader whose store writes in the background. All files are there when the ``with`` ends."""
         from lakeops.ranges.read import RangeReader
         from lakeops.store.disk_cache import together
 
@@ -196,11 +195,7 @@ class Context:
             yield RangeReader(store, self.open_cache())
 
     def metarange(self, commit: Commit) -> Metarange:
-        """The commit's metarange, verified.
-
-        Raises ``CommitExpired`` for a commit that retention took, and ``RepositoryNotFound`` where the repository was
-        made anew elsewhere.
-        """
+        """The commit's metarange, verified. Raises ``CommitExpired``, or ``RepositoryNotFound`` for one made anew."""
         with self.explaining_missing():
             return self.reader.metarange(require_live(commit))
 
@@ -211,7 +206,7 @@ class Context:
 
     @contextmanager
     def explaining_missing(self) -> Iterator[None]:
-        """Says that the repository is another one by now, where that is why a file is missing."""
+        """Raise ``RepositoryNotFound`` for a missing file where the repository was made anew elsewhere."""
         try:
             yield
         except ObjectNotFound:
@@ -231,10 +226,9 @@ class Context:
         return self.batcher.queue(self.catalog, self.repository_id, branch)
 
     def tidy(self, *, waiting: bool = False) -> None:
-        """Remove staged rows that nothing needs any more, as the last step of a verb that has done its work.
+        """Remove staged rows that nothing needs any more. ``waiting`` says that there are some.
 
-        With ``waiting`` the verb knows that there are some.
-        A catalog that others hold must not make that verb fail. Any later call catches up.
+        The verb has done its work, so a catalog that others hold must not make it fail. A later call catches up.
         """
         with suppress(CatalogUnavailable):
             self.catalog.purge_retired(self.repository_id, waiting=waiting)
@@ -271,19 +265,10 @@ def expired(commit: Commit) -> CommitExpired:
 PAGE = 1000
 
 Named = TypeVar("Named", RefRecord, RepositoryRecord)
-Named_co = TypeVar("Named_co", RefRecord, RepositoryRecord, covariant=True)
 
 
-class ReadPage(Protocol[Named_co]):
-    """A listing of the catalog."""
-
-    def __call__(self, *, prefix: str, after: str, limit: int) -> Sequence[Named_co]:
-        """One page, in byte order of ids."""
-        ...
-
-
-def pages(read: ReadPage[Named], *, prefix: str = "", after: str = "") -> Iterator[Named]:
-    """All that a listing holds under a prefix and after an id, a page at a time."""
+def pages(read: Callable[..., Sequence[Named]], *, prefix: str = "", after: str = "") -> Iterator[Named]:
+    """Read all records of a listing of the catalog under a prefix and after an id, a page at a time."""
     check_asked(prefix, "the beginning of a name")
     check_asked(after, "a name to go on behind")
     while True:
@@ -296,12 +281,7 @@ def pages(read: ReadPage[Named], *, prefix: str = "", after: str = "") -> Iterat
 
 @contextmanager
 def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
-    """Says *expired* when a file is missing because one of these commits was expired after it was looked up.
-
-    Raises:
-        CommitExpired: the catalog says so now.
-        ObjectNotFound: a file is missing, and all of the commits are live.
-    """
+    """Raise ``CommitExpired`` for a missing file where one of these commits was expired after it was looked up."""
     try:
         yield
     except NotReplicated:
@@ -316,7 +296,7 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
 
 
 def watched(ctx: Context, commits: Iterable[Commit], items: Iterable[T]) -> Iterator[T]:
-    """Yield the items. An object that is missing while they are read raises the error that explains why."""
+    """Yield items that are read from some commits. Raises as ``explain_expired``."""
     with explain_expired(ctx, commits):
         yield from items
 
@@ -325,7 +305,7 @@ T = TypeVar("T")
 
 
 class CatalogLookup:
-    """The names of one repository, as the ref grammar asks for them. One serves one call, so it never grows stale.
+    """The refs and commits of a repository, for the ref grammar. Use one for one call: it never grows stale then.
 
     ``ahead`` is how many commits of a line are going to be asked for.
     """
@@ -363,7 +343,7 @@ class CatalogLookup:
 
 
 def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
-    """The commits of a repository, for walks: one that was pruned comes as ``gone``, where its line ends."""
+    """The commits of a repository, for walks. A line of history ends at a pruned commit, which comes as ``gone``."""
     return ReadAhead(
         lambda commit_id, count: line_of(catalog, repository_id, commit_id, count),
         ahead,
@@ -388,20 +368,17 @@ def lookup(ctx: Context, ahead: int = 1) -> CatalogLookup:
 
 
 def resolve_id(ctx: Context, text: str) -> str:
-    """The id of the commit that a ref expression means. A transition that rests on it says whether it is live.
+    """The id of the commit that a ref expression means, which may be expired.
 
-    Raises:
-        InvalidInput, RefNotFound: ``invalid_ref``, ``ambiguous_ref``: as the expression deserves.
+    Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``).
     """
     return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
 
 
 def resolve_commit(ctx: Context, text: str, *, live: bool = True, names: CatalogLookup | None = None) -> Commit:
-    """The commit that a ref expression means. Whoever walks on from it passes ``names``, which read ahead.
+    """The commit that a ref expression means. Walks go on with ``names``, which read ahead.
 
-    Raises:
-        InvalidInput, RefNotFound: ``invalid_ref``, ``ambiguous_ref``: as the expression deserves.
-        CommitExpired: retention took it, and ``live`` asks for one that can be read.
+    Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
     """
     commit = _resolved(ctx, text, names or lookup(ctx))
     return require_live(commit) if live or commit.is_gone else commit
@@ -417,10 +394,9 @@ def _resolved(ctx: Context, expression: str | RefExpression, names: CatalogLooku
 
 
 def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Callable[[Commit], T]) -> T:
-    """What a reader of this ref sees: a plain branch name shows its staging area too, anything else a commit.
+    """Read a branch's staging area over its head for a plain branch name, or the commit that the expression means.
 
-    A reader of a branch sees its staging area over its head, both at one instant. So nothing of the branch is read
-    before: ``of_branch`` finds out whether there is one, and raises ``RefNotFound`` when there is none.
+    ``of_branch`` reads both at one instant, and raises ``RefNotFound`` when there is no such branch.
     """
     expression = parse_ref(text)
     if expression.is_name and not COMMIT_ID.fullmatch(text):
@@ -434,7 +410,7 @@ def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Ca
 
 
 def is_dirty(ctx: Context, ref: str) -> bool:
-    """Whether a ref expression is the name of a branch with uncommitted changes."""
+    """Tell whether a ref expression is the name of a branch with uncommitted changes."""
     if not parse_ref(ref).is_name or COMMIT_ID.fullmatch(ref):
         return False
     try:
@@ -444,27 +420,21 @@ def is_dirty(ctx: Context, ref: str) -> bool:
 
 
 def require_branch(ctx: Context, name: str) -> str:
-    """The name, when it is a branch's.
-
-    Raises ``RefNotFound``, or ``InvalidInput`` (``invalid_ref``) for an expression.
-    """
+    """Check that a name is a branch's. Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``)."""
     return ctx.catalog.branch(ctx.repository_id, check_name(name)).id
 
 
 def check_name(name: str) -> str:
-    """The name, when it can be a branch's and is no expression. Nothing is read.
-
-    Raises ``InvalidInput`` (``invalid_ref``).
-    """
+    """Check that a name can be a branch's and is no expression. Raises ``InvalidInput`` (``invalid_ref``)."""
     if not parse_ref(name).is_name:
         raise InvalidInput(f"{name!r} is an expression; this needs the name of a branch", kind="invalid_ref")
     return name
 
 
 def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:
-    """The catalog's time, before anything is written that is to be staged on a branch. Raises as ``require_stageable``.
+    """The catalog's time, if the branch may be staged to. With ``flush`` the rows that wait are linked first.
 
-    Calls that begin within a moment share one check. With ``flush`` the rows that wait are linked first.
+    Calls that begin within a moment share one check. Raises as ``require_stageable``.
     """
     queue = ctx.batcher.queue(ctx.catalog, ctx.repository_id, check_name(name))
     started = queue.check()
@@ -474,11 +444,8 @@ def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:
 
 
 def require_stageable(ctx: Context, name: str) -> BranchAt:
-    """A branch that may take uncommitted changes.
+    """A branch that takes uncommitted changes. The catalog checks again later. This spares an upload in vain.
 
-    The catalog decides again in every transition. Asking first spares an upload that would be refused.
-
-    Raises:
-        RefNotFound, ReadOnlyRepository, ProtectedBranch.
+    Raises ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``).
     """
     return ctx.catalog.stageable(ctx.repository_id, check_name(name))
