@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from lakeops.ranges.metarange import Metarange
     from lakeops.ranges.read import RangeCache, RangeReader
     from lakeops.store.base import ObjectStore
-    from lakeops.store.disk_cache import Pieces
-    from lakeops.store.open import Stores
-    from lakeops.store.policy import AddressPolicy
+    from lakeops.store.disk_cache import DiskCache
+    from lakeops.store.open import AddressPolicy, Stores
 
 
 class _Replica:
@@ -87,7 +86,7 @@ class _Replica:
             yield
         except ObjectNotFound as error:
             try:
-                follows = self._catalog.mirror(self._repository_id).promoted_writable is None
+                follows = self._catalog.mirrors.get(self._repository_id).promoted_writable is None
             except LakeopsError:
                 follows = False
             if not follows:
@@ -112,7 +111,7 @@ class Context:
     open_stores: Callable[[], Stores]
     open_cache: Callable[[], RangeCache]
     open_engine: Callable[[], Engine]
-    open_pieces: Callable[[], Pieces | None] = lambda: None
+    open_disk_cache: Callable[[], DiskCache | None] = lambda: None
     batcher: StageBatcher = field(default_factory=StageBatcher)
     progress: Progress = quiet
 
@@ -153,11 +152,10 @@ class Context:
 
         A mirror may refer to files of this machine only if its source is on this machine, also after a fail-over.
         """
-        from lakeops.store.location import parse_location, real_place
-        from lakeops.store.policy import AddressPolicy
+        from lakeops.store.open import AddressPolicy, parse_location, real_place
 
         try:
-            files = self.catalog.mirror(self.repository_id).source.is_local
+            files = self.catalog.mirrors.get(self.repository_id).source.is_local
         except NotAMirror:
             files = True
         listed = self.settings.external_prefixes
@@ -167,7 +165,7 @@ class Context:
             files,
             tuple(
                 (one.id, f"{real_place(one.storage_namespace)}/{folder}")
-                for one in pages(self.catalog.repositories)
+                for one in pages(self.catalog.repositories.page)
                 for folder in MANAGED
             ),
         )
@@ -181,17 +179,17 @@ class Context:
     def reader(self) -> RangeReader:
         """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import nearby
+        from lakeops.store.disk_cache import with_cache
 
-        return RangeReader(nearby(self.readable, self.open_pieces()), self.open_cache())
+        return RangeReader(with_cache(self.readable, self.open_disk_cache()), self.open_cache())
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
         """A reader whose store writes in the background. All files are there when the ``with`` ends."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import together
+        from lakeops.store.disk_cache import background_writes
 
-        with together(self.reader.store) as store:
+        with background_writes(self.reader.store) as store:
             yield RangeReader(store, self.open_cache())
 
     def metarange(self, commit: Commit) -> Metarange:
@@ -210,7 +208,7 @@ class Context:
         try:
             yield
         except ObjectNotFound:
-            self.catalog.repository(self.repository_id)
+            self.catalog.repositories.get(self.repository_id)
             raise
 
     def seconds(self, moment: datetime | None = None) -> int:
@@ -219,7 +217,7 @@ class Context:
 
     def head(self, state: BranchState) -> Commit:
         """The commit that a branch points to."""
-        return self.catalog.commit(self.repository_id, state.commit_id)
+        return self.catalog.commits.get(self.repository_id, state.commit_id)
 
     def stage_queue(self, branch: str) -> StageQueue:
         """The small changes of this process that are on their way to a branch."""
@@ -231,7 +229,7 @@ class Context:
         The verb has done its work, so a catalog that others hold must not make it fail. A later call catches up.
         """
         with suppress(CatalogUnavailable):
-            self.catalog.purge_retired(self.repository_id, waiting=waiting)
+            self.catalog.staging.purge_retired(self.repository_id, waiting=waiting)
 
 
 def public(ctx: Context, entry: Entry) -> Entry:
@@ -288,7 +286,7 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
         raise
     except ObjectNotFound as error:
         read = list(commits)
-        now = ctx.catalog.commits(ctx.repository_id, [commit.id for commit in read])
+        now = ctx.catalog.commits.get_many(ctx.repository_id, [commit.id for commit in read])
         for commit in read:
             if commit.id not in now or now[commit.id].expired:
                 raise expired(commit) from error
@@ -318,14 +316,14 @@ class CatalogLookup:
     def branch(self, name: str) -> str | None:
         """The head of a branch."""
         try:
-            return self._catalog.branch(self._repository_id, name).commit_id
+            return self._catalog.refs.branch(self._repository_id, name).commit_id
         except NotFound:
             return None
 
     def tag(self, name: str) -> str | None:
         """The commit of a tag."""
         try:
-            return self._catalog.tag(self._repository_id, name).commit_id
+            return self._catalog.refs.tag(self._repository_id, name).commit_id
         except NotFound:
             return None
 
@@ -339,7 +337,7 @@ class CatalogLookup:
 
     def commits_with_prefix(self, prefix: str) -> list[str]:
         """Commit ids that start with some hex digits."""
-        return self._catalog.commits_with_prefix(self._repository_id, prefix)
+        return self._catalog.commits.commits_with_prefix(self._repository_id, prefix)
 
 
 def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
@@ -347,7 +345,7 @@ def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int =
     return ReadAhead(
         lambda commit_id, count: line_of(catalog, repository_id, commit_id, count),
         ahead,
-        lambda ids: catalog.commits(repository_id, ids).values(),
+        lambda ids: catalog.commits.get_many(repository_id, ids).values(),
         most,
     )
 
@@ -355,9 +353,9 @@ def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int =
 def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) -> list[Commit]:
     """A commit and its first parents, newest first. One that was pruned comes as ``gone``. Raises ``RefNotFound``."""
     try:
-        return catalog.first_parents(repository_id, commit_id, limit=limit)
+        return catalog.commits.first_parents(repository_id, commit_id, limit=limit)
     except RefNotFound:
-        if catalog.pruned(repository_id):
+        if catalog.retention.pruned(repository_id):
             return [gone(commit_id)]
         raise
 
@@ -414,14 +412,14 @@ def is_dirty(ctx: Context, ref: str) -> bool:
     if not parse_ref(ref).is_name or COMMIT_ID.fullmatch(ref):
         return False
     try:
-        return ctx.catalog.has_staged(ctx.repository_id, ref)
+        return ctx.catalog.staging.has_staged(ctx.repository_id, ref)
     except RefNotFound:  # a tag, or the beginning of a commit id
         return False
 
 
 def require_branch(ctx: Context, name: str) -> str:
     """Check that a name is a branch's. Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``)."""
-    return ctx.catalog.branch(ctx.repository_id, check_name(name)).id
+    return ctx.catalog.refs.branch(ctx.repository_id, check_name(name)).id
 
 
 def check_name(name: str) -> str:
@@ -448,4 +446,4 @@ def require_stageable(ctx: Context, name: str) -> BranchAt:
 
     Raises ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``).
     """
-    return ctx.catalog.stageable(ctx.repository_id, check_name(name))
+    return ctx.catalog.staging.stageable(ctx.repository_id, check_name(name))

@@ -32,8 +32,8 @@ from lakeops.ranges.entry_validation import ABSOLUTE
 from lakeops.ranges.metarange import SortedPaths, upper_bound
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
-from lakeops.store.policy import AddressPolicy
-from lakeops.store.presence import present
+from lakeops.store.listing import present
+from lakeops.store.open import AddressPolicy
 
 _PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
 """For each byte whether it stands for itself in a ``file://`` URL."""
@@ -112,7 +112,7 @@ def find(ctx: Context, ref: str, path: str) -> Entry | None:
     check_path(path)
 
     def of_branch(name: str) -> Entry | None:
-        head, staged = ctx.catalog.staged_one(ctx.repository_id, name, path)
+        head, staged = ctx.catalog.staging.staged_one(ctx.repository_id, name, path)
         return of_commit(head) if staged is None else staged.entry
 
     def of_commit(commit: Commit) -> Entry | None:
@@ -263,7 +263,7 @@ def list_objects(
 
     def of_branch(name: str) -> ListingCursor:
         def window(after: str, limit: int) -> tuple[Commit, Sequence[Staged]]:
-            page = ctx.catalog.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
+            page = ctx.catalog.staging.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
             return page.head, page.rows
 
         return ListingCursor(ctx, prefix, after, window, FEW if delimiter else PAGE)
@@ -284,7 +284,7 @@ def entries(ctx: Context, ref: str, prefix: str = "") -> pa.RecordBatchReader:
     check_prefix(prefix)
 
     def of_branch(name: str) -> Iterator[pa.Table]:
-        found, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
+        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, prefix=prefix)
         return with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
 
     def of_commit(commit: Commit) -> Iterator[pa.Table]:
@@ -502,7 +502,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
     wanted = as_folder(prefix)
 
     def of_branch(name: str) -> tuple[Commit, pa.Table]:
-        found, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
+        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, prefix=prefix)
         return found.head, as_entries(ctx, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged))
 
     def of_commit(commit: Commit) -> tuple[Commit, pa.Table]:
