@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from lakeops.catalog.records import Caller
 from lakeops.catalog.open import Catalog, open_catalog
+from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.errors import naming_what_ran_out
 from lakeops.model.progress import Progress, quiet

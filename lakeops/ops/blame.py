@@ -58,9 +58,6 @@ def blame(
         amount: how many objects at most.
         depth: how many commits are looked at at most for a page of objects. The others are shown with the oldest
             commit that was looked at and has them, and ``boundary`` is set.
-
-    Raises:
-        RefNotFound, CommitExpired: there is no such commit, or retention took it.
     """
     check_prefix(prefix)
     check_prefix(after)
@@ -105,7 +102,7 @@ def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
 
 
 def _joined(held: list[pa.Table]) -> pa.Table:
-    """Tables as one of one chunk. The list is emptied, so that nobody keeps their memory."""
+    """Join tables into one of one chunk, and empty the list, so that nobody keeps their memory."""
     table = pa.concat_tables(held)
     held.clear()
     return table.combine_chunks()
@@ -126,12 +123,10 @@ class _Waiting:
 def _trace(
     ctx: Context, get: CommitSource, start: Commit, paths: pa.Array, deepest: int
 ) -> tuple[Sets, tuple[list[Commit], list[bool]]]:
-    """For each path the number of its set; for each set the commit that wrote its objects.
+    """For each path the number of its set; for each set the commit that wrote its objects, and whether an earlier may.
 
-    With each commit comes whether an earlier one may have written the objects.
-
-    A set is with one commit at a time, and goes to a parent as it is, without what the parent does not have, which is
-    a set of its own from then on. So a commit costs what it changed, and not what is traced.
+    A set is with one commit at a time, and goes to a parent as it is. What the parent does not have is a set of its own
+    from then on. So a commit costs what it changed, and not what is traced.
 
     Args:
         ctx: the repository.
@@ -229,7 +224,6 @@ def history(
             ``boundary`` is set.
 
     Raises:
-        RefNotFound, CommitExpired: there is no such commit, or retention took it.
         ObjectNotFound: none of the commits that the ref leads to has an object at the path.
     """
     check_path(path)
@@ -321,5 +315,4 @@ def _version_at(ctx: Context, commit: Commit, path: str, known: _PathState) -> _
 
 
 def _by_generation(commit: Commit) -> tuple[int, int, str, Commit]:
-    """Orders a queue so that a commit comes after all commits that descend from it."""
     return (-commit.generation, -commit.creation_date, commit.id, commit)

@@ -120,8 +120,8 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
 class DiffCounts:
     """A difference in short.
 
-    ``prefixes`` are the top-level folders (``flights/``) and top-level objects that changed, in byte order, the first
-    ``limit`` of them. ``partitions`` the values of one ``name=value`` folder level among the changed paths.
+    ``prefixes`` are the top-level folders (``flights/``) and objects that changed, the first ``limit`` of them in byte
+    order. ``partitions`` are the values of one ``name=value`` folder level among the changed paths.
     """
 
     summary: Summary
@@ -182,9 +182,9 @@ _PAGES = 20
 def uncommitted_page(
     ctx: Context, branch: str, prefix: str = "", *, after: str = "", amount: int = 100
 ) -> tuple[list[Change], str | None]:
-    """Some of what a commit would change now, by path, and the path behind which the next page begins.
+    """Some of what a commit would change now, by path, and the path behind which the next page begins (None: no more).
 
-    It holds no more than a page in memory, however much is staged. None in place of a path: there is no more.
+    It holds no more than a page in memory, however much is staged.
 
     Args:
         prefix: what the paths begin with.
@@ -293,7 +293,7 @@ class Size(NamedTuple):
 
 
 def size(ctx: Context, at: str | Commit) -> Size:
-    """The size of a ref's commit, or of a commit. Its metarange tells it: no range is read."""
+    """The size of a ref's commit, or of a commit, as its metarange tells it."""
     commit = at if isinstance(at, Commit) else resolve_commit(ctx, at)
     with explain_expired(ctx, (commit,)):
         metarange = ctx.metarange(commit)
@@ -332,7 +332,6 @@ def sums(
 
 
 def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, first: int) -> Sums:
-    """The sums of a difference's tables."""
     everything, others = Counts(), Counts()
     found: dict[str, Counts] = {}
     listed: list[Change] = []
@@ -368,7 +367,7 @@ def _add_sums(read: Sums, known: dict[str, Counts], listed: list[Change], folder
 
 
 def _folders(table: pa.Table, prefix: str) -> Iterator[tuple[str, int, int]]:
-    """What follows a prefix up to a slash, and which rows have it. They are searched for, not passed one by one."""
+    """The text that follows a prefix up to a slash, and the rows that have it."""
     paths, start = SortedPaths(table.column("path")), 0
     while start < len(paths):
         path = paths[start].decode()

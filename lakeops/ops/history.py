@@ -1,4 +1,4 @@
-"""Looking back: the log of a ref, also of what happened to a path; and the branches with their newest commits."""
+"""Looking back: the log of a ref, the branches with their newest commits, and the audit."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def log(
         since: only commits of this moment or later.
         until: only commits of this moment or earlier.
         author: only commits whose committer's name holds this text.
-        on_expired: called with each commit that is left out because retention took it or a parent of it, so that nobody
-            can tell whether it changed the path or something under the prefix.
+        on_expired: called with each commit that is left out because retention took it or a parent, so that nobody can
+            tell what it changed.
     """
     if amount is not None:
         amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)
@@ -128,7 +128,7 @@ def log(
 
 
 def _changed(ctx: Context, commit: Commit, parents: list[Commit], prefix: str, *, exact: bool) -> bool | None:
-    """Whether a commit differs from each of its parents under a prefix. None when retention took one of them."""
+    """Tell whether a commit differs from each of its parents under a prefix. None when retention took one of them."""
     from lakeops.ranges.diff import diff  # late: a log without a prefix reads no ranges
     from lakeops.ranges.metarange import Metarange
 
@@ -171,10 +171,7 @@ FAR = 1_000
 
 
 def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, int] | None]:
-    """Of each ref, how many commits it has that ``base`` does not, and how many it lacks of ``base``.
-
-    None where they are very far apart.
-    """
+    """How many commits each ref has that ``base`` does not, and how many it lacks of ``base``. None where very many."""
 
     def found() -> list[tuple[int, int] | None]:
         at, *ids = (one if COMMIT_ID.fullmatch(one) else resolve_id(ctx, one) for one in (base, *refs))
@@ -229,19 +226,7 @@ def audit(
     actor: str | None = None,
     amount: int | None = None,
 ) -> Iterator[AuditRecord]:
-    """The records of transitions, newest first, read a page at a time.
-
-    Args:
-        catalog: the lake's catalog.
-        repository_id: only those of one repository. It may be deleted.
-        since: not those before this moment. A text is ISO 8601. Without a zone it is UTC.
-        until: not those at this moment or later.
-        actor: only those of this user or database login.
-        amount: at most so many.
-
-    Raises:
-        InvalidInput: a moment or amount makes no sense.
-    """
+    """The records of transitions, newest first, read a page at a time. See ``Lake.audit``."""
     left = None if amount is None else check_amount(amount, "the amount")
     first, last = (None if moment is None else unix_seconds(_parse_time(moment)) for moment in (since, until))
     if actor is not None:

@@ -282,12 +282,10 @@ def publish(
         intent=plan.intent,
         merged=plan.merged.id if plan.merged else None,
     )
-    heads = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
+    told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
     published = changing(
         ctx,
-        request.action,
-        request.branch,
-        lambda: HookEvent(ctx.repository_id, request.action, request.branch, *heads),
+        HookEvent(ctx.repository_id, request.action, request.branch, *told),
         lambda hooks: ctx.catalog.commits.publish(replace(asked, hooks=hooks)),
         after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
     )

@@ -81,7 +81,6 @@ def _taken(branch: str, path: str) -> PathTaken:
 
 
 def _link_if_absent(ctx: Context, branch: str, entry: Entry, started: datetime) -> None:
-    """Stage an object whose path shows none at the instant in which it is staged."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
     there = find(ctx, branch, entry.path)
     if there is not None and there.physical_address == public(ctx, entry).physical_address:
@@ -101,7 +100,7 @@ def write(
     content_type: str | None,
     started: datetime,
 ) -> Entry:
-    """Upload an object that is not linked yet. Returns its entry as stored. ``started`` is now."""
+    """Upload an object that is not linked yet, and return its entry as stored. ``started`` is now."""
     check_path(path)
     content_type = content_type or DEFAULT_CONTENT_TYPE
     check_content_type(content_type)
@@ -141,7 +140,6 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
 
 
 def _delete_seen(ctx: Context, branch: str, path: str, seen: Entry, started: datetime) -> None:
-    """Stage the deletion of an object that is still the one that was seen, at the instant in which it is staged."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
     counter = ctx.catalog.staging.change_counter(state, path, below=False)
     if _object_at(ctx, branch, path) != seen:
@@ -158,7 +156,7 @@ def _object_at(ctx: Context, branch: str, path: str) -> Entry:
 
 
 def another_object(branch: str, path: str) -> NotAsSeen:
-    """The error for a path that shows another object than somebody has looked at."""
+    """The error for a path that shows another object than was seen."""
     return NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
 
 
@@ -166,9 +164,9 @@ def another_object(branch: str, path: str) -> NotAsSeen:
 def batch(ctx: Context, branch: str) -> Iterator[Batch]:
     """Write many objects in few transactions.
 
-    ``put`` of the batch uploads at once. The objects are linked to the branch later, at the latest at the end of the
-    ``with``, and only then do readers of the branch see them. After an exception, what was uploaded is linked all the
-    same: an interrupted run need not upload it again. The last put of a path wins. Threads may share a batch.
+    ``put`` of the batch uploads at once. The objects are linked to the branch at the latest at the end of the ``with``,
+    also after an exception: an interrupted run need not upload them again. Only then do readers of the branch see them.
+    The last put of a path wins. Threads may share a batch.
     """
     require_stageable(ctx, branch)
     opened = Batch(ctx, branch)
@@ -210,11 +208,7 @@ class Batch:
         self._refused = done.exception() or self._refused
 
     def link(self) -> None:
-        """Stage what was uploaded so far.
-
-        Raises:
-            AttemptExpired: objects of this batch waited too long and are not on the branch. Put them again.
-        """
+        """Stage what was uploaded so far. Raises ``AttemptExpired`` for objects that waited too long."""
         self._ctx.stage_queue(self._branch).flush_pending()
         if self._refused is not None:
             raise self._refused
@@ -239,12 +233,7 @@ def of_file(file: Path, path: str) -> FileUpload:
 
 
 def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload]:
-    """The uploads of every file below a directory, found before anything is sent.
-
-    Raises:
-        InvalidInput: something below is unreadable, or is no regular file and ``skip_special`` does not leave it out.
-        InvalidPath: a file's name cannot be an object's path.
-    """
+    """The uploads of every file below a directory. Raises ``InvalidInput``, ``InvalidPath`` before anything is sent."""
     found = []
     for name, status in walk(folder):
         file = folder / name
