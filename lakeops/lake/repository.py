@@ -321,7 +321,7 @@ class Repository:
     bisection: Final = verb(lambda: ops.bisection.bisection)
     mark_bisect: Final = verb(lambda: ops.bisection.mark_bisect)
     end_bisect: Final = verb(lambda: ops.bisection.end_bisect)
-    merge_base: Final = verb(lambda: ops.ancestor.merge_base)
+    merge_base: Final = verb(lambda: ops.history.merge_base)
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)

@@ -11,7 +11,6 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -21,7 +20,8 @@ from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context, history_of, lookup, require_live, resolve_commit, watched
+from lakeops.ops.context import Context, lookup, require_live, watched
+from lakeops.ops.history import merge_bases
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, plan_merge, preview
 from lakeops.ranges.merge_base import bases_matter, merged_base
@@ -35,49 +35,6 @@ if TYPE_CHECKING:
 
 DEEPEST = 50
 """Levels of bases of bases."""
-
-NEAR = 12
-"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
-WALKED = 4_000
-"""Generations between two commits. With more of them the statements for single lines would not suffice."""
-MOST_FAR = 1_000
-# A commit's id is a digest of its whole history, so the answer is the same in every catalog, and for ever.
-_far: dict[tuple[str, str], set[str]] = {}
-
-
-def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
-    """All best common ancestors of two commits, given by their ids, oldest first."""
-
-    def found() -> list[Commit]:
-        bases = _far.get((left, right))
-        if bases is None:
-            near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
-            low, top = sorted((near(left).generation, near(right).generation))
-            if top - low <= WALKED:
-                with suppress(graph.FarApart):
-                    return graph.merge_bases(near, [left], [right])
-            bases = graph.merge_bases_of(ctx.catalog.commits.descending(ctx.repository_id, top, low), left, right)
-            if len(_far) >= MOST_FAR:
-                _far.clear()
-            _far[left, right] = bases
-        commits = map(lookup(ctx).get, bases)
-        return sorted(commits, key=lambda base: (base.creation_date, base.generation, base.id))
-
-    return ctx.catalog.in_snapshot(found)
-
-
-def merge_base(ctx: Context, left: str, right: str) -> Commit:
-    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
-
-    def found() -> list[Commit]:
-        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
-        return merge_bases(ctx, one, other)
-
-    bases = ctx.catalog.in_snapshot(found)
-    if not bases:
-        raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
-    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
-    return require_live(base) if base.is_gone else base
 
 
 @dataclass(frozen=True)

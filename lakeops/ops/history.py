@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count, islice
@@ -12,12 +13,21 @@ from typing import Any
 from lakeops.catalog.open import Catalog
 from lakeops.model import graph
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import CommitExpired, InvalidInput
+from lakeops.model.errors import CommitExpired, InvalidInput, PreconditionFailed
 from lakeops.model.graph import Node
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context, explain_expired, lookup, pages, resolve_commit, resolve_id
+from lakeops.ops.context import (
+    Context,
+    explain_expired,
+    history_of,
+    lookup,
+    pages,
+    require_live,
+    resolve_commit,
+    resolve_id,
+)
 
 LINES = 2
 """Statements for single lines of history, before stretches are read."""
@@ -253,3 +263,53 @@ def _parse_time(given: datetime | str) -> datetime:
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     except (ValueError, AttributeError):
         raise InvalidInput(f"{excerpt(given)} is no moment; give one such as 2026-01-31 or 2026-01-31T12:00") from None
+
+
+NEAR = 12
+"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
+
+
+WALKED = 4_000
+"""Generations between two commits. With more of them the statements for single lines would not suffice."""
+
+
+MOST_FAR = 1_000
+
+
+# A commit's id is a digest of its whole history, so the answer is the same in every catalog, and for ever.
+_far: dict[tuple[str, str], set[str]] = {}
+
+
+def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
+    """All best common ancestors of two commits, given by their ids, oldest first."""
+
+    def found() -> list[Commit]:
+        bases = _far.get((left, right))
+        if bases is None:
+            near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+            low, top = sorted((near(left).generation, near(right).generation))
+            if top - low <= WALKED:
+                with suppress(graph.FarApart):
+                    return graph.merge_bases(near, [left], [right])
+            bases = graph.merge_bases_of(ctx.catalog.commits.descending(ctx.repository_id, top, low), left, right)
+            if len(_far) >= MOST_FAR:
+                _far.clear()
+            _far[left, right] = bases
+        commits = map(lookup(ctx).get, bases)
+        return sorted(commits, key=lambda base: (base.creation_date, base.generation, base.id))
+
+    return ctx.catalog.in_snapshot(found)
+
+
+def merge_base(ctx: Context, left: str, right: str) -> Commit:
+    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
+
+    def found() -> list[Commit]:
+        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
+        return merge_bases(ctx, one, other)
+
+    bases = ctx.catalog.in_snapshot(found)
+    if not bases:
+        raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
+    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
+    return require_live(base) if base.is_gone else base

@@ -19,7 +19,7 @@ from lakeops.model.records import (
     check_amount,
 )
 from lakeops.model.text import excerpt
-from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, merge_bases, sides_of_merge
+from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import (
     Context,
@@ -33,6 +33,7 @@ from lakeops.ops.context import (
     resolve_commit,
 )
 from lakeops.ops.diff import summary_of
+from lakeops.ops.history import merge_bases
 from lakeops.ops.publish import (
     CommitPlan,
     CommitResult,

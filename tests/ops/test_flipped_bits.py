@@ -6,6 +6,7 @@ import hashlib
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,12 +140,14 @@ def through_gateway(scene: Scene, path: str) -> bytes:
 
 
 def by_spark(scene: Scene, path: str) -> bytes:
-    from lakeops.spark.source import batches_of, schema_of
+    from lakeops.spark.source import batches_of
     from lakeops.spark.tables import files
 
     (file,) = files(f"lakefs://repo/main/{path}", lake=scene.lake)
     kind = path.rpartition(".")[2]
-    rows = [*batches_of(file, kind, schema_of(file, kind, header=True), header=True)]
+    with closing(batches_of(file, kind, None, header=True)) as batches:
+        schema = next(batches).schema
+    rows = [*batches_of(file, kind, schema, header=True)]
     assert sum(batch.num_rows for batch in rows) > 0
     return scene.contents[path]
 

@@ -380,4 +380,7 @@ def test_a_reader_stops_nobody_by_an_advisory_lock(team: Team, shared: str) -> N
         branch.commit("more")
         repo.merge(name, "main")
         team.owner.repository("mine").set_read_only(False)  # takes the repository's row alone
-        assert conn.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (3,)
+        assert conn.execute(
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database "
+            "WHERE locktype = 'advisory' AND datname = current_database()"
+        ).fetchone() == (3,)

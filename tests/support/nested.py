@@ -29,6 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from support.faulty_catalog import PARTS
 from support.soundness import worse_than_information
 
 from lakeops import Lake, LakeopsError, Repository, Settings, Split
@@ -153,7 +154,7 @@ class Process:
 
 
 class _Watched:
-    """A catalog whose every call is seen."""
+    """A catalog, or a part of one, whose every call is seen."""
 
     def __init__(self, inner: Any, process: Process) -> None:
         self._inner = inner
@@ -161,6 +162,8 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
+        if name in PARTS:
+            return _Watched(found, self._process)
         if not callable(found) or name == "now":
             return found
 
