@@ -103,3 +103,27 @@ def test_reserved_keys_arrive_with_the_commits_that_have_them(pair):
     said = [commit.metadata for commit in pair.mirror.log("main")]
     assert said == [commit.metadata for commit in pair.repo.log("main")]
     assert {"squash-origin", "revert-origin"} <= {key for each in said for key in each}
+
+
+def test_it_always_advances_while_the_source_never_stops(pair):
+    seen = []
+    for number in range(20):
+        pair.commit(**{f"f{number}": "x"})
+        pair.mirror.sync()
+        pair.replicator.settle()
+        pair.commit(**{f"g{number}": "y"})  # what replication has not even begun with
+        pair.clock.advance(seconds=30)
+        pair.mirror.sync()
+        seen.append(pair.head())
+        check_whole(pair)
+    assert len(set(seen)) == 20
+
+
+def test_many_commits_behind_is_one_promotion(pair):
+    for number in range(60):
+        pair.commit(**{f"f{number % 7}": str(number)})
+    pair.replicator.settle()
+    pair.mirror.sync()
+    assert pair.head() == pair.repo.branch("main").commit_id
+    assert [move.action for move in pair.mirror.reflog("main")] == ["promote", "create-mirror"]
+    assert [commit.id for commit in pair.mirror.log("main")] == [commit.id for commit in pair.repo.log("main")]

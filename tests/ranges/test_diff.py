@@ -11,6 +11,7 @@ from support.rows import (
     built,
     byte_order,
     change_sets,
+    contents,
     entry_table,
     numbered,
     repositories,
@@ -19,7 +20,7 @@ from support.rows import (
     summed,
 )
 
-from lakeops.model.records import Change, Split
+from lakeops.model.records import Change, Split, Summary
 from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import DIFF_SCHEMA, MOST_TOGETHER, ROWS_SCHEMA, changes, diff, staged_changes, summary
@@ -159,3 +160,22 @@ def test_only_touched_ranges_are_opened(store, reader):
     store.forget()
     list(staged_changes(reader, base, staged_table({"a/00000": None, "b/00999": ("1", 0)})))
     assert len(store.read) == 2
+
+
+def test_equal_contents_at_another_path_are_a_difference(store, reader):
+    left, right = {"day=1/_SUCCESS": ("", 0)}, {"day=2/_SUCCESS": ("", 0)}
+    assert listed(reader, built(store, left), built(store, right)) == expected(left, right)
+
+
+def test_uploading_the_same_contents_again_is_no_difference(store, reader):
+    left, right = built(store, numbered(range(200))), built(store, numbered(range(200), address=9))
+    assert left.id != right.id
+    assert listed(reader, left, right) == []
+    assert contents(store, right)["a/00000"] == ("0", 9)
+
+
+def test_a_diff_with_nothing_is_everything(store, reader):
+    whole, empty = built(store, numbered(range(100))), Metarange.empty()
+    assert summary(reader, empty, whole) == Summary(added=100)
+    assert summary(reader, whole, empty) == Summary(removed=100)
+    assert listed(reader, empty, empty) == []

@@ -321,3 +321,40 @@ def test_a_lost_part_is_noticed(reader, sides):
 
     with pytest.raises(Transient, match="gave back"):
         plan_merge(reader, *sides, None, engine=Losing(2))
+
+
+def test_conflicts_come_all_and_in_order(store, reader):
+    base = numbered(range(500))
+    source, dest = numbered(range(500), contents="1"), numbered(range(500), contents="2")
+    plan = plan_merge(reader, built(store, base), built(store, source), built(store, dest), None)
+    assert plan.conflicts == byte_order(base)
+
+
+def test_equal_contents_at_different_paths_are_kept_apart(store, reader):
+    base = {f"day={day}/_SUCCESS": ("", 0) for day in range(9)}
+    source = {path: value for path, value in base.items() if path != "day=3/_SUCCESS"}
+    dest = base | {"day=9/_SUCCESS": ("", 0)}
+    metaranges = [built(store, side) for side in (base, source, dest)]
+    plan = plan_merge(reader, *metaranges, None)
+    after = contents(store, merged(store, plan, metaranges[1]).metarange)
+    assert sorted(after) == [f"day={day}/_SUCCESS" for day in (0, 1, 2, 4, 5, 6, 7, 8, 9)]
+
+
+def test_the_same_upload_on_both_sides_is_no_conflict(store, reader):
+    base = numbered(range(50))
+    source, dest = base | {"new": ("1", 1)}, base | {"new": ("1", 2)}
+    metaranges = [built(store, side) for side in (base, source, dest)]
+    plan = plan_merge(reader, *metaranges, None)
+    assert merged(store, plan, metaranges[1]).metarange.id == metaranges[2].id
+
+
+def test_revert_and_cherry_pick_are_the_same_call(store, reader):
+    first = numbered(range(100))
+    second = first | {"bad": ("1", 1)}
+    third = second | {"good": ("2", 2)}
+    one, two, three = (built(store, side) for side in (first, second, third))
+    undone = merged(store, plan_merge(reader, two, one, three, None), one)
+    assert contents(store, undone.metarange) == first | {"good": ("2", 2)}
+    picked = merged(store, plan_merge(reader, two, three, one, None), three)
+    assert contents(store, picked.metarange) == first | {"good": ("2", 2)}
+    assert picked.metarange.id == undone.metarange.id

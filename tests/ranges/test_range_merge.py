@@ -31,7 +31,7 @@ def key_of(row) -> str:
 @given(st.data(), st.sampled_from(SPLITS))
 @THOROUGH
 def test_what_is_exchanged_is_what_building_gives(fresh_store, data, split):
-    """What was not exchanged is left to be merged path by path."""
+    """Ranges that were not exchanged are merged path by path."""
     store = fresh_store()
     mine = data.draw(edits(slice(0, 160), "1"))
     yours = data.draw(edits(slice(data.draw(st.sampled_from([100, 165, 290])), None), "2"))
@@ -129,3 +129,19 @@ def test_what_the_source_appends_does_not_go_before_what_the_destination_appends
 def test_an_empty_base_has_no_place_to_exchange_at(store):
     found = merge_ranges(Metarange.empty(), built(store, BASE), built(store, {"z": ("1", 0)}))
     assert (len(found.dest), found.complete) == (1, False)
+
+
+def test_planning_never_opens_a_destination_range_that_is_the_bases(store):
+    """Not even where the destination changed ranges right beside, so that paths have to be looked at."""
+    base = built(store, BASE)
+    rows = base.rows(0, len(base))
+    mine = {rows[number].first_path: ("1", 0) for number in (10, 20, 30)}
+    yours = {rows[number].last_path: ("2", 0) for number in (9, 20, 31)}
+    source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
+    store.forget()
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
+    own = {key_of(row) for row in dest.rows(0, len(dest)) if row.id not in {each.id for each in rows}}
+    opened = {key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)
+    assert opened <= own
+    assert len(opened) == 1
+    assert plan.changes.num_rows == 1
