@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.open import Catalog
 from lakeops.testing import EFFECTS, Faults
 
@@ -65,26 +66,13 @@ LOOKS = ("on_record",)
 ALL_EFFECTS = (*EFFECTS, *TRANSITIONS)
 
 
-PARTS = (
-    "repositories",
-    "backups",
-    "refs",
-    "commits",
-    "staging",
-    "retention",
-    "marks",
-    "mirrors",
-    "audit",
-    "roles",
-)
-
-
 class FaultyCatalog:
     """Any catalog, with a script of faults around its transitions."""
 
     def __init__(self, inner: Catalog, faults: Faults) -> None:
         self._inner = inner
-        self._parts = {name: FaultyPart(getattr(inner, name), faults) for name in PARTS}
+        parts = {name: part for name, part in vars(inner).items() if isinstance(part, CatalogPart)}
+        self._parts = {name: FaultyPart(part, faults) for name, part in parts.items()}
 
     def __getattr__(self, name: str) -> Any:
         return self._parts.get(name) or getattr(self._inner, name)

@@ -29,10 +29,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from support.faulty_catalog import PARTS
 from support.soundness import worse_than_information
 
 from lakeops import Lake, LakeopsError, Repository, Settings, Split
+from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.open import open_catalog
 from lakeops.store.open import Stores, StoreSettings
 from lakeops.testing import Call, Crash, Faults, ManualClock
@@ -162,7 +162,7 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name in PARTS:
+        if isinstance(found, CatalogPart):
             return _Watched(found, self._process)
         if not callable(found) or name == "now":
             return found
