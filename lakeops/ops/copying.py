@@ -163,15 +163,3 @@ def _is_there(source: ObjectStore, key: str) -> bool:
     except ObjectNotFound:
         return False
     return True
-
-
-SHARE = 0.3
-"""The share of all objects that may be deleted without a word."""
-
-FLOOR = 100
-"""How many objects may always be deleted: where there are few, a share says little."""
-
-
-def exceeded(deleted: int, total: int) -> bool:
-    """Whether deleting so many of all objects needs somebody's consent."""
-    return deleted > max(FLOOR, SHARE * total)

@@ -29,9 +29,9 @@ from lakeops.ops.copying import (
     copy_tasks,
     delete_objects,
     delete_tasks,
-    exceeded,
     gives_up,
 )
+from lakeops.ops.deletion_limit import exceeded
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES

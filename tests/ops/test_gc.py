@@ -14,7 +14,7 @@ from support.scenes import table
 
 from lakeops import Lake, Repository
 from lakeops.model import errors
-from lakeops.ops import copying
+from lakeops.ops import deletion_limit
 from lakeops.store import layout
 from lakeops.testing import ManualClock
 
@@ -407,7 +407,7 @@ def test_a_database_clock_ahead_of_the_stores_expires_and_deletes_nothing(
 
 
 def test_the_deletion_limit(repo, clock, monkeypatch):
-    monkeypatch.setattr(copying, "FLOOR", 2)
+    monkeypatch.setattr(deletion_limit, "FLOOR", 2)
     for number in range(10):
         repo.branch("main").put(f"f{number}", b"x")
     repo.branch("main").reset()

@@ -22,7 +22,7 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from lakeops.ops import copying
+from lakeops.ops import copying, deletion_limit
 from lakeops.ops.replicate import MANAGED, Replicated, replicate
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM
@@ -152,7 +152,7 @@ def test_an_object_that_came_meanwhile_is_not_deleted(stores):
 
 
 def test_a_large_share_is_deleted_only_by_force(stores, monkeypatch):
-    monkeypatch.setattr(copying, "FLOOR", 3)
+    monkeypatch.setattr(deletion_limit, "FLOOR", 3)
     source, destination = stores
     replicate(source, destination, ENGINE)
     source.delete(key for key in CONTENTS if key.startswith("data/"))

@@ -20,7 +20,7 @@ from lakeops.model.marks import Mark, MarkState
 from lakeops.model.records import REFS_DUMP, JsonRecord, check_asked
 from lakeops.model.retention import DAY, KEY_DAYS, LOG_DAYS
 from lakeops.ops.context import Context
-from lakeops.ops.copying import SHARE, exceeded
+from lakeops.ops.deletion_limit import SHARE, exceeded
 from lakeops.ops.gc.files import check_ours, opened
 from lakeops.ops.gc.plan import get_rules
 from lakeops.ops.owner import check_owner
