@@ -61,7 +61,7 @@ Pending = Mapping[str, str | None]
 
 NOTHING = Remaining()
 _NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": None, "wait": None}
-"""What is known of a candidate before it was looked at."""
+"""The columns of a candidate that no pass has looked at yet."""
 
 
 @decoding(MIRROR, "repository_id")

@@ -184,7 +184,7 @@ class Refs(CatalogPart):
             return RefRecord(name, commit_id)
 
         def settle(conn: Connection) -> RefRecord | None:
-            # The same tag made by another caller is as good as ours.
+            # Another caller made this very tag: the call has its result.
             same = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
             return RefRecord(name, commit_id) if conn.execute(same).scalar() == commit_id else None
 

@@ -145,7 +145,7 @@ class Repositories(CatalogPart):
         return self.database.read(find) or self.database.write(make, settle=find)
 
     def ownership(self, repository_id: str) -> Ownership:
-        """What is known of the owner record of a repository. Raises ``RepositoryNotFound``."""
+        """Read what this catalog knows of the repository's owner record. Raises ``RepositoryNotFound``."""
         identity = self.identity()
 
         def work(conn: Connection) -> Ownership:

@@ -134,9 +134,6 @@ BEGUN = (MarkState.SWEEPING, MarkState.INCOMPLETE, MarkState.SWEPT, MarkState.CA
 HOLDING = (MarkState.MARKED, MarkState.SWEEPING, MarkState.INCOMPLETE)
 """What has a list and may still delete what is on it. There are never more than two or three of these."""
 
-PENDING = (MarkState.MARKING, *HOLDING)
-"""What may still delete something."""
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:

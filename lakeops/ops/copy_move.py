@@ -12,7 +12,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState, ChangeCounter, ExpectedState, Staged
+from lakeops.catalog.records import ExpectedState, Staged
 from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
@@ -53,7 +53,7 @@ def copy(
     """
     if if_absent and recursive:
         raise InvalidInput("if_absent is for one object; leave out recursive")
-    return _relink(ctx, branch, source, destination, ref or branch, recursive=recursive, if_absent=if_absent)
+    return _copy_or_move(ctx, branch, source, destination, ref or branch, recursive=recursive, if_absent=if_absent)
 
 
 def move(ctx: Context, branch: str, source: str, destination: str, *, recursive: bool = False) -> int:
@@ -61,10 +61,10 @@ def move(ctx: Context, branch: str, source: str, destination: str, *, recursive:
 
     Nothing is copied. Returns how many. Arguments and errors are those of ``copy``.
     """
-    return _relink(ctx, branch, source, destination, branch, recursive=recursive, moves=True)
+    return _copy_or_move(ctx, branch, source, destination, branch, recursive=recursive, moves=True)
 
 
-def _relink(
+def _copy_or_move(
     ctx: Context,
     branch: str,
     source: str,
@@ -141,7 +141,7 @@ def update_metadata(
         pairs = {**entry.metadata, **given}
         kept = check_metadata({key: text for key, text in pairs.items() if text is not None})
         changed = replace(entry, metadata=kept, content_type=content_type or entry.content_type)
-        _link_entry(ctx, branch, changed, started, state, counter)
+        _link_entry(ctx, branch, changed, started, ExpectedState(state, counter))
         return changed
 
     return when_moved(ctx)(attempt)
@@ -189,21 +189,14 @@ def link(
         if in_place and find(ctx, branch, path) != entry:
             raise another_object(branch, path)
         expected = state if in_place or if_absent else None
-        _link_entry(ctx, branch, linked, started, expected, counter, frozenset() if if_absent else None)
+        seen = frozenset[str]() if if_absent else None
+        _link_entry(ctx, branch, linked, started, ExpectedState(expected, counter, seen))
         return linked
 
     return when_moved(ctx)(attempt)
 
 
-def _link_entry(
-    ctx: Context,
-    branch: str,
-    entry: Entry,
-    started: datetime,
-    expected: BranchState | None,
-    unchanged: ChangeCounter | None,
-    seen: frozenset[str] | None = None,
-) -> None:
+def _link_entry(ctx: Context, branch: str, entry: Entry, started: datetime, expect: ExpectedState) -> None:
     address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
     row = Staged(entry.path, replace(entry, physical_address=address))
-    link_rows(ctx, branch, [row], started, ExpectedState(expected, unchanged, seen))
+    link_rows(ctx, branch, [row], started, expect)

@@ -77,11 +77,6 @@ def same_labels(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     return to_numpy(pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right))))
 
 
-def symmetric_difference(left: pa.Array, right: pa.Array) -> tuple[Positions, Positions]:
-    """The rows of two runs of entry digests, by ascending numbers, whose digest the other run does not have."""
-    return np.flatnonzero(~contains(right, left)), np.flatnonzero(~contains(left, right))
-
-
 def contains(digests: pa.Array, wanted: pa.Array) -> npt.NDArray[np.bool_]:
     """For each wanted entry digest whether it is among ``digests``."""
     return to_numpy(pc.is_in(wanted, value_set=digests))

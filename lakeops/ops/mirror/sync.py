@@ -63,7 +63,7 @@ MOST_STEPS = 4_096
 """How many first parents back earlier heads are searched for."""
 
 NO_TICKET = 0
-"""What is recorded under it is no look at a candidate, and only remembers what arrived."""
+"""The ticket of arrivals that were recorded without a look at a candidate."""
 
 _REASON = 500
 """Characters of a reason that are kept."""
