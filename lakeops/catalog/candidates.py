@@ -1,4 +1,4 @@
-"""Transitions of candidates: the commits that a mirror waits for, at the destination.
+"""CatalogPart of candidates: the commits that a mirror waits for, at the destination.
 
 A candidate carries a ticket. What a pass decides about one wait changes nothing once another wait has begun, so passes
 may overlap, be killed and come back late.
@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
 from lakeops.catalog.records import NOTHING, Pending
-from lakeops.catalog.repositories import Repositories
+from lakeops.catalog.repositories import NewRepositories
 from lakeops.catalog.rows import (
     AnyRow,
     mirror_record,
@@ -41,7 +41,7 @@ NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": No
 """What is known of a candidate before it was looked at."""
 
 
-class Candidates(Repositories):
+class Candidates(NewRepositories):
     """Candidates of mirrors. See the module."""
 
     def give_up_candidate(
@@ -56,7 +56,7 @@ class Candidates(Repositories):
             ref: the ref.
             ticket: the wait that was decided about.
             to: a head that the source showed since the wait began, in place of the last one.
-            stalled: it gives way because nothing of it arrives, to one that is not complete either. Such candidates are
+            stalled: nothing of it arrives, and the head that replaces it is not complete either. Such candidates are
                 counted until the next promotion.
         """
 
@@ -74,7 +74,7 @@ class Candidates(Repositories):
                 found,
                 promoted=found.promoted,
                 newer=newer,
-                given_way=wait.given_way + stalled,
+                fallbacks=wait.fallbacks + stalled,
             )
             if following.candidate is None:
                 forget_arrivals(conn, repository_id, ref)
@@ -181,7 +181,7 @@ class Candidates(Repositories):
         *,
         promoted: str | None,
         newer: str | None = None,
-        given_way: int = 0,
+        fallbacks: int = 0,
     ) -> MirrorRef:
         """Let a ref wait for ``newer``, or for what the source showed last, if that is not what is promoted."""
         now = unix_seconds(self.database.dialect.now(conn))
@@ -192,7 +192,7 @@ class Candidates(Repositories):
         else:
             # Heads before the new candidate are not gone back to. None is after what the source showed last.
             heads = ref.wait.after(candidate) if ref.wait is not None and newer is not None else ()
-            wait = Wait(now, now, given_way=given_way, heads=heads)
+            wait = Wait(now, now, fallbacks=fallbacks, heads=heads)
             values |= {"candidate": candidate, "ticket": mirror.sequence + 1, "wait": wait_value(wait)}
         if promoted != ref.promoted:
             values["checked"] = now

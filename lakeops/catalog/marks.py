@@ -1,4 +1,4 @@
-"""Transitions of garbage collection's marks.
+"""CatalogPart of garbage collection's marks.
 
 * ``begin_mark`` opens a mark and raises the fence to its cutoff, with the repository's row locked against every other
   transition. Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) can
@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Select, and_, exists, func, insert, not_, or_
 from lakeops.catalog.clock import believe
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import (
-    Transitions,
+    CatalogPart,
     check_writable,
     deadline_of,
     delete_rows,
@@ -50,7 +50,7 @@ SWEEPABLE = timedelta(days=7)
 """How old a mark may be when its sweep begins."""
 
 
-class Marks(Transitions):
+class Marks(CatalogPart):
     """Marks of garbage collection."""
 
     def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
@@ -60,13 +60,13 @@ class Marks(Transitions):
         before ``cutoff`` links or publishes any more.
         Raises ``MarkRefused`` (``clock_in_doubt``), and ``MarkRefused`` when ``cutoff`` is within the grace period, or
         the repository was
-        restored from a dump and not settled.
+        restored from a dump and not accepted.
         """
 
         def work(conn: Connection) -> tuple[Mark, int]:
             repository = lock_repository(conn, repository_id, exclusive=True)
             check_writable(conn, repository, action="mark")
-            _check_settled(repository)
+            _check_accepted(repository)
             now = self.database.dialect.now(conn)
             _check_cutoff(repository, cutoff, now)
             here = MARK.c.repository_id == repository_id
@@ -204,7 +204,7 @@ class Marks(Transitions):
             self._record(conn, repository_id, action, "mark", mark.id, mark.state.value, after)
         return now
 
-    def mark(self, repository_id: str, mark_id: str) -> Mark:
+    def get(self, repository_id: str, mark_id: str) -> Mark:
         """The mark. Raises ``NotFound`` (``mark_not_found``)."""
 
         def work(conn: Connection) -> Mark:
@@ -213,7 +213,7 @@ class Marks(Transitions):
 
         return self.database.read(work)
 
-    def marks(self, repository_id: str, *, lasting: bool = False) -> list[Mark]:
+    def on_record(self, repository_id: str, *, lasting: bool = False) -> list[Mark]:
         """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
         query = (
             select(MARK).where(MARK.c.repository_id == repository_id).order_by(MARK.c.created.desc(), MARK.c.id.desc())
@@ -298,14 +298,14 @@ def _check_clock(conn: Connection, repository_id: str, now: datetime) -> None:
         )
 
 
-def _check_settled(repository: AnyRow) -> None:
+def _check_accepted(repository: AnyRow) -> None:
     """Refuse to collect what a lost catalog may have had commits of, or staged rows, that its dump lacks."""
     if repository.restored is not None:
         raise MarkRefused(
             f"repository {repository.id!r} was restored from a dump of "
             f"{from_ticks(repository.restored):%Y-%m-%d %H:%M:%S} UTC, and what was committed later is not known here: "
             "nothing is collected until somebody has looked (`lakeops fsck`, `lakeops gc mark --dry-run`) and runs "
-            "`lakeops refs settle`"
+            "`lakeops refs accept`"
         )
 
 

@@ -1,4 +1,4 @@
-"""Transitions of mirrors, at the destination.
+"""CatalogPart of mirrors, at the destination.
 
 They are the only ones that change a read-only repository, and refuse one that follows no source. Passes over one
 mirror may overlap, be killed and come back late. ``candidates`` has the transitions of what a mirror waits for.
@@ -90,11 +90,11 @@ class Mirrors(Candidates):
 
         self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
 
-    def mirror(self, repository_id: str) -> MirrorRecord:
+    def get(self, repository_id: str) -> MirrorRecord:
         """How the repository mirrors another one. Raises ``NotAMirror``, ``RepositoryNotFound``."""
         return self.database.read(lambda conn: mirror_record(mirror_row(conn, repository_id)))
 
-    def mirrors(self) -> list[MirrorRecord]:
+    def all(self) -> list[MirrorRecord]:
         """All mirrors by name."""
         query = select(MIRROR).order_by(MIRROR.c.repository_id)
         return self.database.read(lambda conn: [mirror_record(row) for row in conn.execute(query)])
@@ -240,15 +240,15 @@ class Mirrors(Candidates):
 
         return self.database.write(work, settle=run_again)
 
-    def set_patience(self, repository_id: str, seconds: int) -> MirrorRecord:
+    def set_stall_timeout(self, repository_id: str, seconds: int) -> MirrorRecord:
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
 
         def work(conn: Connection) -> MirrorRecord:
             mirror, _ = lock_mirror(conn, repository_id)
-            set_mirror(conn, repository_id, patience=seconds)
-            if mirror.patience != seconds:
-                patience = (mirror.patience, seconds)
-                self._record(conn, repository_id, "set-patience", "mirror", repository_id, *patience)
+            set_mirror(conn, repository_id, stall_timeout=seconds)
+            if mirror.stall_timeout != seconds:
+                stall_timeout = (mirror.stall_timeout, seconds)
+                self._record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
             return mirror_record(mirror_row(conn, repository_id))
 
         return self.database.write(work, settle=run_again)

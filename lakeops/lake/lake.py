@@ -64,7 +64,7 @@ class Lake(LakeConnection):
     def restore_repository(self, name: str, storage_namespace: str, *, of: str | None = None) -> RestoreResult:
         """Make a repository of the dump in its storage namespace, after its catalog was lost.
 
-        It reads and writes at once. It collects no garbage before ``Repository.adopt`` and ``RefsDump.settle``, because
+        It reads and writes at once. It collects no garbage before ``Repository.adopt`` and ``RefsDump.accept``, because
         the lost catalog may have committed more than it dumped. All of the dump is checked first, and nothing is
         restored when any of it is wrong.
 
@@ -84,11 +84,11 @@ class Lake(LakeConnection):
 
     def repository(self, name: str) -> Repository:
         """An existing repository. Raises ``RepositoryNotFound``."""
-        return Repository(self.context(self.catalog.repository(check_asked(name, "a repository"))))
+        return Repository(self.context(self.catalog.repositories.get(check_asked(name, "a repository"))))
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[Repository]:
         """All repositories by name."""
-        records = pages(self.catalog.repositories, prefix=prefix, after=after)
+        records = pages(self.catalog.repositories.page, prefix=prefix, after=after)
         return (Repository(self.context(record)) for record in records)
 
     def create_mirror(
@@ -151,12 +151,12 @@ class Lake(LakeConnection):
 
     def mirror(self, name: str) -> Mirror:
         """An existing mirror. Raises ``RepositoryNotFound``, ``NotAMirror``."""
-        self.catalog.mirror(check_asked(name, "a repository"))
-        return Mirror(self.context(self.catalog.repository(name)), self.clock)
+        self.catalog.mirrors.get(check_asked(name, "a repository"))
+        return Mirror(self.context(self.catalog.repositories.get(name)), self.clock)
 
     def mirrors(self) -> Iterator[Mirror]:
         """All mirrors by name, those that were promoted to writable repositories included."""
-        return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors())
+        return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors.all())
 
     def local(self, directory: str | Path = ".") -> Local:
         """The clone that a directory is, or lies in.
@@ -168,7 +168,7 @@ class Lake(LakeConnection):
         from lakeops.ops.local.index import find, read
 
         folder = find(directory)
-        return Local(self.context(self.catalog.repository(read(folder).repository)), folder)
+        return Local(self.context(self.catalog.repositories.get(read(folder).repository)), folder)
 
     def delete_repository(self, name: str) -> None:
         """Forget a repository. Its objects stay where they are. Raises ``RepositoryNotFound``.
@@ -233,11 +233,10 @@ class Lake(LakeConnection):
         here = stores.at(source)
         if source_endpoint is not None:
             here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
-        return ops.replicate.replicate_to(
-            self.catalog,
-            stores,
-            destination,
+        ops.overlap.check_apart(self.catalog, stores, destination, mirrors=True)
+        return ops.replicate.replicate(
             here,
+            stores.at(destination),
             self._range_engine(),
             delete=delete,
             force=force,

@@ -46,7 +46,7 @@ def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> Obje
 
     def follows() -> bool:
         try:
-            return catalog.mirror(repository_id).promoted_writable is None
+            return catalog.mirrors.get(repository_id).promoted_writable is None
         except LakeopsError:
             return False
 
@@ -158,7 +158,7 @@ class Context:
         from lakeops.store.open import AddressPolicy, parse_location, real_place
 
         try:
-            files = self.catalog.mirror(self.repository_id).source.is_local
+            files = self.catalog.mirrors.get(self.repository_id).source.is_local
         except NotAMirror:
             files = True
         listed = self.settings.external_prefixes
@@ -168,7 +168,7 @@ class Context:
             files,
             tuple(
                 (one.id, f"{real_place(one.storage_namespace)}/{folder}")
-                for one in pages(self.catalog.repositories)
+                for one in pages(self.catalog.repositories.page)
                 for folder in MANAGED
             ),
         )
@@ -215,7 +215,7 @@ class Context:
         try:
             yield
         except ObjectNotFound:
-            self.catalog.repository(self.repository_id)
+            self.catalog.repositories.get(self.repository_id)
             raise
 
     def seconds(self, moment: datetime | None = None) -> int:
@@ -224,7 +224,7 @@ class Context:
 
     def head(self, state: BranchState) -> Commit:
         """The commit that a branch points to."""
-        return self.catalog.commit(self.repository_id, state.commit_id)
+        return self.catalog.commits.get(self.repository_id, state.commit_id)
 
     def stage_queue(self, branch: str) -> StageQueue:
         """The small changes of this process that are on their way to a branch."""
@@ -237,7 +237,7 @@ class Context:
         A catalog that others hold must not make that verb fail. Any later call catches up.
         """
         with suppress(CatalogUnavailable):
-            self.catalog.purge_retired(self.repository_id, waiting=waiting)
+            self.catalog.staging.purge_retired(self.repository_id, waiting=waiting)
 
 
 def require_live(commit: Commit) -> Commit:
@@ -251,7 +251,7 @@ def expired(commit: Commit) -> CommitExpired:
     """The error for a commit that retention took."""
     return CommitExpired(
         f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone "
-        "(after a fail-over, `lakeops mirror prove` brings back what is whole)"
+        "(after a fail-over, `lakeops mirror verify-history` brings back what is whole)"
     )
 
 

@@ -195,7 +195,7 @@ def import_objects(
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
     request = CommitRequest(IdempotentRequest("import", check_name(branch), parts, text, pairs), idempotency_key)
-    found = read_first(ctx, request, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
+    found = read_first(ctx, request, lambda: ctx.catalog.staging.stageable(ctx.repository_id, branch))
     if isinstance(found, CommitResult):
         return found.commit
     for change in uncommitted(ctx, branch):

@@ -83,7 +83,7 @@ def test_what_is_followed_can_be_chosen(run, two):
     done = run.json("mirror", "sync", "lakefs://flights-eu")
     assert [ref["id"] for ref in done["branches"]] == ["release-1"]
     assert done["tags"] == []
-    assert two.source.catalog.history("flights").mirrors == {}
+    assert two.source.catalog.commits.history("flights").mirrors == {}
 
 
 def test_older_commits_are_said_to_be_not_replicated(run, two):
@@ -125,7 +125,7 @@ def test_a_mirror_that_is_deleted_as_a_repository_leaves_a_word_at_its_source(ru
     assert registered
     assert "mirror delete" in run("repo", "delete", "lakefs://flights-eu").stderr
     note = run("repo", "delete", "lakefs://flights-eu", "--yes").stderr
-    [left] = two.source.catalog.history("flights").mirrors
+    [left] = two.source.catalog.commits.history("flights").mirrors
     assert f"keeps commits for {left!r} until you run `lakeops mirror drop` there" in note
     run.ok("repo", "create", "lakefs://plain")
     assert "source" not in run("repo", "delete", "lakefs://plain", "--yes").stderr
@@ -218,5 +218,5 @@ def test_a_candidate_is_skipped_and_patience_is_set(run, two):
     assert (skipped["candidate"], skipped["promoted"] == waiting) == (newest, False)
     assert run.json("mirror", "skip", "lakefs://flights-eu", "v1", "--tag")["id"] == "v1"
     assert run.error("mirror", "skip", "lakefs://flights-eu", "none")["kind"] == "ref_not_found"
-    assert run.json("mirror", "patience", "lakefs://flights-eu", "30m")["patience"] == 1800
-    assert run.error("mirror", "patience", "lakefs://flights-eu", "0")["kind"] == "invalid_input"
+    assert run.json("mirror", "stall-timeout", "lakefs://flights-eu", "30m")["stall_timeout"] == 1800
+    assert run.error("mirror", "stall-timeout", "lakefs://flights-eu", "0")["kind"] == "invalid_input"

@@ -62,8 +62,8 @@ class Chain:
     def collect(self) -> None:
         """The strictest rules at the source: only refs, and what mirrors asked for, are kept."""
         catalog = self.lakes[0].catalog
-        catalog.expire_commits("flights", lambda history: history.commits)
-        live = {commit.id for commit in catalog.roots("flights").commits}
+        catalog.retention.expire_commits("flights", lambda history: history.commits)
+        live = {commit.id for commit in catalog.retention.roots("flights").commits}
         kept = frozenset().union(*(self.needs.get(one, frozenset()) for one in live))
         store = self.replicators[0].source
         prefixes = (layout.DATA, layout.RANGES, layout.METARANGES)
@@ -77,6 +77,10 @@ class Chain:
             for ref in mirror.branches():
                 missing = [key for key in self.needs.get(ref.commit_id, ()) if not (root / key).is_file()]
                 assert not missing, (place, ref, missing)
+
+    def catch_up(self, place: int) -> None:
+        self.settle()
+        self.sync(place)
 
     def settle(self) -> None:
         for replicator in self.replicators:
@@ -113,19 +117,15 @@ def test_what_the_last_one_shows_is_kept_at_the_first(chains: Callable[[int], Ch
     chain = chains(1)
     first = chain.commit()
     for _ in range(2):
-        chain.settle()
-        chain.sync(0)
-        chain.settle()
-        chain.sync(1)
+        chain.catch_up(0)
+        chain.catch_up(1)
     assert chain.mirrors[1].branch("main").commit_id == first
     [registration] = chain.mirrors[0].registrations()
     assert first in registration.commits
     chain.commit()
-    chain.settle()
-    chain.sync(0)
+    chain.catch_up(0)
     chain.commit()
-    chain.settle()
-    chain.sync(0)
+    chain.catch_up(0)
     chain.collect()
     chain.settle()
     assert read_whole(chain.replicators[1].destination, "", chain.source.ref(first).commit)
@@ -141,14 +141,13 @@ def test_what_the_last_one_shows_is_kept_at_the_first(chains: Callable[[int], Ch
 def test_a_mirror_takes_no_report_of_what_its_source_does_not_keep_for_it(chains: Callable[[int], Chain]) -> None:
     chain = chains(2)
     first, second = chain.commit(), chain.commit()
-    chain.settle()
-    chain.sync(0)
+    chain.catch_up(0)
     catalog = chain.lakes[1].catalog
-    catalog.report_mirror("flights", "other", frozenset({second}), sequence=1)
+    catalog.mirrors.report_mirror("flights", "other", frozenset({second}), sequence=1)
     with pytest.raises(CommitExpired, match="next pass"):
-        catalog.report_mirror("flights", "other", frozenset({first}), sequence=2)
-    assert catalog.unkept("flights", {first, second}) == {first}
-    assert chain.lakes[0].catalog.unkept("flights", {first, second}) == frozenset()
+        catalog.mirrors.report_mirror("flights", "other", frozenset({first}), sequence=2)
+    assert catalog.mirrors.unkept("flights", {first, second}) == {first}
+    assert chain.lakes[0].catalog.mirrors.unkept("flights", {first, second}) == frozenset()
 
 
 @pytest.mark.parametrize("moment", ["report_mirror", "branches", "observe_source"])
@@ -157,8 +156,7 @@ def test_a_mirror_that_moves_on_while_it_is_followed(chains: Callable[[int], Cha
     chain = chains(3)
     chain.commit()
     for place in (0, 1):
-        chain.settle()
-        chain.sync(place)
+        chain.catch_up(place)
 
     def go_on(_call: object) -> None:
         chain.commit()
@@ -169,14 +167,12 @@ def test_a_mirror_that_moves_on_while_it_is_followed(chains: Callable[[int], Cha
         chain.replicators[0].settle()
 
     chain.commit()
-    chain.settle()
-    chain.sync(0)
+    chain.catch_up(0)
     chain.settle()
     chain.faults.hook(moment, action=go_on, when="after" if moment == "branches" else "before")
     chain.sync(1)
     chain.faults.revive()
-    chain.settle()
-    chain.sync(1)
+    chain.catch_up(1)
     chain.settle()
     assert chain.mirrors[1].status().caught_up
 
@@ -227,10 +223,8 @@ def play(chain: Chain, seed: int, steps: int) -> None:
         chain.check()
     newest = chain.commit()
     for _ in range(3):
-        chain.settle()
-        chain.sync(0)
-        chain.settle()
-        chain.sync(1)
+        chain.catch_up(0)
+        chain.catch_up(1)
     assert [mirror.branch("main").commit_id for mirror in chain.mirrors] == [newest, newest]
 
 
