@@ -87,7 +87,7 @@ class BucketStore:
         return f"{root}/{self.prefix}" if self.prefix else root
 
     def head(self, key: str) -> StoredObject:
-        """What the server tells of an object. Raises ``ObjectNotFound``."""
+        """Describe an object. Raises ``ObjectNotFound``."""
         raise NotImplementedError
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

@@ -337,7 +337,7 @@ class CloudStore(BucketStore):
         return bytes(found.bytes()), {key: value for key, value in told.items() if value}
 
     def head(self, key: str) -> StoredObject:
-        """What the server tells of an object. Raises ``ObjectNotFound``."""
+        """Describe an object. Raises ``ObjectNotFound``."""
         return _stored(key, self._meta(key))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
@@ -387,7 +387,7 @@ class CloudStore(BucketStore):
             return obstore.sign(self._client, "GET", self._name(key), timedelta(seconds=expires))
 
     def probe(self) -> Capabilities:
-        """What the server can do."""
+        """Find out what the server can do."""
         ids = Ids()
         conditional, ranges = can_put_if_absent(self, ids), can_read_ranges(self, ids)
         return Capabilities(conditional, ranges, batch_delete=True, consistent_listing=lists_consistently(self, ids))

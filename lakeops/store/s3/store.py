@@ -119,14 +119,14 @@ class S3Store(BucketStore):
             return swap(self._client, self._request_name(key), data, expected)
 
     def head(self, key: str) -> StoredObject:
-        """What the server tells of an object. Raises ``ObjectNotFound``."""
+        """Describe an object. Raises ``ObjectNotFound``."""
         name = self._name(key)
         with self._translated(key):
             way = direct(self.bucket, self.settings)
             try:
-                if way is not None and (told := way.head(name)) is not None:
+                if way is not None and (told := way.head(key, name)) is not None:
                     self._bucket_seen = True
-                    return StoredObject(key, told.size_bytes, told.mtime, told.etag, told.content_type)
+                    return told
                 found = self._client.head_object(Bucket=self.bucket, Key=name)
             except ClientError as error:
                 if status_of(error) == 404:

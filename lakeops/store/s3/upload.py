@@ -268,7 +268,7 @@ def is_encrypted(head: Head) -> bool:
 
 
 def part_count(etag: str) -> int:
-    """How many parts an object was sent in. 0 when it came in one request."""
+    """The number of parts that an object was sent in. 0 when it came in one request."""
     found = _OF_PARTS.fullmatch(etag)
     return int(found[1]) if found else 0
 
@@ -348,7 +348,7 @@ class EtagProof:
 
 
 def proof_of(client: S3Client, target: dict[str, Any], head: Head) -> EtagProof | None:
-    """What tells whether contents are an object's, given what the server says of it. None when nothing does."""
+    """A proof of an object's contents, given what the server says of it. None where there is none."""
     etag = head["ETag"].strip('"')
     if is_encrypted(head):
         return None
