@@ -30,14 +30,14 @@ from lakeops.lake import Branch, Lake, Repository
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.model.clock import Ids, SystemClock
 from lakeops.model.records import Commit, IdempotentRequest, Split, Summary
-from lakeops.ops.publish import Draft, Move, publish
-from lakeops.ranges.apply import apply, merge
+from lakeops.ops.publish import CommitPlan, CommitRequest, publish, snapshot
+from lakeops.ranges.apply import apply, apply_plan
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.merge import plan_merge
+from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.read import RangeReader, entries
-from lakeops.ranges.write import write_metarange
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore
@@ -149,8 +149,8 @@ class LakeSide:
         def work() -> None:
             base, source, dest = map(reader.metarange, heads)
             attempt = self._ids.new()
-            planned = three_way(reader, base, source, dest, None)
-            merged = merge(reader, planned, source, engine=self._engine, split=Split(), attempt=attempt)
+            planned = plan_merge(reader, base, source, dest, None)
+            merged = apply_plan(reader, planned, source, engine=self._engine, split=Split(), attempt=attempt)
             write_metarange(reader.store, merged.metarange, attempt)
 
         return self._timed(work)
@@ -240,11 +240,10 @@ class LakeSide:
         store = LocalStore(self._root, fsync=False)
         base = build(store, self._batches(), Split(), self._ids.new())
         file = write_metarange(store, base, self._ids.new())
-        publish(
-            handle._ctx,
-            Move(IdempotentRequest("import", "main")),
-            lambda attempt: Draft(file, (attempt.head,), "base", {}, Summary()),
-        )
+        ctx = handle._ctx
+        found = snapshot(ctx, "main")
+        plan = CommitPlan(file, (found.head,), "base", {}, Summary())
+        publish(ctx, CommitRequest(IdempotentRequest("import", "main")), found, plan, None)
         sizes = base.table["file_bytes"].to_pylist()
         return {"ranges": len(base), "bytes_per_entry": sum(sizes) / base.count, "entries": base.count}
 

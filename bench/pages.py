@@ -31,7 +31,7 @@ from support.statements import ours, statements
 
 from bench.year import MINUTE, store
 from lakeops import Commit, Lake, Repository, Settings
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT, REFLOG, TAG
 from lakeops.model.clock import Ids, SystemClock, unix_seconds
 from lakeops.model.ids import make_commit

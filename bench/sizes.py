@@ -30,13 +30,13 @@ from lakeops.engine.base import LocalEngine
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
-from lakeops.ranges.apply import apply, merge
+from lakeops.ranges.apply import apply, apply_plan
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.merge import plan_merge
+from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.ranges.read import RangeReader, entries
-from lakeops.ranges.write import MetarangeFile, write_metarange
 from lakeops.store.disk_cache import background_writes
 from lakeops.store.local import LocalStore
 
@@ -135,8 +135,8 @@ class Sized:
     def _merge(self, reader: RangeReader) -> None:
         base, source, dest = (self._read(reader, name) for name in ("base", "one", "other"))
         attempt = self._ids.new()
-        planned = three_way(reader, base, source, dest, None)
-        done = merge(reader, planned, source, engine=LocalEngine(), split=self._split, attempt=attempt)
+        planned = plan_merge(reader, base, source, dest, None)
+        done = apply_plan(reader, planned, source, engine=LocalEngine(), split=self._split, attempt=attempt)
         write_metarange(reader.store, done.metarange, attempt)
 
     def _page(self, reader: RangeReader, folder: str) -> None:

@@ -24,7 +24,7 @@ from services.postgres import postgres_url
 from sqlalchemy import insert, text, update
 
 from lakeops import Commit, Lake, Repository, Settings
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED
 from lakeops.model.clock import Ids, SystemClock, unix_seconds
 from lakeops.model.ids import make_commit

@@ -1,14 +1,8 @@
 """An fsspec filesystem over refs, so that pandas, DuckDB, Dask and pyarrow open ``lakefs://repo/ref/path``.
 
-Reading takes any ref expression. Writing goes to a branch's staging area, as ``put`` does. Nothing is committed here.
-Directories are prefixes of paths: nobody makes them, and an empty one does not exist.
-
-In Airflow, ``lakefs://CONNECTION@REPO/REF/PATH`` is in the lake of that connection, and without a connection's name in
-the lake of ``lakeops_default``. Each *not found* error names the lake.
-
-Programs list a directory, and then ask for each file in it several times. So a cache keeps the entries of a ref, and
-small objects that were read, until this process writes anything: for a minute at a commit id, for a second at a branch
-or tag. It does not keep that an object is missing, and writes bypass it.
+Reading takes any ref expression. Writing goes to a branch's staging area. Nothing is committed here. Directories are
+prefixes of paths: nobody makes them, and an empty one does not exist. In Airflow, ``lakefs://CONNECTION@REPO/REF/PATH``
+is in the lake of that connection, and without a connection's name in the lake of ``lakeops_default``.
 """
 
 from __future__ import annotations
@@ -16,7 +10,6 @@ from __future__ import annotations
 import io
 import sys
 import tempfile
-from collections.abc import Iterable
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -59,6 +52,17 @@ _FSSPEC_OPTIONS = {
 
 SPOOL_BYTES = 8 << 20
 """Bytes of a written file that stay in memory before they spill to a temporary file."""
+PINNED_SECONDS = 60.0
+MOVING_SECONDS = 1.0
+"""Seconds for which entries of a commit, and of any other ref, are cached."""
+MOST_ENTRIES = 50_000
+"""Entries of one ref that are cached."""
+MOST_CONTENTS = 16 << 20
+"""Bytes of the small objects of one ref that are cached."""
+_PASSED = 1000
+"""Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
+
+T = TypeVar("T")
 
 
 class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -75,10 +79,8 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         InvalidInput: an option is unknown, so another lake than the one that was meant would be read.
     """
 
-    protocol: ClassVar[str | tuple[str, ...]] = (
-        "lakefs",
-        "lakeops",
-    )  # delta-rs and others take lakefs:// for the address of a lakeFS server
+    # delta-rs and others take lakefs:// for the address of a lakeFS server.
+    protocol: ClassVar[str | tuple[str, ...]] = ("lakefs", "lakeops")
     root_marker = ""
     cachable = False
     _opened: ClassVar[dict[Settings, Lake]] = {}
@@ -91,7 +93,10 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         conn_id: str | None = None,
         **options: Any,
     ) -> None:
-        _check_options(options)
+        for name in sorted({*options} - _FSSPEC_OPTIONS):
+            near = get_close_matches(name, _OPTIONS, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIONS)} and those of fsspec"
+            raise InvalidInput(f"lakefs:// has no option {name!r}; {advice}")
         super().__init__(**options)
         self._home, self._database_url, self._lake = home, database_url, lake
         self._caches: dict[tuple[str, str], RefCache] = {}
@@ -104,35 +109,30 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """The lake behind the filesystem, opened at first use and shared by the process."""
         if self._lake is None:
             from lakeops.lake import Lake
+            from lakeops.settings import Settings
 
-            settings = self._settings()
+            if self.conn_id is None:
+                settings = Settings.load(home=self._home, database_url=self._database_url)
+            else:
+                # Only Airflow knows its connections. Imported by name: this module must not depend on Airflow.
+                settings = import_module("lakeops.airflow.hook").LakeopsHook(self.conn_id).settings()
             if settings not in self._opened:
                 self._opened[settings] = Lake.open(settings=settings)
             self._lake = self._opened[settings]
         return self._lake
 
-    def _settings(self) -> Settings:
-        from lakeops.settings import Settings
-
-        if self.conn_id is None:
-            return Settings.load(home=self._home, database_url=self._database_url)
-        # Only Airflow knows its connections. Imported by name, because this module must not depend on Airflow.
-        settings: Settings = import_module("lakeops.airflow.hook").LakeopsHook(self.conn_id).settings()
-        return settings
-
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
-        """The connection that a URL names."""
-        connection = _user_info(path)
+        connection = _connection_in(path)
         return {"conn_id": connection} if connection else {}
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        """The path without the scheme and the connection."""
         stripped = super()._strip_protocol(path)
         if isinstance(stripped, list):
-            return [one[_user_length(one) :] for one in stripped]
-        return stripped[_user_length(stripped) :]
+            return [cls._strip_protocol(one) for one in stripped]
+        connection = _connection_in(stripped)
+        return stripped[len(connection) + 1 :] if connection else stripped
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Describe an object, or a directory that has objects. Raises ``FileNotFoundError``."""
@@ -140,7 +140,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path)
             if not ref:
                 return _directory(repository)
-            cached = self._remembered(repository, ref)
+            cached = self._cache_of(repository, ref)
             if not key:
                 cached.handle.commit_id  # noqa: B018 - raises when there is no such ref
                 return _directory(f"{repository}/{ref}")
@@ -154,35 +154,24 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
-            found = self._children(repository, ref, key)
+            if ref:
+                cached = self._begin(repository, ref)
+                items = list(cached.levels(key + "/" if key else "", 1))
+                found = [
+                    _directory(f"{repository}/{ref}/{item.path.rstrip('/')}")
+                    if isinstance(item, CommonPrefix)
+                    else _file(repository, ref, item)
+                    for item in (items if items or not key else [cached.stat(key)])
+                ]
+            else:
+                handle = self.lake.repository(repository)
+                found = [_directory(f"{repository}/{item.id}") for item in (*handle.branches(), *handle.tags())]
         return found if detail else [item["name"] for item in found]
-
-    def _children(self, repository: str, ref: str, key: str) -> list[dict[str, Any]]:
-        if not ref:
-            handle = self.lake.repository(repository)
-            return [_directory(f"{repository}/{item.id}") for item in (*handle.branches(), *handle.tags())]
-        cached = self._begin(repository, ref)
-        items = list(cached.levels(key + "/" if key else "", 1))
-        found = items if items or not key else [cached.stat(key)]
-        return [
-            _directory(f"{repository}/{ref}/{item.path.rstrip('/')}")
-            if isinstance(item, CommonPrefix)
-            else _file(repository, ref, item)
-            for item in found
-        ]
 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name.
-
-        Args:
-            path: a directory, or a file.
-            maxdepth: how many levels deep to look.
-            withdirs: give directories too, and the directory itself.
-            detail: give the attributes of each.
-            **options: fsspec's own.
-        """
+        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name."""
         where = self._strip_protocol(path)
         repository, ref, key = self._split(where) if where else ("", "", "")
         if not ref or (maxdepth is not None and maxdepth < 1):
@@ -211,16 +200,15 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if nothing and key:
             yield _file(repository, ref, cached.stat(key))
 
-    def _remembered(self, repository: str, ref: str) -> RefCache:
+    def _cache_of(self, repository: str, ref: str) -> RefCache:
         """The cache of a ref: the existing one while it is fresh, else a new one."""
         found = self._caches.get((repository, ref))
-        return found if found is not None and found.holds() else self._begin(repository, ref)
+        return found if found is not None and found.is_fresh() else self._begin(repository, ref)
 
     def _begin(self, repository: str, ref: str) -> RefCache:
-        """A new, empty cache of a ref."""
         lake, writes = self.lake, self.lake.catalog.database.writes
         before = writes()  # ahead of everything that is read
-        self._caches = {place: cached for place, cached in self._caches.items() if cached.holds()}
+        self._caches = {place: cached for place, cached in self._caches.items() if cached.is_fresh()}
         found = self._caches[repository, ref] = RefCache(lake.repository(repository), ref, before, writes)
         return found
 
@@ -233,11 +221,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     created = modified
 
     def checksum(self, path: str) -> str:
-        """The object's checksum. Equal contents at one path have equal ones."""
         return str(self.info(path).get("checksum", ""))
 
     def sign(self, path: str, expiration: int = 900, **_: Any) -> str:
-        """A presigned URL that reads the object until it expires."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             return self.lake.repository(repository).ref(ref).presign(key, expiration)
@@ -266,7 +252,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             if mode == "rb":
-                return self._remembered(repository, ref).open(key, verify)
+                return self._cache_of(repository, ref).open(key, verify)
             if mode in ("wb", "xb"):
                 branch = self.lake.repository(repository).branch(ref)
                 if mode == "xb" and branch.exists(key):  # raised before anything is written
@@ -280,11 +266,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
 
     def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all refs are
-        """Drop the caches of all refs."""
         self._caches = {}
 
     def rm_file(self, path: str) -> None:
-        """Stage the deletion of an object."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             self.lake.repository(repository).branch(ref).delete(key)
@@ -343,7 +327,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:
-        """Translate errors of lakeops to ``OSError``. A message about a missing object names the lake."""
+        """Translate errors to ``OSError``. The message about a missing object names the lake."""
         try:
             yield
         except NotFound as error:
@@ -358,7 +342,6 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return where if self.conn_id is None else f"{where}, connection {self.conn_id!r}"
 
     def _split(self, path: str) -> tuple[str, str, str]:
-        """Split a path into repository, ref and key; the parts that it lacks are empty."""
         repository, _, rest = self._strip_protocol(path).partition("/")
         ref, _, key = rest.partition("/")
         if not repository:
@@ -373,17 +356,14 @@ class StagedFile(io.BufferedIOBase):
         self._put = put
         self._autocommit = autocommit
         self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed with the file
-        self._settled = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        """Append bytes. Returns how many."""
         return self._spool.write(data)
 
     def tell(self) -> int:
-        """The number of bytes written."""
         return self._spool.tell()
 
     def close(self) -> None:
@@ -395,17 +375,13 @@ class StagedFile(io.BufferedIOBase):
 
     def commit(self) -> None:
         """Put the written bytes to the staging area, once."""
-        if not self._settled:
-            self._settled = True
-            self._spool.seek(0)
-            try:
-                self._put(cast("BinaryIO", self._spool))
-            finally:
-                self._spool.close()
+        if not self._spool.closed:
+            with self._spool as spool:
+                spool.seek(0)
+                self._put(cast("BinaryIO", spool))
 
     def discard(self) -> None:
         """Drop the written bytes."""
-        self._settled = True
         self._spool.close()
 
     def __exit__(
@@ -417,7 +393,7 @@ class StagedFile(io.BufferedIOBase):
 
 
 def _folders(path: str, start: int) -> Iterator[str]:
-    """Give the ancestors of a folder that are longer than ``start``, and the folder itself."""
+    """The ancestors of a folder that are longer than ``start``, and the folder itself."""
     at = path.find("/", start)
     while at >= 0:
         yield path[:at]
@@ -426,14 +402,10 @@ def _folders(path: str, start: int) -> Iterator[str]:
         yield path
 
 
-def _user_info(path: str) -> str:
+def _connection_in(path: str) -> str:
     """The text before an ``@`` in the first part of a path or URL. Names of repositories have no ``@``."""
     first = str(path).removeprefix("lakefs://").removeprefix("lakeops://").lstrip("/").partition("/")[0]
     return first.rpartition("@")[0]
-
-
-def _user_length(path: str) -> int:
-    return len(_user_info(path) + "@") if _user_info(path) else 0
 
 
 def _directory(name: str) -> dict[str, Any]:
@@ -453,38 +425,16 @@ def _file(repository: str, ref: str, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _check_options(options: Iterable[str]) -> None:
-    """Raise ``InvalidInput`` for options that neither lakeops nor fsspec has."""
-    for name in sorted({*options} - _FSSPEC_OPTIONS):
-        near = get_close_matches(name, _OPTIONS, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIONS)} and those of fsspec"
-        raise InvalidInput(f"lakefs:// has no option {name!r}; {advice}")
-
-
-PINNED_SECONDS = 60.0
-MOVING_SECONDS = 1.0
-"""How long entries of a commit, and of any other ref, are remembered."""
-
-MOST_REMEMBERED = 50_000
-"""Objects of one ref whose entries are remembered."""
-
-MOST_CONTENTS = 16 << 20
-"""Bytes of the small objects of one ref that are remembered."""
-
-_PASSED = 1000
-"""Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
-
-T = TypeVar("T")
-
-
 class RefCache:
-    """Remembers entries of a ref, and its small objects, until the process writes anything or time has passed.
+    """Caches entries of a ref, and its small objects, until the process writes anything or time has passed.
+
+    Programs list a directory, and then ask for each file in it several times. A missing object is not cached.
 
     Args:
         repository: its repository.
         ref: any ref expression.
         before: the number of this process's writes to catalogs before anything was read.
-        writes: tells that number now.
+        writes: gives that number now.
     """
 
     def __init__(self, repository: Repository, ref: str, before: int, writes: Callable[[], int]) -> None:
@@ -496,8 +446,8 @@ class RefCache:
         self._contents: dict[tuple[str, bool | None], bytes] = {}
         self._room = MOST_CONTENTS
 
-    def holds(self) -> bool:
-        """Whether the remembered entries are still valid."""
+    def is_fresh(self) -> bool:
+        """Tell whether the cached entries are still valid."""
         return self._writes() == self._before and self._passed() < self._seconds
 
     def stat(self, key: str) -> Entry:
@@ -510,17 +460,15 @@ class RefCache:
         known = self._contents.get((key, verify))
         if known is not None:
             return SmallObject(known)
-        file = self._open(key, verify)
+        entry = self.stat(key)
+        try:
+            file = self.handle.open_entry(entry, verify=verify)
+        except ObjectNotFound:
+            file = self.handle.open_entry(self._remember(self.handle.stat(key)), verify=verify)
         if isinstance(file, SmallObject) and file.size <= self._room:
             self._room -= file.size
             self._contents[key, verify] = file.contents
         return file
-
-    def _open(self, key: str, verify: bool | None) -> ObjectFile:
-        if key in self._entries:
-            with suppress(ObjectNotFound):
-                return self.handle.open_entry(self._entries[key], verify=verify)
-        return self.handle.open_entry(self._remember(self.handle.stat(key)), verify=verify)
 
     def levels(self, prefix: str, most: int | None) -> Iterator[Entry | CommonPrefix]:
         """List objects under a prefix down to ``most`` levels, and each folder that lies deeper once."""
@@ -541,13 +489,13 @@ class RefCache:
                 yield CommonPrefix(folder) if folder else self._remember(entry)
 
     def _remember(self, item: T) -> T:
-        if isinstance(item, Entry) and len(self._entries) < MOST_REMEMBERED:
+        if isinstance(item, Entry) and len(self._entries) < MOST_ENTRIES:
             self._entries[item.path] = item
         return item
 
 
 def _deeper(path: str, start: int, most: int) -> str:
-    """Find the folder at level ``most`` that a path lies in, with its slash. Empty for a path that is not deeper."""
+    """The folder at level ``most`` that a path lies in, with its slash. Empty for a path that is not deeper."""
     at = start
     for _ in range(most):
         at = path.find("/", at) + 1

@@ -3,16 +3,11 @@
     properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "warehouse": "lakefs://shop/dev/tables"}
     catalog = load_catalog("shop", **properties)
 
-A table's current state is its newest metadata file, ``metadata/v3.metadata.json`` before ``v4.metadata.json``, as in
-Iceberg's own Hadoop catalog. Guarantees:
-
-* an Iceberg commit writes the next file only if it is absent. Of several writers one succeeds, the others get
-  Iceberg's ``CommitFailedException``;
-* two branches that both committed have different files of one name, so merging them is a conflict and loses nothing;
-* locations in metadata name no ref (``lakeops-table:///...``). They are read through the ref that the catalog was
-  opened with: a tag, a commit, another branch after a merge. Other engines cannot follow such locations.
-
-The catalog stages files on the branch, and commits nothing to it.
+A table's current state is its newest metadata file, as in Iceberg's own Hadoop catalog. An Iceberg commit writes the
+next one only if it is absent: of several writers one succeeds, the others get ``CommitFailedException``. Two branches
+that both committed have different files of one name, so merging them is a conflict and loses nothing. Locations in
+metadata name no ref (``lakeops-table:///...``) and are read at the ref that the catalog was opened with, so other
+engines cannot follow them. The catalog stages files on the branch, and commits nothing to it.
 """
 
 from __future__ import annotations
@@ -70,7 +65,6 @@ class RefFiles(LakeopsFileSystem):
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        """Remove the scheme from a path, and keep every other byte."""
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         return str(path).removeprefix(f"{SCHEME}://").lstrip("/")
@@ -81,27 +75,35 @@ class RefFiles(LakeopsFileSystem):
     def _open(
         self, path: str, mode: str = "rb", autocommit: bool = True, verify: bool | None = None, **options: Any
     ) -> Any:
-        """Open a file. A manifest is read whole, and refused when it decodes to more than ``MOST_DECODED`` bytes."""
         opened = super()._open(path, mode, autocommit, verify, **options)
         if mode != "rb" or not path.endswith(".avro"):
             return opened
-        with opened:
+        with opened:  # pyiceberg decodes manifests without a limit
             data = opened.read(MOST_METADATA + 1)
         _check_manifest(data, path)
         return BytesIO(data)
 
 
 def _check_manifest(data: bytes, path: str) -> None:
-    """Refuse an Avro file that decodes to too much, before pyiceberg decodes it in this process.
-
-    Raises ``InvalidInput`` also for a file that is no Avro file, and for a codec that this does not know.
-    """
+    """Raise ``InvalidInput`` for an Avro file that decodes to too much, has an unknown codec, or is none."""
     left = MOST_DECODED if len(data) <= MOST_METADATA else -1
     file = BytesIO(data)
     try:
         if file.read(4) != b"Obj\x01":
             raise ValueError
-        codec = _avro_header(file).get("avro.codec", b"null")
+        header: dict[str, bytes] = {}
+        while count := _avro_long(file):  # blocks of keys and values, of which an empty one is the last
+            if count < 0:  # its size in bytes follows
+                count = -count
+                _avro_long(file)
+            if count > MOST_METADATA:
+                raise ValueError
+            for _ in range(count):
+                key, value = (file.read(max(0, _avro_long(file))) for _ in range(2))
+                if not key:
+                    raise ValueError
+                header[key.decode()] = value
+        codec = header.get("avro.codec", b"null")
         file.read(16)
         while left >= 0 and file.tell() < len(data):
             count, size = _avro_long(file), _avro_long(file)
@@ -130,25 +132,8 @@ def _avro_long(file: BytesIO) -> int:
             raise ValueError
 
 
-def _avro_header(file: BytesIO) -> dict[str, bytes]:
-    """The metadata of an Avro file: blocks of keys and values, of which an empty one is the last."""
-    found: dict[str, bytes] = {}
-    while count := _avro_long(file):
-        if count < 0:  # its size in bytes follows
-            count = -count
-            _avro_long(file)
-        if count > MOST_METADATA:
-            raise ValueError
-        for _ in range(count):
-            key, value = (file.read(max(0, _avro_long(file))) for _ in range(2))
-            if not key:
-                raise ValueError
-            found[key.decode()] = value
-    return found
-
-
 def _decoded_size(codec: bytes, block: bytes, most: int) -> int:
-    """How many bytes a block decodes to, counted up to ``most``."""
+    """Bytes that a block decodes to, counted up to ``most``."""
     import pyarrow as pa
 
     if codec == b"null":
@@ -170,16 +155,13 @@ class RefFileIO(FsspecFileIO):  # type: ignore[misc] # pyiceberg's classes are n
         self._scheme_to_fs = {SCHEME: _files}
 
     def delete(self, location: Any) -> None:
-        """Stage the deletion of a file."""
         name = location if isinstance(location, str) else location.location
         self.get_fs(SCHEME).rm_file(name)
 
 
 def _files(properties: dict[str, str]) -> RefFiles:
-    options = {
-        name: properties[f"lakeops.{name}"] for name in ("home", "database_url") if f"lakeops.{name}" in properties
-    }
-    return RefFiles(properties["warehouse"], **options)
+    home, url = properties.get("lakeops.home"), properties.get("lakeops.database_url")
+    return RefFiles(properties["warehouse"], home=home, database_url=url)
 
 
 class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
@@ -201,14 +183,12 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         return self._fs.lake.repository(self._uri.repository).ref(self._uri.ref or "")
 
     def _branch(self) -> Branch:
-        """The branch to write to. Raises ``RefNotFound`` for a tag or a commit."""
         return self._fs.lake.repository(self._uri.repository).branch(self._uri.ref or "")
 
     def _load_file_io(self, properties: dict[str, str] | None = None, location: str | None = None) -> RefFileIO:
         return RefFileIO({**self.properties, **(properties or {}), "warehouse": self.properties["warehouse"]})
 
     def _folder(self, identifier: Any) -> str:
-        """The folder of a table. Raises ``NoSuchTableError``."""
         namespace, table = self.identifier_to_database_and_table(identifier, exceptions.NoSuchTableError)
         return f"{self._root}{_checked(namespace)}/{_checked(table)}/"
 
@@ -219,7 +199,6 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         return f"{SCHEME}:///{self._folder((database_name, table_name)).rstrip('/')}"
 
     def _check_size(self, path: str) -> None:
-        """Raise ``InvalidInput`` for a metadata file that is too large to be read whole."""
         size = self._ref().stat(path).size_bytes
         if size > MOST_METADATA:
             raise InvalidInput(f"{excerpt(path)} has {size:,} bytes, and metadata has {MOST_METADATA:,} at most")
@@ -285,7 +264,6 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         return CommitTableResponse(metadata=staged.metadata, metadata_location=location)
 
     def _write(self, metadata: Any, location: str) -> None:
-        """Write a metadata file. Raises ``PathTaken`` when it exists."""
         path = location.removeprefix(f"{SCHEME}:///")
         self._branch().put(path, metadata.model_dump_json().encode(), content_type="application/json", if_absent=True)
 
@@ -379,11 +357,9 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
 
 
 def _checked(name: str) -> str:
-    """Check that a name may be a folder, and return it. Raises ``InvalidInput``."""
     if not _NAME.fullmatch(name):
-        raise InvalidInput(
-            f"{excerpt(name)} cannot be a namespace or table: no slash, and no dot or _ at its beginning"
-        )
+        said = f"{excerpt(name)} cannot be a namespace or table: no slash, and no dot or _ at its beginning"
+        raise InvalidInput(said)
     return name
 
 

@@ -1,7 +1,6 @@
-"""The HTTP server of the gateway and of the pages, with limits on what a client may take of it.
+"""The HTTP server of the gateway and of the pages, with limits on its clients.
 
-uvicorn's protocol over h11 bounds the bytes of a header block. ``_LimitedProtocol`` adds the limits that it lacks:
-times to wait for a client, and connections.
+uvicorn's protocol over h11 bounds header blocks. ``_LimitedProtocol`` adds times to wait for a client, and connections.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _BACKLOG = 128
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a client may take of a server. ``docs/gateway.md`` has the table."""
+    """The limits of a client. ``docs/gateway.md`` has the table."""
 
     header_bytes: int = 32 << 10
     headers: int = 200
@@ -41,7 +40,7 @@ class Limits:
     connections: int = 1000
 
     def connections_here(self) -> int:
-        """How many connections this process takes: half of its descriptors stay free for stores and the catalog."""
+        """The connections that this process takes: half of its descriptors stay free for stores and the catalog."""
         return max(1, min(self.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
 
 
@@ -50,36 +49,32 @@ LIMITS: Limits = Limits()
 
 def server_of(app: ASGIApp) -> uvicorn.Server:
     """A server of an application that is ready to run."""
-    # No access log: the query of a presigned URL is a key to the object.
-    config = uvicorn.Config(
-        _with_bounded_headers(app, LIMITS),
-        access_log=False,
-        backlog=_BACKLOG,
-        h11_max_incomplete_event_size=LIMITS.header_bytes,
-        http=cast("type[asyncio.Protocol]", partial(_LimitedProtocol, limits=LIMITS)),
-        lifespan="off",
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=10,
-        timeout_keep_alive=LIMITS.keep_alive_seconds,
-        ws="none",
-    )
-    return uvicorn.Server(config)
-
-
-def _with_bounded_headers(app: ASGIApp, limits: Limits) -> ASGIApp:
-    """Refuses header blocks that came in one piece, which h11 does not measure."""
+    limits = LIMITS
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
-        headers = scope["headers"]
-        size = sum(len(name) + len(value) + 4 for name, value in headers)
+        """Refuse header blocks that came in one piece, which h11 does not measure."""
+        size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         size += len(scope["raw_path"]) + len(scope["query_string"])
-        if len(headers) > limits.headers or size > limits.header_bytes:
+        if len(scope["headers"]) > limits.headers or size > limits.header_bytes:
             await _closing(431, "the headers are too many or too large\n")(scope, receive, send)
         else:
             await app(scope, receive, send)
 
-    return bounded
+    # No access log: the query of a presigned URL is a key to the object.
+    config = uvicorn.Config(
+        bounded,
+        access_log=False,
+        backlog=_BACKLOG,
+        h11_max_incomplete_event_size=limits.header_bytes,
+        http=cast("type[asyncio.Protocol]", partial(_LimitedProtocol, limits=limits)),
+        lifespan="off",
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=limits.keep_alive_seconds,
+        ws="none",
+    )
+    return uvicorn.Server(config)
 
 
 def _closing(status: int, words: str, **headers: str) -> Response:
@@ -123,7 +118,7 @@ class _LimitedProtocol(H11Protocol):
             self.app = cast("Any", _busy)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Cancel the timers."""
         for name in list(self._timers):
             self._expect(name, None)
         super().connection_lost(exc)
@@ -170,7 +165,7 @@ class _LimitedProtocol(H11Protocol):
         self._expect("answer", self._limits.answer_seconds)
 
     def resume_writing(self) -> None:
-        """The client takes it."""
+        """Stop the timer: the client goes on."""
         super().resume_writing()
         self._expect("answer", None)
 
@@ -197,7 +192,7 @@ class _LimitedProtocol(H11Protocol):
             self._break_off(408)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
-        """Refuse what is no HTTP, or too long."""
+        """Refuse a malformed or too long request."""
         self._break_off(getattr(sys.exception(), "error_status_hint", 400))
 
     def _break_off(self, status: int) -> None:

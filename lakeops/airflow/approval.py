@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOper
 from airflow.providers.standard.triggers.hitl import HITLTrigger
 
 from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure, TaskAwaitingInput, TaskDeferred
-from lakeops.airflow.previews import LISTED, NOTHING, OTHERS, DiffSummary, MergeOutcome, describe_mark
+from lakeops.airflow.previews import NOTHING, OTHERS, MergeOutcome, describe_mark
 from lakeops.airflow.task import (
     LakeopsDiffLink,
     LakeopsPageLink,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from lakeops.model.records import Commit, StrategyName
 
 ASKED = "asked"
+"""The key, in a task's state, of the question that somebody was asked."""
 ANSWERED = "answered "
-"""The key of a task's state that says what somebody was asked about."""
 APPROVAL = "approval"
 """The check that an approved commit has passed."""
 QUESTION, PAGE = "question", "page"
@@ -47,9 +47,9 @@ SUBJECT = 80
 class Asking(LakeopsTask):
     """A task that asks a person once, whatever happens to the task meanwhile.
 
-    Airflow 3.3 fails a task that is answered within seconds, before the scheduler has noticed that the asking process
-    has ended. The next try then takes the answer that was given, and asks again only about something else. A task is
-    tried four times unless ``retries`` says otherwise.
+    Airflow 3.3 fails a task that is answered before the scheduler has noticed that the asking process has ended. The
+    next try takes the answer that was given, and asks again only about something else. A task is tried four times
+    unless ``retries`` says otherwise.
     """
 
     if TYPE_CHECKING:  # of Airflow's operators that ask
@@ -105,18 +105,16 @@ class Asking(LakeopsTask):
         context["ti"].xcom_push(key=QUESTION, value=self.subject)
 
     def _left_by_asker(self, context: Context, key: str) -> Any:
-        """An XCom of the process that asked."""
         task = context["ti"]
         return task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index)
 
     def point_to(self, page: str) -> None:
-        """Make the page the task's link, and write its address to the log."""
+        """Make a page the task's link, and write its address to the log."""
         self._link(page)
         if page:
             self.log.info("See the page: %s%s", host(), page)
 
     def _link(self, page: str) -> None:
-        """Make the page the task's link, whichever link it has."""
         self.links: dict[str, str] = {link.name.lower(): page for link in self.operator_extra_links}
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -128,13 +126,12 @@ class Asking(LakeopsTask):
         except Transient:  # the next try goes by the same answer
             raise
         except Exception:
-            self._settle(context)
+            self._note_answer(context)
             raise
-        self._settle(context)
+        self._note_answer(context)
         return found
 
-    def _settle(self, context: Context) -> None:
-        """Note that the question was answered."""
+    def _note_answer(self, context: Context) -> None:
         store = context.get("task_state_store")
         about = "" if store is None else str(store.get(ASKED) or "")
         if store is not None and not about.startswith(ANSWERED):
@@ -148,8 +145,8 @@ class Asking(LakeopsTask):
 def _answered_text(context: Context, about: str) -> str:
     """The note in a task's state about a question that was answered.
 
-    Airflow may fail a try that has gone by the answer already, when that try ended quickly. Clearing a task allows it
-    more tries, and a failed try does not: so their highest number tells the two apart.
+    Airflow may fail a try that has taken the answer, when that try ended quickly. Clearing a task allows it more tries,
+    and a failed try does not: so their highest number tells the two apart.
     """
     return f"{ANSWERED}{context['ti'].max_tries} {about}"
 
@@ -161,28 +158,21 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     what Airflow's operator returns. Rejecting skips the tasks that follow. Nobody is asked when the destination has the
     commit already. A merge that would conflict fails at once, because there is nothing to approve.
 
-    An approval is recorded as the check ``approval`` that the commit has passed, for branches that require it.
-
-    The XCom ``shown`` is what the form has shown, and the XCom ``destination_head`` the commit that it was shown for.
-    Give ``shown`` to the merge operator, as the block ``WriteAuditPublish`` does: it then publishes what was approved,
-    or nothing when others have changed what the merge does.
+    An approval is recorded as the check ``approval`` that the commit has passed. The XCom ``shown`` is a fingerprint of
+    the form, and ``destination_head`` the commit that it was made for. Give ``shown`` to the merge operator, as the
+    block ``WriteAuditPublish`` does: it then publishes what was approved, or nothing.
 
     Args:
         source: the ref to merge, best a commit id: what is approved is then what is merged.
         destination: the branch to merge into; the repository's default branch when left out.
         strategy: what the merge will settle conflicts with. The form shows how many there are, and the outcome.
-        repo: the repository; the connection's default one when left out.
-        lakeops_conn_id: the connection.
         kwargs: what Airflow's ``ApprovalOperator`` takes: ``subject``, ``assigned_users``, ``notifiers``,
             ``response_timeout``, ``fail_on_reject``. Text in ``body`` comes before the diff.
     """
 
     template_fields: Any = (
-        *ApprovalOperator.template_fields,
-        *Asking.template_fields,
-        "source",
-        "destination",
-        "strategy",
+        *(*ApprovalOperator.template_fields, *Asking.template_fields),
+        *("source", "destination", "strategy"),
     )
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsDiffLink(),)
@@ -207,7 +197,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             destination = self.destination or repository.default_branch
             # Both sides as they are at one moment, so that everything below speaks of one merge.
             commit, head = repository.ref(self.source).commit, repository.branch(destination).commit_id
-            outcome = MergeOutcome.of(repository, head, commit.id, strategy, listed=LISTED)
+            outcome = MergeOutcome.of(repository, head, commit.id, strategy)
             page = address(self.lakeops_conn_id, repository.id, "diff", left=destination, right=commit.id)
             if outcome.conflicts:
                 self.point_to(page)
@@ -230,8 +220,8 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         """The person who approved, and when.
 
         Raises:
-            LakeopsFailure: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time.
-                ``retries`` do not ask again: that is for people to decide.
+            LakeopsFailure: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time. ``retries``
+                do not ask again.
         """
         try:
             answer = ApprovalOperator.execute_complete(self, context, event)
@@ -256,12 +246,10 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
 
 
 def _person(user: Mapping[str, str] | None) -> str:
-    """The name of the person who answered, as far as Airflow knows it."""
     return (user or {}).get("name") or (user or {}).get("id") or "somebody"
 
 
 def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutcome, strategy: str | None) -> str:
-    """The form's text, in Markdown: what a person needs to decide."""
     tally = outcome.tally
     does = (
         f"changes this: **{tally.summary}** ({human_size(tally.size)})"
@@ -270,25 +258,20 @@ def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutc
     )
     if outcome.settled:
         does += f" (`{strategy}` settles **{counted(outcome.settled, 'conflict')}**)"
+    names = {"": "outside of folders", OTHERS: "other folders"}
+    folders = [
+        f"| {names.get(name) or _code(name)} | {found.number:,} | {human_size(found.size)} |"
+        for name, found in tally.folders.items()
+    ]
     rows = [f"| {change.type.value} | {_code(change.path)} | {change.size_bytes:,} |" for change in tally.first]
     parts = [
         text,
         f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
-        _by_folder(tally) if tally.total > SUMMED_UP else None,
+        "\n".join(["| folder | changes | size |", "|---|---|---|", *folders]) if tally.total > SUMMED_UP else None,
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
         f"... and {tally.unlisted:,} more" if tally.unlisted else None,
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _by_folder(tally: DiffSummary) -> str:
-    """A table of how much changes in which folder."""
-    names = {"": "outside of folders", OTHERS: "other folders"}
-    rows = [
-        f"| {names.get(name) or _code(name)} | {found.number:,} | {human_size(found.size)} |"
-        for name, found in tally.folders.items()
-    ]
-    return "\n".join(["| folder | changes | size |", "|---|---|---|", *rows])
 
 
 def _code(path: str) -> str:
@@ -308,8 +291,6 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
         mark_id: the mark; empty after a dry run, which made none.
         above_bytes: ask about marks that are larger; about none when left out.
         only_show: let no mark through.
-        repo: the repository; the connection's default one when left out.
-        lakeops_conn_id: the connection.
         kwargs: what Airflow's ``HITLOperator`` takes: ``assigned_users``, ``notifiers``, ``response_timeout``.
     """
 

@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 COMMITS = Asset("lakeops")
-"""The asset of all commits that operators without ``outlets`` publish, on any branch of any repository.
+"""The outlet of operators without ``outlets``: all their commits, on any branch of any repository.
 
-The outlet of operators without ``outlets``. It is an asset and no alias. An alias's events make Airflow insert the
-branch's asset while the task ends, and of two tasks that end together, the second to insert is marked failed although
-it has published. The branch's own asset is no outlet before the task runs, because Airflow drops the watchers of an
-asset that another DAG names without them.
+It is no alias: its events make Airflow insert the branch's asset while the task ends, and of two tasks that end
+together the second to insert is marked failed although it has published. The branch's own asset is no outlet before the
+task runs, because Airflow drops the watchers of an asset that another DAG names without them.
 """
 
 MAX_PARTITIONS = 1000
@@ -39,9 +38,6 @@ MAX_KEY = 250
 """Characters that a partition key may have in Airflow's database. One longer key counts as too many partitions."""
 UNESCAPED = "/:@!$&'()*+,;=~"
 """Characters that a URI's path holds as they are, beside letters and digits."""
-
-
-# --- assets ---
 
 
 def branch_uri(repo: str, branch: str) -> str:
@@ -55,12 +51,9 @@ def branch_uri(repo: str, branch: str) -> str:
 def branch_asset(repo: str, branch: str = "main", *, partition_by: str | None = None) -> Asset:
     """A branch as an asset, for ``schedule`` and for ``outlets``.
 
-    Args:
-        repo: the repository.
-        branch: the branch.
-        partition_by: the name of a ``name=value`` folder level. Events then carry the values of changed folders as
-            partition keys, for DAGs with a ``PartitionedAssetTimetable``. The operator that commits or merges needs
-            this asset among its ``outlets``.
+    With ``partition_by``, the name of a ``name=value`` folder level, events carry the values of changed folders as
+    partition keys, for DAGs with a ``PartitionedAssetTimetable``. The operator that commits or merges needs this asset
+    among its ``outlets``.
     """
     if partition_by is not None:
         require((3, 3), "partition_by")
@@ -78,13 +71,9 @@ def watched_branch(
 ) -> Asset:
     """A branch as an asset with a watcher: DAGs scheduled by it run on commits made outside Airflow as well.
 
-    Args:
-        repo: the repository.
-        branch: the branch. One that does not exist yet is waited for.
-        lakeops_conn_id: the connection that the triggerer uses.
-        poll_interval: seconds between two reads of the branch's head.
-        every: make events of commits by Airflow's operators as well: for branches that another Airflow commits to.
-            Operators of this Airflow announce their own.
+    The triggerer reads the branch's head every ``poll_interval`` seconds. A branch that does not exist yet is waited
+    for. With ``every``, commits by Airflow's operators make events as well: for branches that another Airflow commits
+    to. Operators of this Airflow announce their own.
     """
     from lakeops.airflow.triggers import LakeopsCommitTrigger
 
@@ -126,16 +115,13 @@ def announce(
 
     An outlet that is the branch's asset gets the event, with partition keys if it has ``partition_by``. Every alias
     among the outlets gets it for the branch's asset, and so does ``COMMITS``. Airflow sends the events once the task
-    has succeeded.
-
-    ``commit`` is the record of the branch's head now, and ``since`` its head before (the commit's first parent when
-    left out). ``more`` is what the event says beside ``describe``.
+    has succeeded. ``commit`` and ``since`` are those of ``describe``, and ``more`` is added to its event.
     """
     asset = branch_asset(repository.id, branch)
     known: dict[str | None, dict[str, Any]] = {}
 
     def event_by(level: str | None = None) -> dict[str, Any]:
-        """The event, by the folder level that gives it partitions. Finding out what changed is done once for each."""
+        """The event, by the folder level that gives it partitions. Each is described once."""
         if level not in known:
             found = describe(repository, branch, commit, since=since, partition_by=level)
             known[level] = {**found, **(more or {})}
@@ -159,7 +145,7 @@ def announce(
                 context["outlet_events"][outlet].add_partitions(partitions)
 
 
-# --- what Airflow calls for the scheme, as the provider's description names it ---
+# --- functions that Airflow calls for the scheme, as the provider's description names them ---
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

@@ -1,14 +1,10 @@
 """Airflow's names, wherever its version keeps them, and the failures of lakeops' tasks that are made of them.
 
-This is the one place that asks which Airflow this is. Nothing here changes what a task does on Airflow 3.3.
-``docs/provider.md`` lists what an older Airflow misses.
+This is the one place that asks which Airflow this is. ``docs/provider.md`` lists what an older Airflow misses.
 
 A user's mistake is one line of the task's log, without a traceback. Airflow's task runner logs every exception with a
-traceback, and no exception of its own leaves it out. Its log goes through structlog, though, whose processors are
-public and may be added to. So the failures of this module put a processor in front of Airflow's: it writes their
-message, and drops their traceback. The task fails as it would without it, and callbacks, listeners and mails get the
-exception. Where Airflow logs otherwise one day, tracebacks are back, and nothing else changes
-(``docs/adr/0084-the-provider-is-written-as-providers-are.md``).
+traceback. So the failures of this module put a structlog processor in front of Airflow's, which writes their message
+and drops their traceback (``docs/adr/0084-the-provider-is-written-as-providers-are.md``).
 """
 
 from __future__ import annotations
@@ -89,13 +85,11 @@ def require(version: tuple[int, int], what: str) -> None:
 
 
 class _LoggedInOneLine:
-    """Puts the processor in front of those that write the log of this process, once."""
-
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         import structlog
 
-        # The list is changed in place, because Airflow's loggers hold on to it. structlog's capture_logs does so, too.
+        # Airflow's loggers hold on to this list, so it is changed in place, as structlog's capture_logs does.
         processors = structlog.get_config()["processors"]
         if isinstance(processors, list) and without_traceback not in processors:
             processors.insert(0, without_traceback)
@@ -110,7 +104,7 @@ class LakeopsTimeout(_LoggedInOneLine, AirflowSensorTimeout):
 
 
 def without_traceback(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ARG001 - structlog's
-    """Give a log event about one of these failures its message in place of the traceback: structlog's processor."""
+    """Replace the traceback of a log event about one of these failures by its message: structlog's processor."""
     given = event.get("exc_info")
     failure = given if isinstance(given, BaseException) else sys.exc_info()[1]
     if given and isinstance(failure, (LakeopsFailure, LakeopsTimeout)):

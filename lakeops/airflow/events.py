@@ -1,8 +1,8 @@
-"""Events of a branch's asset: which commit each is about, since when, and what changed.
+"""Events of a branch's asset: the commit of each, and its changes since the head before.
 
-Operators make such a record of what they publish, watchers of what was committed elsewhere. An event is delivered at
-least once: a task that is killed between publishing and ending announces the commit again when it runs again.
-Consumers therefore key their work on ``commit_id``. ``published`` gives them each commit once.
+Operators announce commits that they publish, watchers those that were made elsewhere. An event is delivered at least
+once: a task that is killed between publishing and ending announces the commit again when it runs again. Consumers
+therefore key their work on ``commit_id``.
 """
 
 from __future__ import annotations
@@ -24,20 +24,13 @@ def describe(
     since: str | None = None,
     partition_by: str | None = None,
 ) -> dict[str, Any]:
-    """Describe a move of a branch, as an event's extra: plain data.
+    """Describe a move of a branch to ``commit``, a commit's record, as an event's extra: plain data.
 
-    Its keys are ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before),
-    ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders and objects that changed, at most
-    100), ``more_prefixes``, and ``partitions`` with ``partition_by``. ``summary`` and ``prefixes`` are None when
-    retention has expired a commit, when a mirror does not have the older one, or when the catalog does not know it: it
-    was restored from a backup.
-
-    Args:
-        repository: the repository.
-        branch: the branch that moved.
-        commit: the record of its head now.
-        since: its head before; the commit's first parent when left out.
-        partition_by: the name of a ``name=value`` folder level, of which the changed values are listed.
+    Its keys are ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before; the
+    first parent when left out), ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders and
+    objects that changed, at most 100), ``more_prefixes``, and ``partitions``: the changed values of the ``name=value``
+    folder level ``partition_by``. ``summary`` and ``prefixes`` are None when retention has expired a commit, when a
+    mirror does not have the older one, or when a catalog that was restored from a backup does not know it.
     """
     before = since or next(iter(commit["parents"]), None)
     event: dict[str, Any] = {
@@ -67,11 +60,7 @@ def describe(
 
 
 def published(triggering: Mapping[Any, Iterable[Any]]) -> list[dict[str, Any]]:
-    """The commits that started a DAG run, each once and oldest event first, as ``describe`` recorded them.
-
-    Args:
-        triggering: the run's ``triggering_asset_events``. Events that are about no commit are left out.
-    """
+    """The commits of a run's ``triggering_asset_events``, each once, oldest event first, as ``describe`` has them."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     events = [event for group in triggering.values() for event in group]
     for event in sorted(events, key=lambda event: event.timestamp):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -59,9 +59,14 @@ class LakeopsHook(BaseHook):
             AirflowNotFoundException: no such connection, and the id is not the default one.
             InvalidSettings, CatalogUnavailable, PreconditionFailed: ``catalog_version``: the lake cannot be opened.
         """
+        from airflow.sdk import get_current_context
+
         from lakeops.lake import Lake
 
-        return Lake.open(settings=self.settings(), person=_person())
+        person = None  # the user who triggered the DAG run
+        with suppress(RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
+            person = getattr(get_current_context()["dag_run"], "triggering_user_name", None)
+        return Lake.open(settings=self.settings(), person=person or None)
 
     def settings(self) -> Settings:
         """The lake's settings: the connection's, then the environment's. Raises ``InvalidSettings``."""
@@ -88,7 +93,6 @@ class LakeopsHook(BaseHook):
         return loaded.with_credentials(self._credentials(keys))
 
     def default_repository(self) -> str | None:
-        """The repository that operators work on when they name none."""
         connection = self._connection()
         return None if connection is None else connection.extra_dejson.get("default_repository") or None
 
@@ -106,7 +110,7 @@ class LakeopsHook(BaseHook):
 
     @contextmanager
     def naming(self, lake: Lake) -> Iterator[None]:
-        """Let each *not found* say in which lake: another one may have what was looked for."""
+        """Name the lake in each *not found*: another one may have what was looked for."""
         try:
             yield
         except NotFound as error:
@@ -118,11 +122,11 @@ class LakeopsHook(BaseHook):
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """Options of fsspec with which pandas and others open ``lakefs://`` URLs by this connection."""
+        """Options of fsspec for opening ``lakefs://`` URLs by this connection, in pandas for instance."""
         return {"conn_id": self.lakeops_conn_id}
 
     def uri(self, ref: str, path: str, repo: str | None = None) -> str:
-        """The URL of a path that pandas and others open by this connection."""
+        """The URL of a path, which pandas and others open by this connection."""
         return file_uri(self.repository_name(repo), f"{ref}/{path}", self.lakeops_conn_id)
 
     def repository_name(self, name: str | None = None) -> str:
@@ -135,9 +139,9 @@ class LakeopsHook(BaseHook):
         return chosen
 
     def test_connection(self) -> tuple[bool, str]:
-        """Try the lake, and say in words what it has or what went wrong: the connection form's *Test* button.
+        """Test the connection for its form: open the catalog, and write, read and delete objects in the store.
 
-        It opens the catalog. In the default repository's storage namespace it writes, reads and deletes small objects.
+        The store is the one of the default repository. Returns whether it worked, and details.
         """
         try:
             with self.get_conn() as lake, self.naming(lake):
@@ -154,7 +158,6 @@ class LakeopsHook(BaseHook):
         return True, f"The lake opens: {facts}; repositories: {found}; {stored}"
 
     def _aws(self, conn_id: str | None) -> Connection:
-        """The connection with the keys of the stores; an empty one when there is none."""
         from airflow.sdk import Connection
 
         if not conn_id:
@@ -203,17 +206,6 @@ class LakeopsHook(BaseHook):
             ) from None
 
 
-def _person() -> str | None:
-    """The user who triggered the DAG run of the task that is running, if there is one."""
-    from airflow.sdk import get_current_context
-
-    try:
-        run = get_current_context()["dag_run"]
-    except (RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
-        return None
-    return getattr(run, "triggering_user_name", None) or None
-
-
 def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None) -> AbstractFileSystem:
     """The file system of a connection's lake, for ``ObjectStoragePath``. It opens the lake when it first needs it."""
     import fsspec
@@ -234,11 +226,8 @@ def check_connection(args: Namespace) -> None:
 @contextmanager
 def source_of(mirror: Mirror) -> Iterator[Lake | None]:
     """The source's lake, if the mirror names it by an Airflow connection. None: the mirror finds it without Airflow."""
-    reference = mirror.configuration.source
-    if reference.kind is not SourceKind.CONNECTION:
-        yield None
-        return
-    with LakeopsHook(reference.place).get_conn() as lake:
+    source = mirror.configuration.source
+    with LakeopsHook(source.place).get_conn() if source.kind is SourceKind.CONNECTION else nullcontext() as lake:
         yield lake
 
 

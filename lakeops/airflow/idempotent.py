@@ -2,12 +2,12 @@
 
 A call finds what an earlier call of the same task did, even one that was killed:
 
-* The same work under the same idempotency key is done once. A second call returns the first one's result.
+* Work under one idempotency key is done once. A second call returns the first one's result.
 * A task that is cleared after its input has changed has new work. That goes under the task's next key, so it is
   published too, and also once. To leave it staged on a branch that is about to be dropped would lose it silently.
 
-Verbs that need no key, such as deletions, have the same end when they are done twice. Here it is no error that a thing
-is gone already, or exists already as it was asked for.
+Verbs without a key, such as deletions, end alike when they are done twice: it is no error that a thing is gone already,
+or exists already as it was asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyNam
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.catalog.records import Pinned
+    from lakeops.catalog.records import ExpectedState
     from lakeops.lake import Branch, Lake, Repository
     from lakeops.model.records import Commit, RefRecord
 
@@ -55,7 +55,6 @@ class TaskRun:
 
     @classmethod
     def of(cls, context: Context) -> TaskRun:
-        """The task that a context was made for."""
         task = context["ti"]
         logical_date = context.get("logical_date")
         return cls(
@@ -99,12 +98,12 @@ class TaskRun:
         return Origin({**own, **origin})
 
     def made(self, metadata: Mapping[str, str]) -> bool:
-        """Whether a commit with this metadata was made by the same DAG run, by any task of it."""
+        """Tell whether a commit with this metadata was made by any task of this DAG run."""
         return metadata.get("airflow_dag_id") == self.dag_id and metadata.get("airflow_run_id") == self.run_id
 
 
 def made_by_airflow(metadata: Mapping[str, str]) -> bool:
-    """Whether a commit with this metadata was made by an operator, of any DAG."""
+    """Tell whether a commit with this metadata was made by an operator, of any DAG."""
     return "airflow_dag_id" in metadata
 
 
@@ -122,8 +121,7 @@ def commit(
 ) -> Commit:
     """The commit of the branch's uncommitted changes, or the one that an earlier call of this task has published.
 
-    Raises:
-        NoChanges: there is nothing to commit, this task has committed nothing before, and ``allow_empty`` is not set.
+    Raises ``NoChanges`` when there is neither, and ``allow_empty`` is not set.
     """
 
     def make(number: int) -> Commit:
@@ -150,11 +148,9 @@ def import_objects(
 ) -> Commit:
     """The commit that makes a prefix hold what the source holds, or the one that this task has published before.
 
-    Every call lists the source, because a task may be cleared to import what has come since. ``options`` are those of
-    ``Branch.import_objects``, which also says what is raised.
-
-    Raises:
-        NoChanges: the prefix holds these objects already, and this task has imported nothing before.
+    Every call lists the source, because a task may be cleared to import what has come since. ``options`` and errors are
+    those of ``Branch.import_objects``. Raises ``NoChanges`` when the prefix holds these objects already, and this task
+    has imported nothing before.
     """
 
     def make(number: int) -> Commit:
@@ -191,7 +187,7 @@ def merge(
                 source, destination, strategy=strategy, metadata=metadata, idempotency_key=key, **options
             )
         except KeyReused as used:
-            summary = _summary(_find_earlier_commit(repository, used), repository)
+            summary = _summary(repository.ref(used.reference).commit, repository)
             latest = MergeResult(used.reference, up_to_date=False, summary=summary)
         except RefNotFound:
             if result is None:
@@ -205,7 +201,7 @@ def merge(
 
 
 def newer(repository: Repository, head: str, run: TaskRun) -> Commit | None:
-    """A commit in a head's history that the same task made for a later logical date than this run's, if there is one.
+    """A commit in a head's history that this task made for a later logical date; None without any.
 
     A run of a later date publishes after that date. So the search ends at commits that are older than this run's date.
     """
@@ -228,10 +224,7 @@ def revert(
 ) -> Commit:
     """The commit that undoes ``ref``, or the one that an earlier call of this task has published on the branch.
 
-    ``options`` are those of ``Branch.revert``, which also says what is raised.
-
-    Raises:
-        NoChanges: somebody else has undone it already.
+    ``options`` and errors are those of ``Branch.revert``. Raises ``NoChanges`` when it is undone already.
     """
     do = partial(branch.revert, ref, parent_number)
     return _on_the_branch(repository, branch, run, ("revert", ref, str(parent_number or "")), do, **options)
@@ -242,10 +235,8 @@ def cherry_pick(
 ) -> Commit:
     """The commit that does again what ``ref`` did, or the one that this task has published on the branch before.
 
-    ``options`` are those of ``Repository.cherry_pick``, which also says what is raised.
-
-    Raises:
-        NoChanges: the branch has these changes already, from elsewhere.
+    ``options`` and errors are those of ``Repository.cherry_pick``. Raises ``NoChanges`` when the branch has these
+    changes already, from elsewhere.
     """
     do = partial(repository.cherry_pick, ref, branch.id, parent_number)
     return _on_the_branch(repository, branch, run, ("cherry-pick", ref, str(parent_number or "")), do, **options)
@@ -291,20 +282,15 @@ def _on_the_branch(
 
 
 def _publish_under_key(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
-    """Publish by ``make`` under a key of this number, or find the commit that this task has under it already."""
+    """Publish by ``make`` under a key of this number, or find the commit that this task has under it already.
+
+    That commit may have another message or metadata: a task that is cleared after its DAG was changed may ask for
+    something else. Its first commit stands, and new work gets a commit of its own.
+    """
     try:
         return make(number)
     except KeyReused as used:
-        return _find_earlier_commit(repository, used)
-
-
-def _find_earlier_commit(repository: Repository, used: KeyReused) -> Commit:
-    """Find the commit of this task that has another message or metadata, or was made before there was more to publish.
-
-    A task that is cleared after its DAG was changed may ask for something else. Its first commit stands, and new work
-    gets a commit of its own.
-    """
-    return repository.ref(used.reference).commit
+        return repository.ref(used.reference).commit
 
 
 def _summary(commit: Commit, repository: Repository) -> Summary:
@@ -317,17 +303,17 @@ def _summary(commit: Commit, repository: Repository) -> Summary:
 
 
 def contains(repository: Repository, ref: str, commit_id: str) -> bool:
-    """Whether a commit is in a ref's history."""
+    """Tell whether a commit is in a ref's history."""
     return repository.merge_base(ref, commit_id).id == commit_id
 
 
 def _branch_has(repository: Repository, branch: Branch, commit: Commit) -> bool:
-    """Whether a branch has a commit. Nothing but the branch is read where the commit is its head."""
+    # Nothing but the branch is read where the commit is its head.
     return branch.commit_id == commit.id or contains(repository, branch.id, commit.id)
 
 
 def _head_has(repository: Repository, head: str, commit: Commit) -> bool:
-    """Whether a head, as it was read before, has a commit. Nothing is read where the commit is its child, or itself."""
+    # Nothing is read where the commit is the head's child, or itself.
     if commit.id == head:
         return True
     return head not in commit.parents and contains(repository, head, commit.id)
@@ -363,8 +349,7 @@ def create_branch(repository: Repository, name: str, source: str, run: TaskRun, 
 def begin_anew(repository: Repository, name: str, source: str, run: TaskRun) -> str | None:
     """Delete a branch that holds nothing but ``source``'s history and work of this DAG run.
 
-    Returns the commit that it was at, or None where nothing was deleted: there is no such branch, or it holds somebody
-    else's commits.
+    Returns the commit that it was at, or None where nothing was deleted.
     """
     try:
         branch = repository.branch(name)
@@ -386,12 +371,10 @@ def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> It
             yield found
 
 
-def delete_branch(repository: Repository, name: str, *, pinned: Pinned | None = None) -> RefRecord | None:
+def delete_branch(repository: Repository, name: str, *, pinned: ExpectedState | None = None) -> RefRecord | None:
     """Delete a branch; returns where it was, or None when there is no such branch.
 
-    Raises:
-        DefaultBranch, ProtectedBranch.
-        NotAsSeen: it is not as it was ``pinned``.
+    Raises ``NotAsSeen`` when it is not as it was ``pinned``.
     """
     try:
         return repository.delete_branch(name, pinned=pinned)
@@ -419,9 +402,7 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
 def create_repository(lake: Lake, name: str, storage_namespace: str | None, default_branch: str) -> Repository:
     """The repository, new, or as it was made before with this namespace and default branch.
 
-    Raises:
-        AlreadyExists: there is one of that name elsewhere, or with another default branch.
-        InvalidName, InvalidUri, NamespaceTaken, StoreError.
+    Raises ``AlreadyExists`` when there is one of that name elsewhere, or with another default branch.
     """
     try:
         return lake.create_repository(name, storage_namespace, default_branch=default_branch)

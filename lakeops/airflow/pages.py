@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from threading import BoundedSemaphore, Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import BoundedSemaphore, Lock, Thread
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -37,7 +38,7 @@ from lakeops.model.clock import stopwatch
 from lakeops.model.errors import LakeopsError, NotFound
 from lakeops.settings import CATALOG_FILE
 from lakeops.web.app import answer, failure, first_page, guarded, page, refused
-from lakeops.web.page import Redirect, Site, address, render
+from lakeops.web.page import Site, address, render
 from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
 
 if TYPE_CHECKING:
@@ -63,9 +64,6 @@ class Rights:
 
     Not every auth manager looks at the name of a custom view. Airflow's simple one lets each viewer see all of them. So
     a yes counts only from a manager that says no to a name that nobody can have granted.
-
-    Args:
-        user: as Airflow's auth manager knows them.
     """
 
     def __init__(self, user: Any) -> None:
@@ -73,34 +71,28 @@ class Rights:
         self._manager = get_auth_manager()
 
     def lake(self, connection: str) -> bool:
-        """Whether they may see all of a connection's lake."""
-        details = ConnectionDetails(conn_id=connection, **_team(connection))
+        # Airflow 3.1 has no teams.
+        teams = conf.getboolean("core", "multi_team", fallback=False)
+        team = {"team_name": Connection.get_team_name(connection)} if teams else {}
+        details = ConnectionDetails(conn_id=connection, **team)
         if self._manager.is_authorized_connection(method="GET", details=details, user=self._user):
             return True
         return self.some and self._view(f"{VIEW}{connection}")
 
     def repository(self, connection: str, repository: str) -> bool:
-        """Whether they may see one repository."""
         return self.lake(connection) or self.repository_alone(connection, repository)
 
     def repository_alone(self, connection: str, repository: str) -> bool:
-        """Whether the right to one repository was granted by its own name."""
+        """Tell whether the right to one repository was granted by its own name."""
         return self.some and self._view(f"{VIEW}{connection}/{repository}")
 
     @cached_property
     def some(self) -> bool:
-        """Whether the auth manager tells custom views apart, so that less than a connection can be granted."""
+        """Tell whether the auth manager tells custom views apart, so that less than a connection can be granted."""
         return not self._view(NOBODYS)
 
     def _view(self, name: str) -> bool:
         return bool(self._manager.is_authorized_custom_view(method="GET", resource_name=name, user=self._user))
-
-
-def _team(connection: str) -> dict[str, str | None]:
-    """The team of a connection, where Airflow has teams: 3.1 has none."""
-    if not conf.getboolean("core", "multi_team", fallback=False):
-        return {}
-    return {"team_name": Connection.get_team_name(connection)}
 
 
 # --- the lakes of connections ---
@@ -118,68 +110,56 @@ _ENVIRONMENT = "AIRFLOW_CONN_"
 _log = logging.getLogger(__name__)
 
 
-class LakeRow(NamedTuple):
-    """A lake on the first page: its connection, and what is said of it."""
-
-    connection: str
-    text: str
-
-
 @contextmanager
 def open_lake(connection: str) -> Iterator[Lake]:
-    """A connection's lake. Nothing of it is made. Raises ``NotFound`` where there is none."""
+    """Open a connection's lake, which exists. Raises ``NotFound`` where there is none."""
+    with Lake.open(settings=_settings(connection), must_exist=True) as lake:
+        yield lake
+
+
+def _settings(connection: str) -> Settings:
     try:
         settings = LakeopsHook(connection).settings()
     except AirflowNotFoundException as error:
         raise NotFound(str(error)) from None
-    _require_catalog(connection, settings)
-    with Lake.open(settings=settings, must_exist=True) as lake:
-        yield lake
-
-
-def _require_catalog(connection: str, settings: Settings) -> None:
-    """Refuse a home directory without a catalog: opening the lake would make one."""
-    if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():
+    if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():  # opening would make one
         raise NotFound(f"connection {connection!r}: there is no lake in {settings.home}")
+    return settings
 
 
 class RepositoryNames:
-    """The names of the repositories of lakes.
+    """Asks lakes for the names of their repositories by ``read``: rights are asked by name.
 
-    Whether somebody may see a repository is asked by its name, and the lake has to tell it. A lake may be slow or down,
-    so names are read in threads, one a lake, whoever asks. A lake that does not give them in time counts with what it
-    gave last. Who may see which of them is asked anew each time.
-
-    Args:
-        read: reads the names of a connection's lake.
+    A lake may be slow or down, so each is asked in a thread, whoever looks. An answer that comes too late for one look
+    is there for the next one.
     """
 
     def __init__(self, read: Callable[[str], Sequence[str]]) -> None:
         self._read = read
         self._places = BoundedSemaphore(AT_ONCE)
         self._lock = Lock()
-        self._under_way: dict[str, Event] = {}
-        self._last: dict[str, Sequence[str]] = {}
+        self._asked: dict[str, Future[Sequence[str] | None]] = {}
 
     def within(self, seconds: float, connections: Iterable[str]) -> dict[str, Sequence[str] | None]:
-        """The names by connection, after so many seconds at most. None for a lake that has given none in time."""
-        passed = stopwatch()
-        asked = {connection: self._ask(connection) for connection in connections}
-        for ended in asked.values():
-            ended.wait(max(0.0, seconds - passed()))
+        """The names by connection, after so many seconds at most. None for a lake that gave none."""
         with self._lock:
-            return {connection: self._last.get(connection) for connection in asked}
-
-    def _ask(self, connection: str) -> Event:
+            asked = {connection: self._asked.get(connection) or self._ask(connection) for connection in connections}
+        wait(asked.values(), seconds)
+        found = {connection: answer.result() if answer.done() else None for connection, answer in asked.items()}
         with self._lock:
-            if connection not in self._under_way:
-                self._under_way[connection] = Event()
-                # A thread that hangs must not keep the web server from ending.
-                Thread(target=self._listen, args=(connection,), name=f"lake {connection}", daemon=True).start()
-            return self._under_way[connection]
+            for connection, answer in asked.items():
+                if answer.done() and self._asked.get(connection) is answer:
+                    del self._asked[connection]
+        return found
 
-    def _listen(self, connection: str) -> None:
-        found = None
+    def _ask(self, connection: str) -> Future[Sequence[str] | None]:
+        answer = self._asked[connection] = Future()
+        # A thread that hangs must not keep the web server from ending.
+        Thread(target=self._listen, args=(connection, answer), name=f"lake {connection}", daemon=True).start()
+        return answer
+
+    def _listen(self, connection: str, answer: Future[Sequence[str] | None]) -> None:
+        found: Sequence[str] | None = None
         try:
             with self._places:
                 found = self._read(connection)
@@ -188,14 +168,10 @@ class RepositoryNames:
         except Exception as error:  # noqa: BLE001 - one lake, or one secrets backend, must not break the page
             _log.warning("The lake of connection %r did not name its repositories: %s", connection, error)
         finally:
-            with self._lock:
-                if found is not None:
-                    self._last[connection] = found
-                self._under_way.pop(connection).set()
+            answer.set_result(found)
 
 
 def _first_names(connection: str) -> list[str]:
-    """Names of the first repositories of a connection's lake."""
     with open_lake(connection) as lake:
         return [repository.id for repository in islice(lake.repositories(), LOOKED_AT)]
 
@@ -203,8 +179,11 @@ def _first_names(connection: str) -> list[str]:
 _names = RepositoryNames(_first_names)
 
 
-def seen_by(rights: Rights) -> tuple[list[LakeRow], str]:
-    """The lakes that somebody may see, whole or in part, and a note when not every lake was looked at."""
+def seen_by(rights: Rights) -> tuple[list[tuple[str, str]], str]:
+    """The lakes that somebody may see, and a note when not every lake was looked at.
+
+    A lake is its connection, and its place or that it is seen in part.
+    """
     found = connections()
     listed, note = found[:LISTED], TOO_MANY if len(found) > LISTED else ""
     whole = {connection for connection in listed if rights.lake(connection)}
@@ -214,7 +193,7 @@ def seen_by(rights: Rights) -> tuple[list[LakeRow], str]:
     rows = []
     for connection in listed:
         if connection in whole:
-            rows.append(LakeRow(connection, _described(connection)))
+            rows.append((connection, _described(connection)))
             continue
         names = names_by_lake.get(connection, ())
         if names is None:
@@ -225,16 +204,13 @@ def seen_by(rights: Rights) -> tuple[list[LakeRow], str]:
                 note = NOT_ALL
                 break
             if rights.repository_alone(connection, name):
-                rows.append(LakeRow(connection, IN_PART))
+                rows.append((connection, IN_PART))
                 break
     return rows, note
 
 
 def connections() -> list[str]:
-    """Names of connections of type lakeops, as far as they can be listed: a secrets backend has no list.
-
-    The first of them, and one more than are shown.
-    """
+    """Names of the first connections of type lakeops, and one more. Those of a secrets backend cannot be listed."""
     with create_session() as session:
         query = select(Connection.conn_id).where(Connection.conn_type == LakeopsHook.conn_type)
         query = query.order_by(Connection.conn_id).limit(LISTED + 1)
@@ -247,14 +223,11 @@ def connections() -> list[str]:
 
 
 def _described(name: str) -> str:
-    """A connection in words: where its catalog is, or what is wrong with it. No lake is opened."""
+    """The place of a connection's catalog in words, or what is wrong with the connection. No lake is opened."""
     try:
-        settings = LakeopsHook(name).settings()
-        _require_catalog(name, settings)
+        settings = _settings(name)
     except LakeopsError as error:
         return error.message.removeprefix(f"connection {name!r}: ")
-    except AirflowNotFoundException as error:
-        return str(error)
     return "a catalog in a database" if settings.database_url is not None else f"a catalog in {settings.home}"
 
 
@@ -271,7 +244,7 @@ LINKS = {
 
 @dataclass(frozen=True)
 class TaskReport:
-    """A task's pages by the name of the link, and the commit that it published with what that changed."""
+    """A task's pages by the name of the link, and the commit that it published with the sums of its changes."""
 
     task: str  # with its index, where it is mapped
     pages: dict[str, str]
@@ -283,7 +256,7 @@ class TaskReport:
 def report_run(
     dag_id: str, run_id: str, task_id: str, index: int | None, *, prefix: str, may_read: Callable[[str, str], bool]
 ) -> list[TaskReport]:
-    """Report what the tasks of a run (or one ``task_id``) did, in the order in which they did it.
+    """Report the pages and commits of a run's tasks, or of one ``task_id``, in the order in which they were made.
 
     ``prefix`` begins the addresses of lakeops' pages. Pages of repositories that the user may not read are left out.
     """
@@ -312,13 +285,11 @@ def report_run(
                 rows.append(TaskReport(name, pages, commit, sums))
             except LakeopsError as error:
                 rows.append(TaskReport(name, pages, problem=error.message))
-            except AirflowNotFoundException as error:
-                rows.append(TaskReport(name, pages, problem=str(error)))
     return rows
 
 
 def _links(dag_id: str, run_id: str, task_id: str, index: int | None) -> Iterable[tuple[str, str, str]]:
-    """Links of tasks that are not empty: the task, the link's key, the address."""
+    """The task, the key and the address of each link that is not empty."""
     query = select(XComModel.task_id, XComModel.map_index, XComModel.key, XComModel.value).where(
         XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key.in_(LINKS)
     )
@@ -337,11 +308,9 @@ def _links(dag_id: str, run_id: str, task_id: str, index: int | None) -> Iterabl
 
 
 def _parts(link: str, prefix: str) -> list[str]:
-    """The parts of a page's path: connection, repository, kind of page and more. None of any other address."""
-    if not link.startswith(prefix):
-        return []
+    """The parts of a page's path: connection, repository, kind of page and more. None of another address."""
     path = link.removeprefix(prefix).partition("?")[0]
-    return [unquote(part) for part in path.split("/")]
+    return [unquote(part) for part in path.split("/")] if link.startswith(prefix) else []
 
 
 # --- routes ---
@@ -370,13 +339,10 @@ def build() -> FastAPI:
 
 
 def require_right(request: Request, user: GetUserDep) -> None:
-    """Refuse whoever may see neither the lake nor the repository that an address names.
+    """Refuse whoever may see neither the lake nor the repository that an address names, with 401 or 403.
 
     The list of a lake's repositories is for whoever may see one of them, and shows only those. Addresses without a
     connection are for whoever is logged in. Their pages ask for each thing that they show.
-
-    Raises:
-        HTTPException: 401 (by Airflow) for nobody, 403 for a user without the right.
     """
     path = {name: str(value) for name, value in request.path_params.items()}
     connection, repository = path.get("connection_id"), path.get("repository")
@@ -396,15 +362,13 @@ def require_right(request: Request, user: GetUserDep) -> None:
 
 
 def _sees_any(connection: str, sees: Callable[[str], bool]) -> bool:
-    """Whether there is a lake, with a repository that somebody may see. A lake that fails is none."""
     try:
-        with open_lake(connection) as lake:
-            return any(sees(repository.id) for repository in islice(lake.repositories(), LOOKED_AT))
-    except LakeopsError:
+        return any(map(sees, _first_names(connection)))
+    except LakeopsError:  # a lake that fails shows nothing
         return False
 
 
-def _endpoint(view: Callable[[Pages], str | Redirect]) -> Callable[[Request], Response]:
+def _endpoint(view: Callable[[Pages], str | Response]) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         site = _site(request)
         return answer(request, site, view, lambda: open_lake(site.lake_name))
@@ -425,13 +389,12 @@ def airflow_root() -> str:
 
 
 def _lakes(request: Request, user: GetUserDep) -> Response:
-    """The connections of type lakeops whose lake the user may see, or a repository of it."""
     home = str(request.scope.get("root_path", ""))
     rows, note = seen_by(Rights(user))
     if not rows:
         advice = f"{ASK} Pages of a single repository are at {home}/CONNECTION/REPOSITORY."
         return failure(None, 403, NO_LAKE, f"{note} {advice}".lstrip())
-    lakes = [(row.connection, address(home, row.connection), row.text) for row in rows]
+    lakes = [(connection, address(home, connection), text) for connection, text in rows]
     site = Site(f"{home}/", "Lakes")
     return page(render("lakes.html", site=site, title="Lakes", lakes=lakes, note=note))
 
@@ -450,28 +413,13 @@ def _run(request: Request, user: GetUserDep) -> Response:
         method="GET", access_entity=DagAccessEntity.XCOM, details=details, user=user
     ):
         return failure(site, 403, f"You may not see what runs of {dag_id!r} did.")
-    rows = report_run(
-        dag_id,
-        run_id,
-        task_id,
-        int(index) if index.isdecimal() and len(index) < 10 else None,
-        prefix=f"{home}/",
-        may_read=Rights(user).repository,
-    )
-    return page(
-        render(
-            "run.html",
-            site=site,
-            title="What was done",
-            crumbs=[("What was done", None)],
-            rows=rows[:ROWS],
-            task=task_id,
-        )
-    )
+    mapped = int(index) if index.isdecimal() and len(index) < 10 else None
+    rows = report_run(dag_id, run_id, task_id, mapped, prefix=f"{home}/", may_read=Rights(user).repository)
+    shown = {"title": "What was done", "crumbs": [("What was done", None)], "rows": rows[:ROWS], "task": task_id}
+    return page(render("run.html", site=site, **shown))
 
 
 def _open_form(request: Request, user: GetUserDep) -> Response:
-    """A form, filled in with what the page that led here is about."""
     path = request.path_params
     connection, repository, kind = (str(path[name]) for name in ("connection_id", "repository", "kind"))
     site = _site(request)

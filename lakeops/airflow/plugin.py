@@ -1,9 +1,8 @@
 """The Airflow plugin: the pages of ``lakeops.web`` in Airflow's web server.
 
-Every Airflow process loads plugins, and each task's process too. So this module imports no web framework. The web
-server builds the pages when the first one is asked for. The package's entry point registers the plugin. The file in
-``plugins/`` registers it only where there is no entry point, because two registrations of one name make Airflow drop
-other plugins.
+Every Airflow process loads plugins, so this module imports no web framework. The web server builds the pages when the
+first one is asked for. The package's entry point registers the plugin. The file in ``plugins/`` registers it only where
+there is no entry point, because two registrations of one name make Airflow drop other plugins.
 """
 
 from __future__ import annotations

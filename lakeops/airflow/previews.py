@@ -1,11 +1,9 @@
-"""Changes, conflicts and previews in bounded form: what fits into a log, an XCom, a form or a page.
+"""Summaries of changes, previews of verbs, and forms: what fits into a log, an XCom or a page.
 
-A preview says in words what a verb would do; the forms of ``lakeops.airflow.dags.admin`` show it first. It changes
-nothing. It refuses what the verb itself would refuse, as far as that can be known without trying. It pins what it has
-shown: where others change that before the verb is done, the verb does nothing.
-
-A page changes nothing either. Its form asks Airflow's own API to trigger one of these DAGs, in the browser of the user,
-so Airflow decides who may, and every change is a run with a log and an author.
+A preview says in words what a verb would do, and changes nothing; the forms of ``lakeops.airflow.dags.admin`` show it
+first. It refuses what the verb itself would refuse, and pins what it has shown: where others change that before the
+verb is done, the verb does nothing. The form on a page asks Airflow's own API to trigger one of these DAGs in the
+browser of the user, so Airflow decides who may, and every change is a run with a log and an author.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakeops.airflow import idempotent
@@ -43,15 +42,15 @@ if TYPE_CHECKING:
 
 SIGNS = {ChangeType.ADDED: "+", ChangeType.REMOVED: "-", ChangeType.CHANGED: "~", ChangeType.CONFLICT: "!"}
 LISTED = 100
-"""How many changes a form or a log lists. It counts all of them."""
+"""Changes that a form or a log lists. It counts all of them."""
 FOLDERS = 20
-"""How many folders are summed up, each on its own."""
+"""Folders that are summed up, each on its own."""
 OTHERS = "others"
-"""The name of the sum of all other folders. It ends with no slash, so it is no folder's name."""
+"""The name of the sum of all other folders. Names of folders end with a slash."""
 
 
 class FolderSum(NamedTuple):
-    """The changes in a folder: their number, and the bytes of the objects that are there now, or were removed."""
+    """The number of changes in a folder, and the bytes of the objects that are there now, or were removed."""
 
     number: int
     size: int
@@ -59,7 +58,7 @@ class FolderSum(NamedTuple):
 
 @dataclass(frozen=True)
 class DiffSummary:
-    """The summary of a diff: how many changes of each kind, and the first ones in path order. As text: a line each.
+    """The numbers of changes of each kind, and the first changes in path order. As text: a line each.
 
     ``digest`` is a fingerprint of all changes. ``folders`` sums up the changes in each of the first top-level folders;
     objects outside of folders are under the empty name, and those of more folders under ``OTHERS``.
@@ -67,8 +66,8 @@ class DiffSummary:
 
     counts: dict[str, int]
     first: list[Change]
-    digest: str = ""
-    folders: dict[str, FolderSum] = field(default_factory=dict)
+    digest: str
+    folders: dict[str, FolderSum]
 
     @classmethod
     def of(cls, changes: Iterable[Change], listed: int = LISTED) -> DiffSummary:
@@ -91,12 +90,10 @@ class DiffSummary:
 
     @property
     def total(self) -> int:
-        """The number of changes."""
         return sum(self.counts.values())
 
     @property
     def unlisted(self) -> int:
-        """The number of changes that are not among the first."""
         return self.total - len(self.first)
 
     @property
@@ -137,13 +134,10 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class MergeOutcome:
-    """The effect of merging one commit into one head.
+    """The changes of merging one commit into one head, and the paths of conflicts that the strategy leaves.
 
-    Attributes:
-        tally: what it changes; with conflicts that nothing settles among it.
-        settled: how many conflicts the strategy settles.
-        conflicts: the paths of conflicts that nothing settles.
-        shown: a fingerprint of all this; ``NOTHING`` where the head has the commit.
+    ``settled`` is the number of conflicts that it settles, ``shown`` a fingerprint of all this, or ``NOTHING`` where
+    the head has the commit.
     """
 
     tally: DiffSummary
@@ -158,20 +152,16 @@ class MergeOutcome:
         head: str,
         source: str,
         strategy: StrategyName | Strategy | None = None,
-        *,
-        listed: int = LISTED,
     ) -> MergeOutcome:
         """Compare ``source`` with ``head``, as a merge would. Publishes nothing."""
         if idempotent.contains(repository, head, source):
             return cls(DiffSummary.of(()), 0, [], NOTHING)
-        tally = DiffSummary.of(repository.compare(head, source), listed)
+        tally = DiffSummary.of(repository.compare(head, source), LISTED)
         conflicts = tally.counts[ChangeType.CONFLICT]
-        if not conflicts:
-            return cls(tally, 0, [], tally.digest)
-        if not strategy:
-            return cls(tally, 0, conflicting(repository.compare(head, source)), tally.digest)
-        settled = DiffSummary.of(repository.compare(head, source, strategy=strategy), listed)
-        return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}")
+        if conflicts and strategy:
+            settled = DiffSummary.of(repository.compare(head, source, strategy=strategy), LISTED)
+            return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}")
+        return cls(tally, 0, conflicting(repository.compare(head, source)) if conflicts else [], tally.digest)
 
 
 def state_of(branch: Branch) -> str:
@@ -180,14 +170,14 @@ def state_of(branch: Branch) -> str:
 
 
 def staged_state(branch: Branch, prefix: str = "") -> str | None:
-    """A fingerprint of the uncommitted changes under a prefix, also when sizes stay the same. None without any."""
-    counter = branch.pin(prefix).counter  # before the look
+    """A fingerprint of the uncommitted changes under a prefix, which each later write alters. None without any."""
+    changes = branch.pin(prefix).changes  # before the look
     tally = DiffSummary.of(branch.uncommitted(prefix))
-    return f"{tally.digest}-{counter.total}" if tally.total else None
+    return f"{tally.digest}-{changes}" if tally.total else None
 
 
 class ImportOutcome(NamedTuple):
-    """The effect of an import on a folder: how much there is to import, and how many objects it takes the place of."""
+    """The objects and bytes that an import brings to a folder, and the number of objects that it replaces."""
 
     objects: int
     size: int
@@ -205,12 +195,11 @@ class ImportOutcome(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The fingerprint of the outcome."""
         return f"{self.objects} objects, {self.size} B, in place of {self.replaced}"
 
 
 def require_shown(now: str, shown: str | None, what: str) -> None:
-    """Refuse to do something else than somebody was shown, if anybody was. Raises ``PreconditionFailed``."""
+    """Refuse another effect than the one that was shown, if any was. Raises ``PreconditionFailed``."""
     if shown and now != shown:
         raise PreconditionFailed(f"{what} is no longer what was shown, so nothing was done; look at it again")
 
@@ -230,17 +219,14 @@ def describe_mark(repository_id: str, report: dict[str, Any]) -> str:
 
 # --- previews ---
 
-
 Given = Mapping[str, Any]
 
 
 class FormPreview(NamedTuple):
-    """The effect that a verb would have.
+    """The effect that a verb would have, in words, of one to about a hundred lines.
 
-    Attributes:
-        text: the effect in words, of one to about a hundred lines.
-        pinned: arguments for the verb's operator that make it do this and nothing else: refs as commit ids, and as
-            ``shown`` what the operator must find unchanged.
+    ``pinned`` are arguments for the verb's operator that make it do this alone: refs as commit ids, and as ``shown``
+    the state that the operator must find unchanged.
     """
 
     text: str
@@ -264,7 +250,9 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
 
 def _create_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
     name = check_branch(given["branch"])
-    _require_absent(repository.branch, name, f"branch {name!r} exists")
+    with suppress(RefNotFound):
+        repository.branch(name)
+        raise AlreadyExists(f"branch {name!r} exists")
     source, words = _commit(repository, given["source"])
     return FormPreview(f"creates branch {_uri(repository, name)} at {words}", {"source": source})
 
@@ -315,7 +303,9 @@ def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 def _create_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
     name = check_tag(given["tag"])
-    _require_absent(repository.tag, name, f"tag {name!r} exists; tags do not move")
+    with suppress(RefNotFound):
+        repository.tag(name)
+        raise AlreadyExists(f"tag {name!r} exists; tags do not move")
     ref, words = _commit(repository, given["ref"])
     return FormPreview(f"creates tag {_uri(repository, name)} at {words}", {"ref": ref})
 
@@ -348,7 +338,6 @@ def _move_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 
 def _sweep(_: Lake, repository: Repository, given: Given) -> FormPreview:
-
     mark_id = given["mark"]
     report = repository.gc.report(mark_id)
     state = next(mark.state for mark in repository.gc.marks() if mark.id == mark_id)
@@ -359,9 +348,10 @@ def _sweep(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 def _reset(_: Lake, repository: Repository, given: Given) -> FormPreview:
     branch = repository.branch(given["branch"])
-    shown = staged_state(branch, given["prefix"] or "") or NOTHING  # before the look
-    tally = DiffSummary.of(branch.uncommitted(given["prefix"] or ""))
-    where = f" under {given['prefix']!r}" if given["prefix"] else ""
+    prefix = given["prefix"] or ""
+    shown = staged_state(branch, prefix) or NOTHING  # before the look
+    tally = DiffSummary.of(branch.uncommitted(prefix))
+    where = f" under {prefix!r}" if prefix else ""
     text = f"drops uncommitted changes of {_uri(repository, branch.id)}{where}\n{tally}"
     return FormPreview(text, {"shown": shown})
 
@@ -399,8 +389,7 @@ VERBS: dict[str, tuple[Callable[[Lake, Repository, Given], FormPreview], Callabl
     "reset": (_reset, lambda given, _: (("uncommitted", given["branch"]), {"prefix": given["prefix"] or ""})),
     "import": (_import, lambda given, _: (("tree", given["branch"]), {"prefix": given["prefix"] or ""})),
 }
-"""The verbs that have a preview: how it is made, and which page shows what the verb is about, of the form's values and
-the default branch."""
+"""The preview of each verb, and the address of its page by the form's values and the default branch."""
 
 
 def _uri(repository: Repository, ref: str) -> str:
@@ -425,18 +414,9 @@ def _require_clean(branch: Branch) -> None:
         )
 
 
-def _require_absent(read: Callable[[str], object], name: str, message: str) -> None:
-    try:
-        read(name)
-    except RefNotFound:
-        return
-    raise AlreadyExists(message)
-
-
 # --- forms on pages ---
 
 PREFIX, TAG = "lakeops_", "lakeops"
-
 MOST = 50
 """DAGs of one kind that are looked at."""
 
@@ -466,19 +446,10 @@ class Form:
 
 
 def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> Form:
-    """The form of one kind (``merge``, say) that the user may trigger, with values filled in.
+    """The form of one kind (``merge``, say) that the user may trigger, filled in with values by name of the field.
 
-    Among several DAGs of that kind the one for the connection comes first.
-
-    Args:
-        kind: what follows ``lakeops_`` in the name of the ready-made DAG.
-        connection: whose lake the page shows.
-        given: values by name of the field. Those that the DAG has no field for are left out, and ``dry_run``: no link
-            decides that something is done.
-        user: who looks.
-
-    Raises:
-        NotFound: there is no such DAG, or the user may trigger none.
+    ``dry_run`` is left out: no link decides that something is done. Among several DAGs of that kind the one for the
+    connection comes first. Raises ``NotFound`` when there is no such DAG, or the user may trigger none.
     """
     # Late: only Airflow's web server reads its database, and operators import this module.
     from airflow.api_fastapi.app import get_auth_manager
@@ -495,29 +466,26 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> For
     with create_session() as session:
         names = [str(name) for name in session.scalars(query.limit(MOST))]
         found = [dag for name in names if (dag := SerializedDagModel.get(name, session=session))]
-        found.sort(key=lambda row: (_default(row.dag, "connection") != connection, row.dag_id != PREFIX + kind))
-        for row in found:
+
+        def order(row: SerializedDagModel) -> tuple[bool, bool]:
+            params = row.dag.params
+            theirs = params.get_param("connection").value if "connection" in params else None
+            return theirs != connection, row.dag_id != PREFIX + kind
+
+        for row in sorted(found, key=order):
             details = DagDetails(id=row.dag_id, team_name=DagModel.get_team_name(row.dag_id, session=session))
             if get_auth_manager().is_authorized_dag(
                 method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
             ):
                 paused = bool(session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == row.dag_id)))
-                return _form(row.dag, paused, {**given, "connection": connection})
+                own = {**given, "connection": connection, "dry_run": None}
+                fields = [_field(name, row.dag.params.get_param(name), own.get(name)) for name in row.dag.params]
+                return Form(row.dag_id, (row.dag.description or row.dag_id).rstrip("."), paused, fields)
     if found:
         raise NotFound(f"you may not trigger the DAG {found[0].dag_id}")
     raise NotFound(
         f"no DAG folder has the form {PREFIX}{kind}; a file there has to import it from lakeops.airflow.dags"
     )
-
-
-def _default(dag: Any, name: str) -> Any:
-    return dag.params.get_param(name).value if name in dag.params else None
-
-
-def _form(dag: Any, paused: bool, given: Mapping[str, str]) -> Form:
-    own = {name: value for name, value in given.items() if name != "dry_run"}
-    fields = [_field(name, dag.params.get_param(name), own.get(name)) for name in dag.params]
-    return Form(dag.dag_id, (dag.description or dag.dag_id).rstrip("."), paused, fields)
 
 
 def _field(name: str, param: Any, given: str | None) -> Field:

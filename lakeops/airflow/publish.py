@@ -1,12 +1,11 @@
 """Write, audit, publish: a block of a DAG whose data nobody sees before it was checked.
 
 The block makes a branch for the DAG run and lets tasks write to it. It commits, lets checks read the commit, asks a
-person if it is told to, merges, and drops the branch. Readers of the destination see all tables that the tasks wrote
-or none. The block drops a branch only when the destination has everything that is on it.
+person if it is told to, merges, and drops the branch when the destination has everything that is on it. Readers of the
+destination see all tables that the tasks wrote or none.
 
-The merge takes the very commit that was checked and approved, whatever happens to the branch meanwhile. A conflict
-fails at once and names the paths. A merge that loses a race against other publishers is tried again. A run that ended
-in a conflict or a rejection starts afresh when the block is cleared: on a new branch at what the destination is then.
+The merge takes the very commit that was checked and approved, whatever happens to the branch meanwhile. A merge that
+loses a race is tried again. A run that ended in a conflict or a rejection starts afresh when the block is cleared.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ class WriteAuditPublish:
     operators ``commit`` and ``merge``.
 
     Args:
-        group_id: the group's name.
         repo: the repository; the connection's default one when left out.
         branch: the branch to work on: a template that gives each run a branch of its own. Runs that share a branch
             could check each other's data.
@@ -82,14 +80,12 @@ class WriteAuditPublish:
         approval: ask a person before merging: True, or arguments for ``LakeopsApprovalOperator`` (``subject``,
             ``assigned_users``, ``notifiers``, ``response_timeout``, ``fail_on_reject``). The form shows the diff. The
             merge commit records who approved.
-        on_clear: what becomes of a branch that the run has left unpublished (after a conflict, or a rejection) when the
-            whole block is cleared: ``anew`` makes it again at the source, and ``keep`` goes on with it. When only some
-            of the writers are cleared, the branch is kept.
-        on_newer: what to do when a run of a later logical date has published before this one, because this one was
-            cleared for instance: see ``LakeopsMergeOperator``.
-        outlets: what the merge is announced to in place of the destination's asset; see ``lakeops.airflow.assets``.
-        lakeops_conn_id: the connection.
-        prefix_group_id: let the group's name begin the names of its tasks.
+        on_clear: ``anew`` makes a branch that the run has left unpublished (after a conflict, or a rejection) again at
+            the source when the whole block is cleared, and ``keep`` goes on with it. When only some of the writers are
+            cleared, the branch is kept.
+        on_newer: what to do when a run of a later logical date has published before: see ``LakeopsMergeOperator``.
+        outlets: the assets of the merge's event in place of the destination's; see ``lakeops.airflow.assets``.
+        prefix_group_id: begin the names of the tasks with the group's name.
         task_args: arguments for the block's own operators; three retries five seconds apart when they say nothing else.
     """
 
@@ -159,11 +155,10 @@ class WriteAuditPublish:
     ) -> Callable[[Callable[..., Any]], BlockTask]:
         """A decorator for a function that writes files below a URL. They are staged under ``prefix`` when it returns.
 
-        The function gets the URL first, then the arguments that the task is called with. What it returns is the task's
-        result. When it fails, nothing is staged. A task that runs again replaces what it has written before, also with
+        The function gets the URL first, then the arguments that the task is called with, and returns the task's result.
+        When it fails, nothing is staged. A task that runs again replaces what it has written before, also with
         ``append``. With ``replace``, a function that writes no file fails, unless ``allow_empty`` lets it empty the
-        prefix. In a mapped task, ``{{ task.op_kwargs['day'] }}`` gives each instance
-        a prefix of its own.
+        prefix. In a mapped task, ``{{ task.op_kwargs['day'] }}`` gives each instance a prefix of its own.
         """
 
         def decorate(write: Callable[..., Any]) -> BlockTask:
@@ -193,9 +188,8 @@ class WriteAuditPublish:
         """A decorator for a function that checks the commit and returns its findings, one text each.
 
         The function gets a handle for reading the commit (``lakeops.Ref``) first, then the arguments that the task is
-        called with. Any finding fails the task at once, without retry, so nothing is published.
-        When all checks of the block have found nothing, the merge records them as passed by the commit, under the
-        names of their tasks, for branches that require them.
+        called with. Any finding fails the task at once, without retry, so nothing is published. When no check of the
+        block has a finding, the merge records them as passed, under the names of their tasks.
         """
 
         def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:
@@ -245,7 +239,6 @@ class WriteAuditPublish:
             self.group.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
 
     def _publish(self) -> None:
-        """Order the block's tasks, and add those that publish."""
         checked = self._in_order()
         approver, shown = self._approve(), None
         if approver is not None:
@@ -327,11 +320,9 @@ class BlockTask:
         return self._named(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
 
     def partial(self, **kwargs: Any) -> BlockTask:
-        """Give some arguments; returns the task that takes the others."""
         return BlockTask(self._made, self._at, self._names, {**self._given, **kwargs})
 
     def expand(self, **kwargs: Any) -> Any:
-        """Make the task once for each value of these arguments."""
         return self._named(self._made.partial(lakeops_at=self._at, **self._given).expand(**kwargs))
 
     def _named(self, result: Any) -> Any:
@@ -355,10 +346,8 @@ def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[
 
 
 def _without_upstream(tasks: Mapping[str, Any]) -> list[Any]:
-    """Tasks that depend on none of the others."""
     return [found for found in tasks.values() if not found.upstream_task_ids & tasks.keys()]
 
 
 def _last(tasks: Mapping[str, Any]) -> list[Any]:
-    """Tasks that none of the others depends on."""
     return [found for found in tasks.values() if not found.downstream_task_ids & tasks.keys()]

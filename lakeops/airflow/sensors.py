@@ -2,10 +2,10 @@
 
 The plain form asks in the task (``mode="poke"`` or ``"reschedule"``). The deferrable form asks once in the task, and
 then leaves the question to the triggerer. Both return the same record, fail with the same message and heed ``timeout``,
-``soft_fail`` and ``never_fail`` alike. Nothing is kept on the sensor, because another process asks the next question.
+``soft_fail`` and ``never_fail`` alike.
 
-Errors that may pass are waited out in both forms, within the timeout. Only the first question of a deferrable task
-leaves them to its ``retries``. Errors that waiting cannot mend fail the task at once, whatever its ``retries`` are.
+Errors that may pass are waited out within the timeout. Only the first question of a deferrable task leaves them to its
+``retries``. Errors that waiting cannot mend fail the task at once, whatever its ``retries`` are.
 """
 
 from __future__ import annotations
@@ -50,17 +50,13 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 SETTLE_SECONDS = 1.0
-"""How long a deferred task rests before it is resumed, beyond the executor's heartbeat."""
+"""Seconds that a deferred task rests before it is resumed, beyond the executor's heartbeat."""
 
 
 class LakeopsSensor(LakeopsTask, BaseSensorOperator):
-    """Waits until a condition of a repository is met; returns what was found.
-
-    The result is a dictionary. Each of its keys is an XCom of its own too.
+    """Waits until a condition of a repository is met; returns a dictionary, whose keys are XComs of their own too.
 
     Args:
-        repo: the repository; the connection's default one when left out.
-        lakeops_conn_id: the connection. ``lakeops_default`` is the environment's lake when nobody defined it.
         deferrable: wait in the triggerer, which takes no worker slot. Airflow's ``[operators] default_deferrable``
             decides when left out. A deferrable sensor is tried at least twice unless ``retries`` says otherwise,
             because Airflow 3.3 sometimes fails a task that it resumes.
@@ -79,7 +75,6 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         self.deferrable = deferrable
 
     def condition(self) -> Condition:
-        """The condition that is waited for, as the arguments say it."""
         raise NotImplementedError
 
     def condition_in(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - for LakeopsCommitSensor
@@ -103,14 +98,25 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         with self._naming_the_wait():
             if not self.deferrable:
                 return super().execute(context)
-            with self._failing_softly():
+            try:
                 found, name, condition = self._ask(context)
+            except Exception as error:
+                if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):  # as for pokes
+                    raise AirflowSkipException(f"skipped instead of failed: {error}") from error
+                raise
             if found is not None:
                 return found
-            raise self._deferral(name, condition)
+            trigger = LakeopsConditionTrigger(
+                condition=condition.to_json(),
+                repo=name,
+                lakeops_conn_id=self.lakeops_conn_id,
+                poll_interval=max(self.poke_interval, SETTLE_SECONDS),
+                settle=conf.getfloat("workers", "min_heartbeat_interval", fallback=5) + SETTLE_SECONDS,
+            )
+            timeout = timedelta(seconds=max(self.timeout, 1))
+            raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - Airflow's
-        """Return the record that the trigger found. Raises ``LakeopsFailure`` for an error that waiting cannot mend."""
         if event["status"] == "error":
             raise LakeopsFailure(event["message"])
         result: dict[str, Any] = event["result"]
@@ -118,20 +124,8 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         return result
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """End a deferral: by ``execute_complete``, a timeout, or the failure of a trigger that died."""
         with self._naming_the_wait():
             return super().resume_execution(next_method, next_kwargs, context)
-
-    def _deferral(self, repo: str, condition: Condition) -> TaskDeferred:
-        trigger = LakeopsConditionTrigger(
-            condition=condition.to_json(),
-            repo=repo,
-            lakeops_conn_id=self.lakeops_conn_id,
-            poll_interval=max(self.poke_interval, SETTLE_SECONDS),
-            settle=conf.getfloat("workers", "min_heartbeat_interval", fallback=5) + SETTLE_SECONDS,
-        )
-        timeout = timedelta(seconds=max(self.timeout, 1))
-        return TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def _ask(self, context: Context) -> tuple[dict[str, Any] | None, str, Condition]:
         """Ask the condition once; returns its record (None for *not yet*), the repository's name, and the condition."""
@@ -149,7 +143,6 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
 
     @contextmanager
     def _naming_the_wait(self) -> Iterator[None]:
-        """Name the condition in the error of a wait that has failed."""
         try:
             yield
         except AirflowSensorTimeout as error:
@@ -158,19 +151,8 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             said = f"the triggerer could not go on waiting until {self.awaited()}; its log says why: {error}"
             raise AirflowException(said) from error
 
-    @contextmanager
-    def _failing_softly(self) -> Iterator[None]:
-        """Skip instead of failing where ``soft_fail`` or ``never_fail`` asks for it, as Airflow does for pokes."""
-        try:
-            yield
-        except Exception as error:
-            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
-                raise AirflowSkipException(f"skipped instead of failed: {error}") from error
-            raise
-
 
 def _describe(found: dict[str, Any]) -> str:
-    """The record of a condition that is met, in a few words for a log."""
     named = ("id", "commit_id", "path", "message", "ref")
     return ", ".join(f"{name} {found[name]!r}" for name in named if found.get(name)) or "yes"
 
@@ -195,12 +177,7 @@ class LakeopsObjectSensor(LakeopsSensor):
 
 
 class LakeopsPrefixSensor(LakeopsSensor):
-    """Waits until there are objects under a prefix of a ref; returns ``ref``, ``prefix`` and ``commit_id``.
-
-    Args:
-        ref: any ref expression, as for ``LakeopsObjectSensor``.
-        min_objects: how many objects there must be at least.
-    """
+    """Waits until there are ``min_objects`` under a prefix of a ref; returns ``ref``, ``prefix`` and ``commit_id``."""
 
     template_fields: Any = (*LakeopsSensor.template_fields, "ref", "prefix")
 
@@ -230,12 +207,7 @@ class LakeopsTagSensor(LakeopsSensor):
 
 
 class LakeopsUncommittedSensor(LakeopsSensor):
-    """Waits until a branch has no uncommitted changes; returns its ref record (``id``, ``commit_id``).
-
-    Args:
-        branch: the branch. One that does not exist yet is waited for.
-        prefix: heed changes under this prefix only.
-    """
+    """Waits until a branch exists without uncommitted changes under ``prefix``; returns ``id`` and ``commit_id``."""
 
     template_fields: Any = (*LakeopsSensor.template_fields, "branch", "prefix")
 
@@ -249,14 +221,10 @@ class LakeopsUncommittedSensor(LakeopsSensor):
 
 
 class LakeopsReplicationSensor(LakeopsSensor):
-    """Waits until all that a mirror's branch or tag waits for has arrived; returns ``id`` and ``commit_id``.
+    """Waits until all that a mirror's branch, or tag, waits for has arrived; returns ``id`` and ``commit_id``.
 
-    It looks only for what was missing at the last check of any task, and asks the mirror alone, so the source need
-    not be reachable. It promotes nothing; ``LakeopsMirrorPromoteOperator`` does that. A ref that waits for nothing is
-    not waited for.
-
-    Args:
-        tag: the tag, in place of a branch.
+    It looks only for what was missing at the last check of any task, and needs no source. It promotes nothing;
+    ``LakeopsMirrorPromoteOperator`` does that. A ref that waits for nothing is not waited for.
     """
 
     template_fields: Any = (*LakeopsSensor.template_fields, "branch", "tag")
@@ -278,21 +246,14 @@ class LakeopsReplicationSensor(LakeopsSensor):
             with super()._naming_the_wait():
                 yield
         except AirflowSkipException as skipped:
-            problem = self._problem()
-            if problem is None:
+            from lakeops.lake import Mirror
+
+            with self.opened() as repository:
+                status = Mirror.of(repository).status()
+            ref = status.branches.get(self.branch) if self.branch else status.tags.get(self.tag or "")
+            if ref is None or not (ref.error or ref.stalled):
                 raise
-            raise LakeopsFailure(problem) from skipped
-
-    def _problem(self) -> str | None:
-        """The problem that the ref had at the last check, if it had one."""
-        from lakeops.lake import Mirror
-
-        with self.opened() as repository:
-            status = Mirror.of(repository).status()
-        ref = status.branches.get(self.branch) if self.branch else status.tags.get(self.tag or "")
-        if ref is None:
-            return None
-        return ref.error or (f"{ref.kind} {ref.id!r} waits for {ref.awaited}" if ref.stalled else None)
+            raise LakeopsFailure(ref.error or f"{ref.kind} {ref.id!r} waits for {ref.awaited}") from skipped
 
 
 SINCE = "lakeops_since"
@@ -304,9 +265,8 @@ class LakeopsCommitSensor(LakeopsSensor):
 
     Args:
         branch: the branch; the default one when left out. One that does not exist yet is waited for.
-        since: a commit id, a tag or any ref expression. Left out: the commit that this task returned in the last
-            successful run before this one (by logical date). Where there is none, the branch's head when the wait
-            began.
+        since: a ref expression. When left out, the commit that this task returned in the last successful run before
+            this one (by logical date), or else the branch's head when the wait began.
     """
 
     template_fields: Any = (*LakeopsSensor.template_fields, "branch", "since")
@@ -328,42 +288,34 @@ class LakeopsCommitSensor(LakeopsSensor):
     def _last_seen(self, repository: Repository, context: Context) -> str:
         """The commit that this run counts from. It is read once, and kept with the task for later tries and pokes."""
         store = context.get("task_state_store")
-        if store is None:  # before Airflow 3.3: it lasts as long as this process, which asks until the end
-            noted = cast("dict[str, Any]", context)
-            if SINCE not in noted:
-                noted[SINCE] = self._start(repository, context)
-            return str(noted[SINCE])
-        seen = store.get(SINCE)
+        # Before Airflow 3.3 it lasts as long as this process, which asks until the end.
+        noted = cast("dict[str, Any]", context)
+        seen = noted.get(SINCE) if store is None else store.get(SINCE)
         if seen is None:
             seen = self._start(repository, context)
-            store.set(SINCE, seen)
+            if store is None:
+                noted[SINCE] = seen
+            else:
+                store.set(SINCE, seen)
         return str(seen)
 
     def _start(self, repository: Repository, context: Context) -> str:
-        """The commit of the last run, or else the head. ``NO_COMMIT`` where the catalog does not know it.
+        """The commit that this task returned in the last successful run before this one, or else the branch's head.
 
-        A catalog that was restored from a backup may not know the commit of the last run. Commits of the branch may
-        have been seen before then, and may be new.
+        ``NO_COMMIT`` where the catalog does not know it: one that was restored from a backup may not.
         """
-        last = _last_result(context)
+        task, last = context["ti"], None
+        if context.get("logical_date") is not None:
+            index = -1 if task.map_index is None else task.map_index
+            before = last_success(task, index)
+            if before is not None:
+                where: dict[str, Any] = {"run_id": before, "map_indexes": None if index < 0 else index}
+                last = task.xcom_pull(task_ids=task.task_id, **where)
         try:
             if last is None:
                 return repository.branch(self.branch or repository.default_branch).commit_id
             with suppress(CommitExpired):  # it is known, and no more is needed of it
-                repository.ref(last).commit_id  # noqa: B018 - asked for its error
+                repository.ref(str(last["id"])).commit_id  # noqa: B018 - asked for its error
         except RefNotFound:
             return NO_COMMIT
-        return last
-
-
-def _last_result(context: Context) -> str | None:
-    """The commit that this task returned in the last successful run before this one, if that is known."""
-    task = context["ti"]
-    if context.get("logical_date") is None:
-        return None
-    index = -1 if task.map_index is None else task.map_index
-    before = last_success(task, index)
-    if before is None:
-        return None
-    found = task.xcom_pull(task_ids=task.task_id, run_id=before, map_indexes=None if index < 0 else index)
-    return None if found is None else str(found["id"])
+        return str(last["id"])

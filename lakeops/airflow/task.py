@@ -59,10 +59,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 def address(connection: str, repository: str, *parts: str, **query: str) -> str:
-    """The path of a page on Airflow's web server; empty where the plugin is not loaded.
-
-    The path has no host, so the browser stays with the one that it is logged in to.
-    """
+    """The path of a page on Airflow's web server, without a host; empty where the plugin is not loaded."""
     if PLUGIN not in sys.modules:
         return ""
     base = web_server().path.rstrip("/")
@@ -77,7 +74,7 @@ def host() -> str:
 
 
 def point_to(kind: str, page: str) -> None:
-    """Write a page's address to the running task's log, and make it the task's link of that kind (``branch``, say)."""
+    """Write a page's address to the running task's log, and make it the task's link of a kind such as ``branch``."""
     if not page:
         return
     log.info("See the %s: %s%s", kind, host(), page)
@@ -97,7 +94,7 @@ def running_links() -> str:
 
 
 def linked(decorated: Any, *links: BaseOperatorLink) -> Any:
-    """Give a TaskFlow task links. They belong to a class of its own, where Airflow looks for a mapped task's."""
+    """Give a TaskFlow task links, by a class of its own, where Airflow looks for a mapped task's."""
     base = decorated.operator_class
     members = {"operator_extra_links": links, "__module__": base.__module__, "__doc__": base.__doc__}
     decorated.operator_class = type(base.__name__, (base,), members)
@@ -105,8 +102,6 @@ def linked(decorated: Any, *links: BaseOperatorLink) -> Any:
 
 
 class _PageLink(BaseOperatorLink):
-    """Links to the page that the operator has noted under the link's name, or to none."""
-
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         links: dict[str, str] = getattr(operator, "links", {})
         return links.get(self.name.lower(), "")
@@ -143,11 +138,8 @@ class LakeopsPageLink(_PageLink):
 def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[None]:
     """Make errors that would come again fail the task without retry. Errors that may pass are retried.
 
-    The message of a merge conflict lists every conflicting path, one a line. A user's mistake is a ``LakeopsFailure``,
-    which names the page to look at where the task has one.
-
-    Args:
-        arguments: the task's, by name. The message of a mistake begins with the argument whose value it quotes.
+    The message of a merge conflict lists every conflicting path, one a line. The message of a mistake begins with the
+    one of the task's ``arguments`` whose value it quotes, and names the page to look at where the task has one.
     """
     try:
         yield
@@ -166,7 +158,7 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
 
 
 def _field_of(message: str, arguments: Mapping[str, object]) -> str:
-    """The arguments whose values a message quotes, as its beginning; empty when it says their names itself."""
+    """The arguments whose values a message quotes, as its beginning; empty when the message names them itself."""
     quoted = [name for name, value in arguments.items() if value and isinstance(value, str) and repr(value) in message]
     names = [name for name in quoted if name not in {"repo", "lakeops_conn_id"}]  # these say where, in any message
     if not names or any(re.search(rf"\b{name.replace('_', '[_ ]')}\b", message) for name in names):
@@ -175,17 +167,23 @@ def _field_of(message: str, arguments: Mapping[str, object]) -> str:
 
 
 def _report_conflict(
-    conflict: MergeConflict, repository: Repository, sides: tuple[str, str] | None, context: Context, log: Any
+    conflict: MergeConflict, repository: Repository, sides: dict[str, str], context: Context, log: Any
 ) -> None:
     """Write a table of a merge conflict to a task's log, and an XCom that later tasks can read.
 
-    ``sides`` are the source and the destination, when their objects can be compared.
+    The table has the object's size on each of the ``sides``, in bytes, or None where it is deleted.
     """
-    rows = _sizes_on_both_sides(conflict, repository, sides)
-    names = [name for name in ("source", "destination") if rows and name in rows[0]]
-    cells = [("path", *names)]
+    rows: list[dict[str, Any]] = [{"path": path} for path in conflict.conflicts[:CONFLICTS_COMPARED]]
+    try:
+        for row in rows:
+            for name, ref in sides.items():
+                found = repository.ref(ref).find(row["path"])
+                row[name] = None if found is None else found.size_bytes
+    except LakeopsError:  # the ref was deleted, or its commit has expired, since the merge failed
+        rows, sides = [{"path": row["path"]} for row in rows], {}
+    cells = [("path", *sides)]
     for row in rows:
-        sizes = ("deleted" if row[name] is None else f"{row[name]:,} B" for name in names)
+        sizes = ("deleted" if row[name] is None else f"{row[name]:,} B" for name in sides)
         cells.append((safe(row["path"]), *sizes))
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -202,32 +200,14 @@ def _report_conflict(
     context["ti"].xcom_push(key=CONFLICTS_KEY, value=value)
 
 
-def _sizes_on_both_sides(
-    conflict: MergeConflict, repository: Repository, sides: tuple[str, str] | None
-) -> list[dict[str, Any]]:
-    """The first conflicting paths, with the object's size on either side: in bytes, or None where it is deleted."""
-    rows: list[dict[str, Any]] = [{"path": path} for path in conflict.conflicts[:CONFLICTS_COMPARED]]
-    if sides is None:
-        return rows
-    for row in rows:
-        for name, ref in zip(("source", "destination"), sides, strict=True):
-            try:
-                handle = repository.ref(ref)
-                row[name] = handle.stat(row["path"]).size_bytes if handle.exists(row["path"]) else None
-            except LakeopsError:  # the ref was deleted, or its commit has expired, since the merge failed
-                return [{"path": path["path"]} for path in rows]
-    return rows
-
-
-# --- lineage: what a task read and wrote, for OpenLineage ---
+# --- lineage: the data that a task read and wrote, for OpenLineage ---
 
 
 @dataclass(frozen=True)
 class LineageDataset:
-    """A data set of OpenLineage: its namespace and name, and the commit id if there is one.
+    """A data set of OpenLineage. Its version is the commit id, so a reader of the lineage can go back to that data.
 
-    A branch's data has the namespace ``lakefs://REPO`` and the name ``BRANCH`` or ``BRANCH/PATH``. Its version is the
-    commit id, so a reader of the lineage can go back to exactly that data.
+    A branch's data has the namespace ``lakefs://REPO`` and the name ``BRANCH`` or ``BRANCH/PATH``.
     """
 
     namespace: str
@@ -252,14 +232,11 @@ class LineageDataset:
         return cls(f"{scheme}://{bucket}", key.rstrip("/") or "/")
 
     def to_openlineage(self) -> Any:
-        """The data set in OpenLineage's own class."""
         from openlineage.client.event_v2 import Dataset
         from openlineage.client.facet_v2 import dataset_version_dataset
 
-        if self.version is None:
-            return Dataset(namespace=self.namespace, name=self.name)
-        facet = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=self.version)
-        return Dataset(namespace=self.namespace, name=self.name, facets={"version": facet})
+        version = self.version and dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=self.version)
+        return Dataset(namespace=self.namespace, name=self.name, facets={"version": version} if version else None)
 
 
 @dataclass(frozen=True)
@@ -285,7 +262,7 @@ class TaskLineage:
 
 
 def number(name: str, value: int | str | None) -> int | None:
-    """A whole number, also from the text of a template. Empty text is None. Raises ``InvalidInput``, with the name."""
+    """Parse a whole number, also from the text of a template. Empty text is None. Raises ``InvalidInput``."""
     if value in (None, "", "None"):
         return None
     try:
@@ -295,7 +272,7 @@ def number(name: str, value: int | str | None) -> int | None:
 
 
 def truth(name: str, value: bool | str | None) -> bool:
-    """Yes or no, also from the text of a template. Raises ``InvalidInput``, with the name: no guess is safe."""
+    """Parse yes or no, also from the text of a template. Raises ``InvalidInput``: no guess is safe."""
     word = str(value).strip().lower()
     if word in {"true", "yes", "1", "on"}:
         return True
@@ -338,14 +315,13 @@ class LakeopsTask(BaseOperator):
         }
 
     def arguments(self) -> dict[str, Any]:
-        """The task's arguments, with what their templates have come to by now."""
         return {name: getattr(self, name) for name in self.parameters()}
 
     def check_values(self) -> None:
-        """Refuse to run with what templates have come to, where that can mean nothing good. Raises ``InvalidInput``.
+        """Check the values that templates have rendered to. Raises ``InvalidInput``.
 
-        Nothing in a required argument would mean the default branch, or the connection's default repository, which
-        nobody has asked for. Templates may give lists and numbers where a text belongs.
+        An empty required argument would mean the default branch, or the connection's default repository, which nobody
+        has asked for. Templates may give lists and numbers where a text belongs.
         """
         found = self.parameters()
         kinds = {
@@ -369,7 +345,7 @@ class LakeopsTask(BaseOperator):
 
     @contextmanager
     def opened(self) -> Iterator[Repository]:
-        """Open the task's repository, if its arguments can be meant."""
+        """Open the task's repository. Errors end the task as ``failing_at_once`` says."""
         with failing_at_once(self.arguments()):
             self.check_values()
             with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
@@ -380,20 +356,13 @@ class LakeopsTask(BaseOperator):
 
 
 class TaskKilled(BaseException):
-    """Raised in a task's main thread by ``on_kill``, so that everything the task holds is released on the way out.
-
-    It is no ``Exception``, because code that handles errors must not take it for one.
-    """
+    """Raised in a task's main thread by ``on_kill``. No handler of errors takes it for one."""
 
 
 class LakeopsOperator(LakeopsTask):
     """Does one verb on one repository and returns the verb's record.
 
-    The record is a dictionary. Each of its keys is an XCom of its own too, so ``task.output["id"]`` works. It opens the
-    lake, does the verb, announces and links what it did, and ends cleanly when it is killed.
-
-    Args:
-        kwargs: see ``LakeopsTask``.
+    The record is a dictionary. Each of its keys is an XCom of its own too, so ``task.output["id"]`` works.
     """
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
@@ -413,7 +382,6 @@ class LakeopsOperator(LakeopsTask):
         self._tells_by_itself = own_outlets
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Do the verb in an open lake; returns its record."""
         if self._tells_by_itself:
             # Airflow makes an event for each outlet at every success, and this task may publish nothing.
             self.outlets: list[Any] = []
@@ -452,7 +420,7 @@ class LakeopsOperator(LakeopsTask):
     def announce(
         self, context: Context, repository: Repository, branch: str, commit: dict[str, Any], **more: Any
     ) -> None:
-        """Tell the outlets of a commit, and where its page is. ``more`` is for ``lakeops.airflow.assets.announce``."""
+        """Announce a commit to the outlets, with its page. ``more`` is for ``lakeops.airflow.assets.announce``."""
         asset = branch_asset(repository.id, branch)
         if self._tells_by_itself:
             # An asset that no DAG names has nobody to tell: Airflow then leaves the event out, and inserts nothing.
@@ -466,7 +434,6 @@ class LakeopsOperator(LakeopsTask):
         raise NotImplementedError
 
     def target(self, repository: Repository) -> str | None:
-        """The branch that the verb works on."""
         return None
 
     def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
@@ -479,26 +446,23 @@ class LakeopsOperator(LakeopsTask):
         return {} if branch is None else {"branch": self.page(repository, "ref", branch)}
 
     def page(self, repository: Repository, *parts: str, **query: str) -> str:
-        """The address of one page of the repository."""
         return address(self.lakeops_conn_id, repository.id, *parts, **query)
 
-    def sides(self, repository: Repository) -> tuple[str, str] | None:
-        """The source and the destination, when a table of conflicts can compare their objects."""
-        return None
+    def sides(self, repository: Repository) -> dict[str, str]:
+        """The refs whose objects a table of conflicts compares, by their part in the merge."""
+        return {}
 
     def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         """The data sets that the verb read and wrote."""
         return TaskLineage()
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage | None:
-        """The lineage of the verb. OpenLineage's provider calls this in the task's process."""
         return self._lineage.to_openlineage()
 
     def on_kill(self) -> None:
         """End a verb that is under way. Airflow calls this in the task's main thread when the task gets SIGTERM.
 
-        Spark jobs are cancelled and uploads given up on the way out, and nothing is published any more. A second
-        signal changes nothing.
+        Spark jobs are cancelled, and nothing is published any more. A second signal changes nothing.
         """
         if self._working:
             self._working = False
@@ -506,12 +470,7 @@ class LakeopsOperator(LakeopsTask):
 
 
 class LakeopsBranchOperator(LakeopsOperator):
-    """Does a verb on one branch of a repository.
-
-    Args:
-        branch: the branch; the repository's default branch when left out.
-        kwargs: see ``LakeopsTask``.
-    """
+    """Does a verb on one ``branch`` of a repository; on the default branch when it is left out."""
 
     template_fields: Any = (*LakeopsOperator.template_fields, "branch")
     operator_extra_links: Any = (LakeopsBranchLink(),)

@@ -1,13 +1,11 @@
 """Conditions that tasks wait for, and the triggers that wait in Airflow's triggerer, for deferred tasks and for assets.
 
-A sensor asks a condition in its own process, a trigger in the triggerer. Both ask the same question, so the plain and
-the deferrable form of a task have the same answer. A branch or tag that does not exist yet is waited for. Waiting
-cannot mend other errors (no such repository, an expired commit, an expression that cannot be read): they come at once.
+A sensor and its trigger ask the same condition. A branch or tag that does not exist yet is waited for. Waiting cannot
+mend other errors (no such repository, an expired commit, an expression that cannot be read): they come at once.
 
-The triggerer runs hundreds of triggers in one event loop, so nothing here blocks it: catalogs and stores are asked in
-threads. All triggers of one connection and repository share one open lake, and an equal question is asked once at a
-time. Nothing is kept that a restart of the triggerer would lose. Reading a DAG imports this module, so it opens no lake
-and imports none.
+The triggerer runs hundreds of triggers in one event loop, so catalogs and stores are asked in threads. All triggers of
+one connection and repository share one open lake, and an equal question is asked once at a time. Nothing is kept that a
+restart of the triggerer would lose. Reading a DAG imports this module, so it imports no lake.
 """
 
 from __future__ import annotations
@@ -40,29 +38,29 @@ if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 
     from lakeops.lake import Lake, Mirror, Repository
+    from lakeops.model.records import Commit
 else:
     try:
         from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
     except ImportError:  # before Airflow 3.3, where each trigger has a stream of its own
 
         class AdvanceOutcome(NamedTuple):
-            """How many triggers have stored their events, and how many could not."""
+            """The numbers of triggers that have stored their events, and that could not."""
 
             acked: int
             failed: int
 
         class AdvanceItem(NamedTuple):
-            """One tick, and what became of the events that triggers made at it."""
+            """A tick, and the outcome of the events that triggers made at it."""
 
             broker_payload: Any
             outcome: AdvanceOutcome
 
         class SharedStreamProducer:
-            """Makes ticks."""
+            """A source of ticks."""
 
 
 # --- conditions ---
-
 
 NO_COMMIT = ""
 """The head of a branch that does not exist: every commit of it is new."""
@@ -81,7 +79,6 @@ class Condition(ABC):
         """The condition in words, for messages that name the repository themselves."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, which ``read_condition`` reads."""
         return {"kind": type(self).__name__, **asdict(self)}
 
 
@@ -103,9 +100,7 @@ class NewCommit(Condition):
             head = repository.branch(self.branch).head
         except RefNotFound:
             return None
-        if self.since == NO_COMMIT:
-            return head.to_json()
-        if head.id == self.since or idempotent.contains(repository, self.since, head.id):
+        if head.id == self.since or (self.since and idempotent.contains(repository, self.since, head.id)):
             return None
         return head.to_json()
 
@@ -121,10 +116,8 @@ class ObjectPresent(Condition):
     path: str
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        if _missing(repository, self.ref):
-            return None
-        found = repository.ref(self.ref)
-        return found.stat(self.path).to_json() if found.exists(self.path) else None
+        found = None if _missing(repository, self.ref) else repository.ref(self.ref).find(self.path)
+        return None if found is None else found.to_json()
 
     def __str__(self) -> str:
         return f"there is an object {self.path!r} at {self.ref!r}"
@@ -158,7 +151,6 @@ class TagExists(Condition):
     tag: str
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        """The tag's record. Raises ``InvalidInput`` (``invalid_name``) for what no tag can be called."""
         check_tag(self.tag)
         try:
             return repository.tag(self.tag).to_json()
@@ -196,10 +188,6 @@ class RefReplicated(Condition):
     ref_kind: str = "branch"
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        """The ref's record, with the commit that it can show now.
-
-        Raises ``InvalidInput`` (``invalid_name``) for a name that none has.
-        """
         from lakeops.lake import Mirror
 
         (check_branch if self.ref_kind == RefKind.BRANCH else check_tag)(self.name)
@@ -210,16 +198,9 @@ class RefReplicated(Condition):
         return f"everything that {self.ref_kind} {self.name!r} waits for has been replicated"
 
 
-class HeadMove(NamedTuple):
-    """A branch's head, and the event about its move there, if there is one."""
-
-    head: str
-    event: dict[str, Any] | None
-
-
 @dataclass(frozen=True)
 class HeadSince:
-    """The question where a watched branch's head is, and which event tells of its way there from ``cursor``.
+    """The question where a watched branch's head is, and which event describes its move from ``cursor``.
 
     ``cursor`` is where the head was when it was read last: None when it was never read, ``NO_COMMIT`` when there was no
     branch. Without ``every``, a move by commits of Airflow's operators alone is not announced: they announce their own.
@@ -229,20 +210,18 @@ class HeadSince:
     cursor: str | None
     every: bool
 
-    def met(self, repository: Repository) -> HeadMove:
+    def met(self, repository: Repository) -> tuple[str, dict[str, Any] | None]:
         try:
             head = repository.branch(self.branch).head
         except RefNotFound:
-            return HeadMove(NO_COMMIT, None)
-        if self.cursor is None or head.id == self.cursor:
-            return HeadMove(head.id, None)
-        if not self.every and not self._moved_outside_airflow(repository, head.id):
-            return HeadMove(head.id, None)
-        return HeadMove(head.id, describe(repository, self.branch, head.to_json(), since=self.cursor or None))
+            return NO_COMMIT, None
+        if self.cursor is None or head.id == self.cursor or not (self.every or self._moved_outside(repository, head)):
+            return head.id, None
+        return head.id, describe(repository, self.branch, head.to_json(), since=self.cursor or None)
 
-    def _moved_outside_airflow(self, repository: Repository, head: str) -> bool:
-        """Whether any commit on the way from the cursor to the head was made outside Airflow."""
-        for commit in repository.log(head, first_parent=True):
+    def _moved_outside(self, repository: Repository, head: Commit) -> bool:
+        """Tell whether any commit from the cursor to the head was made outside Airflow."""
+        for commit in repository.log(head.id, first_parent=True):
             if commit.id == self.cursor:
                 return False
             if not made_by_airflow(commit.metadata):
@@ -252,7 +231,7 @@ class HeadSince:
 
 @dataclass(frozen=True)
 class MirrorsDue:
-    """The question which mirrors have something to do. One whose source cannot be reached has: its run says why."""
+    """The question which mirrors are due. One whose source cannot be reached is: its run says why."""
 
     def met(self, lake: Lake) -> tuple[str, ...]:
         return tuple(mirror.id for mirror in lake.mirrors() if self._is_due(mirror))
@@ -272,7 +251,7 @@ Question = Condition | HeadSince | MirrorsDue
 
 
 def _missing(repository: Repository, ref: str) -> bool:
-    """Whether a ref begins with a branch or tag that does not exist yet, as ``main``, ``main@`` and ``main~1`` may.
+    """Tell whether a ref begins with a branch or tag that does not exist yet, as ``main``, ``main@``, ``main~1`` may.
 
     Any other ref that does not exist raises: a commit that is not there, a step past the root.
     """
@@ -287,7 +266,7 @@ def _missing(repository: Repository, ref: str) -> bool:
 
 
 def check_interval(name: str, seconds: float) -> float:
-    """The seconds, if they can be an interval between two questions. Raises ``InvalidInput``."""
+    """Check an interval between two questions, and return it. Raises ``InvalidInput``."""
     if not 0 < seconds < float("inf"):
         raise InvalidInput(f"{name} is a positive number of seconds, not {seconds!r}")
     return seconds
@@ -299,13 +278,13 @@ def check_interval(name: str, seconds: float) -> float:
 TICK_SECONDS = 1.0
 """How often a poller ticks. A trigger asks at every n-th tick, so its interval is rounded to whole ticks."""
 RENEW_SECONDS = 60.0
-"""How long a poller goes by the connection as it was read. Somebody may have let it name another lake since."""
+"""How long a poller trusts the connection as it was read. It may name another lake since."""
 
 log: Any = structlog.get_logger(__name__)
 
 
 class Tick:
-    """One moment at which a poller's triggers may ask, and the answers of that moment."""
+    """A moment at which a poller's triggers may ask, and the answers of that moment."""
 
     def __init__(self, poller: Poller, number: int) -> None:
         self._poller = poller
@@ -316,26 +295,26 @@ class Tick:
 
     @property
     def beats(self) -> float:
-        """Seconds since the poller began, as many as it has ticked."""
+        """Seconds since the poller began, counted in ticks."""
         return self._number * TICK_SECONDS
 
     def due(self, interval: float) -> bool:
-        """Whether a trigger with this interval asks now. Triggers with equal intervals ask at the same ticks."""
+        """Tell whether a trigger with this interval asks now. Equal intervals are due at the same ticks."""
         return not self.over and self._number % max(1, round(interval / TICK_SECONDS)) == 0
 
     async def ask(self, question: Question) -> Any:
-        """The answer to a question at this tick. Every caller with an equal question gets the same one."""
+        """The answer to a question at this tick. Callers with equal questions share it."""
         if question not in self._answers:
             self._answers[question] = self._poller.begin(question)
         # One trigger that is cancelled must not take the answer away from the others.
         return await asyncio.shield(self._answers[question])
 
     def when_stored(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Call something once Airflow has stored every event that triggers made at this tick."""
+        """Call ``act`` once Airflow has stored every event that triggers made at this tick."""
         self._when_stored.append(act)
 
     async def stored(self) -> None:
-        """Make these calls. A failure is only logged: the same events then come again after a restart."""
+        """Make the calls of ``when_stored``. A failure is only logged: the events come again after a restart."""
         for act in self._when_stored:
             try:
                 await act()
@@ -344,7 +323,7 @@ class Tick:
 
 
 class Poller(SharedStreamProducer):
-    """The ticks of one repository, or of a lake as a whole, and the open lake."""
+    """Opens a lake, and makes the ticks of one repository, or of the lake as a whole."""
 
     def __init__(self, conn_id: str, repo: str | None = None) -> None:
         self._conn_id = conn_id
@@ -355,7 +334,7 @@ class Poller(SharedStreamProducer):
         self._asking: set[asyncio.Task[Any]] = set()
 
     async def open_stream(self) -> AsyncGenerator[tuple[Tick, Tick]]:
-        """Ticks without end, each twice: as the event, and as what ``advance`` gets back."""
+        """Ticks without end, each twice: as the event, and as the payload that ``advance`` gets back."""
         number = 0
         while True:
             tick = Tick(self, number)
@@ -365,13 +344,11 @@ class Poller(SharedStreamProducer):
             number += 1
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Tell ticks that their events are stored; Airflow calls this."""
         for item in batch:
             if item.outcome.failed == 0:
                 await item.broker_payload.stored()
 
     async def aclose(self) -> None:
-        """Wait for questions under way, and close the lake."""
         await asyncio.gather(*self._asking, return_exceptions=True)
         await asyncio.to_thread(self._close)
 
@@ -394,23 +371,19 @@ class Poller(SharedStreamProducer):
             raise
 
     def _open(self) -> Lake:
+        hook = LakeopsHook(self._conn_id)
         with self._lock:
             if self._lake is not None and self._since() >= RENEW_SECONDS:
                 self._since = stopwatch()
-                if self._names_another(self._lake):
-                    self._lake.close()
-                    self._lake = None
+                try:
+                    if hook.settings() != self._lake.settings:  # the connection names another lake by now
+                        self._lake.close()
+                        self._lake = None
+                except Exception as error:  # noqa: BLE001 - Airflow's API server does not answer; the lake does
+                    log.warning("Cannot read connection %s now: %s", self._conn_id, error)
             if self._lake is None:
-                self._lake, self._since = LakeopsHook(self._conn_id).get_conn(), stopwatch()
+                self._lake, self._since = hook.get_conn(), stopwatch()
             return self._lake
-
-    def _names_another(self, lake: Lake) -> bool:
-        """Whether the connection names another lake by now. The one before would answer with old news for ever."""
-        try:
-            return LakeopsHook(self._conn_id).settings() != lake.settings
-        except Exception as error:  # noqa: BLE001 - Airflow's API server does not answer; the lake does
-            log.warning("Cannot read connection %s now: %s", self._conn_id, error)
-            return False
 
     def _close(self) -> None:
         with self._lock:
@@ -420,7 +393,7 @@ class Poller(SharedStreamProducer):
 
 
 class LakeopsTrigger(BaseEventTrigger):
-    """Asks about a lake, or one repository of it, again and again."""
+    """A trigger that asks about a lake, or one repository of it, again and again."""
 
     arguments: ClassVar[tuple[str, ...]] = ("lakeops_conn_id", "poll_interval")
     repo: str | None = None
@@ -431,7 +404,6 @@ class LakeopsTrigger(BaseEventTrigger):
         self.poll_interval: float = check_interval("poll_interval", poll_interval)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class's import path, and its arguments as plain data."""
         return f"lakeops.airflow.triggers.{type(self).__name__}", {name: getattr(self, name) for name in self.arguments}
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
@@ -450,13 +422,7 @@ class LakeopsTrigger(BaseEventTrigger):
 
 
 class RepositoryTrigger(LakeopsTrigger):
-    """Asks about one repository, by a poller that all triggers of the connection and repository share.
-
-    Args:
-        repo: the repository.
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
-    """
+    """A trigger about one repository, whose poller all triggers of the connection and repository share."""
 
     arguments: ClassVar[tuple[str, ...]] = ("repo", *LakeopsTrigger.arguments)
 
@@ -465,17 +431,15 @@ class RepositoryTrigger(LakeopsTrigger):
         self.repo = repo
 
     def shared_stream_key(self) -> Hashable:
-        """The key of the poller that equal triggers share."""
         return ("lakeops", self.lakeops_conn_id, self.repo)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Poller:
-        """The poller that the first trigger of a key starts. The others join it."""
         return Poller(kwargs["lakeops_conn_id"], kwargs["repo"])
 
 
 async def _ticks(poller: Poller) -> AsyncGenerator[Tick]:
-    """A poller's ticks for one trigger, which has stored its events when it asks for the next tick."""
+    """The ticks of a poller for one trigger, which has stored its events when it asks for the next tick."""
     async with aclosing(poller.open_stream()) as stream:
         async for tick, _ in stream:
             yield tick
@@ -489,10 +453,9 @@ class LakeopsConditionTrigger(RepositoryTrigger):
     that may pass it asks again, until the waiting task's timeout.
 
     Args:
-        condition: what ``Condition.to_json`` gives.
+        condition: the result of ``Condition.to_json``.
         settle: seconds after the wait began before which no event is sent. Airflow 3.3 may fail a task that is resumed
             before its executor noticed that its process ended.
-        kwargs: see ``RepositoryTrigger``.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "condition", "settle")
@@ -508,23 +471,20 @@ class LakeopsConditionTrigger(RepositoryTrigger):
         async for tick in shared_stream:
             if not tick.due(self.poll_interval):
                 continue
-            event = await self._ask(tick)
-            if event is not None:
+            try:
+                found = await tick.ask(read_condition(self.condition))
+                event = {"status": "success", "result": found}
+            except Transient as error:
+                self.log.warning("Waiting goes on: %s", error.message)
+                continue
+            except LakeopsError as error:
+                event = {"status": "error", "message": f"{error.kind}: {error.message}"}
+            except AirflowNotFoundException as error:
+                event = {"status": "error", "message": str(error)}
+            if event.get("result") is not None or event["status"] == "error":
                 await pause_async(max(0.0, settled - loop.time()))
                 yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                 return
-
-    async def _ask(self, tick: Tick) -> dict[str, Any] | None:
-        try:
-            found = await tick.ask(read_condition(self.condition))
-        except Transient as error:
-            self.log.warning("Waiting goes on: %s", error.message)
-            return None
-        except LakeopsError as error:
-            return {"status": "error", "message": f"{error.kind}: {error.message}"}
-        except AirflowNotFoundException as error:
-            return {"status": "error", "message": str(error)}
-        return None if found is None else {"status": "success", "result": found}
 
 
 CURSOR = "lakeops_head"
@@ -534,15 +494,13 @@ CURSOR = "lakeops_head"
 class LakeopsCommitTrigger(RepositoryTrigger):
     """Fires whenever a branch's head has moved by commits that were not made by Airflow's own operators.
 
-    Operators announce what they publish themselves (``lakeops.airflow.assets``). Several commits between two questions
-    make one event about all of them. The cursor is kept in Airflow's asset state store, so a restart neither repeats
-    nor loses an event. Only an event at the moment of a crash may come twice.
+    Several commits between two questions make one event about all of them. The cursor is kept in Airflow's asset state
+    store, so a restart loses no event, and only one at the moment of a crash may come twice. A branch that does not
+    exist yet is waited for.
 
     Args:
-        branch: the branch. One that does not exist yet is waited for.
         asset: the asset's name. Airflow refuses two assets with equal triggers, which would share one cursor.
         every: fire for commits of Airflow's operators as well: for branches that another Airflow commits to.
-        kwargs: see ``RepositoryTrigger``.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "branch", "asset", "every")
@@ -554,44 +512,30 @@ class LakeopsCommitTrigger(RepositoryTrigger):
         self.every = every
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
-        cursor = await self._load()
+        store = getattr(self, "asset_state_store", None)  # since Airflow 3.3
+        cursor: str | None = None if store is None else await store.aget(CURSOR)
         async for tick in shared_stream:
             if not tick.due(self.poll_interval):
                 continue
             try:
-                move = await tick.ask(HeadSince(self.branch, cursor, self.every))
+                head, event = await tick.ask(HeadSince(self.branch, cursor, self.every))
             except (LakeopsError, AirflowNotFoundException) as error:
                 self.log.warning("Cannot watch lakefs://%s/%s now: %s", self.repo, self.branch, error)
                 continue
-            if move.head == cursor:
+            if head == cursor:
                 continue
-            cursor = move.head
-            tick.when_stored(partial(self._save, cursor))
-            if move.event is not None:
-                yield TriggerEvent(move.event)  # type: ignore[no-untyped-call]
-
-    async def _load(self) -> str | None:
-        store = getattr(self, "asset_state_store", None)  # since Airflow 3.3
-        if store is None:
-            return None
-        found = await store.aget(CURSOR)
-        return None if found is None else str(found)
-
-    async def _save(self, head: str) -> None:
-        store = getattr(self, "asset_state_store", None)
-        if store is not None:
-            await store.aset(CURSOR, head)
+            cursor = head
+            if store is not None:
+                tick.when_stored(partial(store.aset, CURSOR, head))
+            if event is not None:
+                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
 
 class LakeopsMirrorTrigger(LakeopsTrigger):
     """Fires when mirrors of a lake have something to do. The event is ``{"mirrors": names}``.
 
-    While there is something to do it fires again and again, every ``rest`` seconds. A mirror whose source cannot be
-    reached has something to do, so that somebody is told.
-
-    Args:
-        rest: the least number of seconds between two events.
-        kwargs: ``lakeops_conn_id`` and ``poll_interval``, as for ``RepositoryTrigger``.
+    While there is something to do it fires again, every ``rest`` seconds. A mirror whose source cannot be reached has
+    something to do, so that somebody is told.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*LakeopsTrigger.arguments, "rest")

@@ -1,15 +1,15 @@
-"""Reading commits, and the transition that expires them.
+"""Commits: reading and publishing them, the queue of those who publish, and idempotency keys.
 
-``expire_commits`` marks commits that no branch, no tag and no mirror needs. Every transition refuses them from then on.
-Recovery: repeat it. It holds the repository's row exclusively. So a transition either finished before, and its
-commits and refs were seen, or begins afterwards, and finds them expired: garbage collection can trust the set that is
-left live.
+While somebody is first in a branch's queue nobody else publishes to it. The queue is for fairness alone: a place that
+lapses too early, counts too long or is lost costs somebody another try. ``publish`` decides by head, tokens and resets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -18,234 +18,60 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
-    Table,
     bindparam,
+    delete,
+    func,
     insert,
     literal,
+    or_,
     select,
     tuple_,
     update,
 )
 
-from lakeops.catalog.database import run_again
+from lakeops.catalog.database import AnyRow, Lookup, run_again
 from lakeops.catalog.guards import (
     IN_CHUNK,
     CatalogPart,
+    check_hooks,
     check_live,
+    check_started,
     check_writable,
-    delete_rows,
+    expired,
     find_repository,
-    grace_of,
+    lock_branch,
     lock_repository,
     no_branch,
     no_commit,
+    require_passed,
     under,
 )
-from lakeops.catalog.lookups import Lookup
-from lakeops.catalog.records import BranchState, History
-from lakeops.catalog.rows import (
+from lakeops.catalog.records import (
     COMMIT_COLUMNS,
     PARENTS,
+    BranchState,
+    KeyRecord,
+    Publish,
     branch_record,
+    branch_values,
     commit_record,
+    commit_values,
+    epoch_micros,
     parents_of,
-    registration_record,
-    ticks,
     undecodable,
 )
-from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, REPOSITORY, RETENTION, TAG
-from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import CommitExpired, MirrorOvertaken, RefNotFound
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, QUEUE, REFLOG
+from lakeops.model.errors import BranchMoved, RefNotFound
 from lakeops.model.graph import Node
-from lakeops.model.marks import Grace
-from lakeops.model.mirrors import Registration
+from lakeops.model.ids import with_along
 from lakeops.model.records import Commit
 
 FEW, AT_ONCE = 500, 16_000
 """Commits that a walk far down reads at a time: at first, and at most."""
 ROWS = 200
 """Rows of such a reading that live at once."""
-
-
-class Retention(CatalogPart):
-    """Retention rules, and mirrors as their source knows them."""
-
-    def get_rules(self, repository_id: str) -> str | None:
-        """The repository's retention rules as they were set, if there are any."""
-
-        def work(conn: Connection) -> str | None:
-            find_repository(conn, repository_id)
-            return find_rules(conn, repository_id)
-
-        return self.database.read(work)
-
-    def set_rules(self, repository_id: str, rules: str | None) -> None:
-        """Replace the repository's retention rules (JSON text that the caller validated), or remove them."""
-
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="set-rules")
-            before = find_rules(conn, repository_id)
-            if before == rules:
-                return
-            delete_rows(conn, RETENTION, RETENTION.c.repository_id == repository_id)
-            if rules is not None:
-                conn.execute(insert(RETENTION).values(repository_id=repository_id, rules=rules))
-            self._record(conn, repository_id, "set-rules", "rules", "retention", before, rules)
-
-        self.database.write(work, settle=run_again)
-
-    def grace(self, repository_id: str) -> Grace:
-        """The repository's grace period: the age below which garbage collection touches nothing."""
-        return self.database.read(lambda conn: grace_of(find_repository(conn, repository_id)))
-
-    def set_grace(self, repository_id: str, seconds: int) -> Grace:
-        """Change the grace period. A longer one counts at once, a shorter one once the old one has passed."""
-
-        def work(conn: Connection) -> Grace:
-            repository = lock_repository(conn, repository_id, exclusive=True)
-            check_writable(conn, repository, action="set-grace")
-            before = grace_of(repository)
-            grace = before.changed(seconds, self.database.dialect.now(conn))
-            values = {
-                "grace_seconds": grace.seconds,
-                "grace_before": grace.before,
-                "grace_until": None if grace.until is None else ticks(grace.until),
-            }
-            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(values))
-            if grace != before:
-                self._record(conn, repository_id, "set-grace", "rules", "grace", before.seconds, grace.seconds)
-            return grace
-
-        return self.database.write(work, settle=run_again)
-
-
-class Expiring(CatalogPart):
-    """Expiring commits by the rules."""
-
-    def expire_commits(self, repository_id: str, ids: Iterable[str] | Callable[[History], Iterable[str]]) -> list[str]:
-        """Mark commits expired, with the repository's row locked against every other transition.
-
-        ``ids`` may be a function: it is called with the history as it is under that lock, so no ref moves between the
-        decision and the mark. Commits that a branch or tag points to, or that a mirror needs, are left alone
-        whatever it says. Returns the ids that this call marked.
-        """
-        chosen = ids if callable(ids) else frozenset(ids)
-
-        def work(conn: Connection) -> list[str]:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="expire")
-            asked = chosen(find_history(conn, repository_id)) if callable(chosen) else chosen
-            done = expire(conn, repository_id, asked)
-            if done:
-                self._record(conn, repository_id, "expire", "commits", "", None, f"{len(done)} expired")
-            return done
-
-        return self.database.write(work, settle=run_again)
-
-
-class MirrorReports(CatalogPart):
-    """What mirrors of a repository need of it."""
-
-    def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str], *, sequence: int = 0) -> None:
-        """Replace what a mirror of this repository needs: the commits that it shows and those that it waits for.
-
-        Until the next report none of them expires. Raises ``CommitExpired`` for one that did already, ``RefNotFound``,
-        and ``MirrorOvertaken`` after a report with a higher ``sequence``: a pass that was held up must not take back
-        what a later one relies on.
-        """
-        mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
-
-        def work(conn: Connection) -> None:
-            lock_repository(conn, repository_id)
-            newest = conn.execute(select(MIRROR_NEED.c.sequence).where(*mine).with_for_update()).scalar()
-            if newest is not None and newest > sequence:
-                raise MirrorOvertaken(f"a later pass of mirror {mirror!r} has reported to {repository_id!r} already")
-            check_live(conn, repository_id, commits)
-            for commit_id in sorted(find_unkept(conn, repository_id, commits, lock=True)):
-                raise CommitExpired(
-                    f"commit {commit_id} is not kept for repository {repository_id!r} by the source that it mirrors "
-                    "itself; try again after its next pass"
-                )
-            if not delete_rows(conn, MIRROR_NEED, *mine):
-                self._record(conn, repository_id, "register-mirror", "mirror", mirror)
-            conn.execute(
-                insert(MIRROR_NEED).values(
-                    repository_id=repository_id,
-                    mirror=mirror,
-                    commits=sorted(commits),
-                    at=unix_seconds(self.database.dialect.now(conn)),
-                    sequence=sequence,
-                )
-            )
-
-        self.database.write(work, settle=run_again)
-
-    def registrations(self, repository_id: str) -> list[Registration]:
-        """The mirrors that have reported to this repository, by name. Raises ``RepositoryNotFound``."""
-
-        def work(conn: Connection) -> list[Registration]:
-            find_repository(conn, repository_id)
-            return find_registrations(conn, repository_id)
-
-        return self.database.read(work)
-
-    def unkept(self, repository_id: str, commits: Iterable[str]) -> frozenset[str]:
-        """The commits that mirrors cannot rely on: at a mirror, those that its own source has not agreed to keep.
-
-        None at a repository that follows no source, or whose mirror may only read its source.
-        """
-        return self.database.read(lambda conn: find_unkept(conn, repository_id, commits))
-
-    def drop_mirror(self, repository_id: str, mirror: str) -> None:
-        """Forget a mirror. Nothing is kept for it any more. One that is not known is forgotten already."""
-
-        def work(conn: Connection) -> None:
-            lock_repository(conn, repository_id)
-            here = MIRROR_NEED.c.repository_id == repository_id
-            if delete_rows(conn, MIRROR_NEED, here, MIRROR_NEED.c.mirror == mirror):
-                self._record(conn, repository_id, "drop-mirror", "mirror", mirror)
-
-        self.database.write(work, settle=run_again)
-
-
-def find_rules(conn: Connection, repository_id: str) -> str | None:
-    """The retention rules, as a transaction sees them."""
-    found: str | None = conn.execute(
-        select(RETENTION.c.rules).where(RETENTION.c.repository_id == repository_id)
-    ).scalar()
-    return found
-
-
-def mirror_needs(conn: Connection, repository_id: str) -> Mapping[str, frozenset[str]]:
-    """What each registered mirror needs, as a transaction sees it."""
-    query = select(MIRROR_NEED).where(MIRROR_NEED.c.repository_id == repository_id)
-    return {row.mirror: registration_record(row).commits for row in conn.execute(query)}
-
-
-def find_registrations(conn: Connection, repository_id: str) -> list[Registration]:
-    """The mirrors of a repository as a transaction sees them, by name."""
-    query = select(MIRROR_NEED).where(MIRROR_NEED.c.repository_id == repository_id).order_by(MIRROR_NEED.c.mirror)
-    return [registration_record(row) for row in conn.execute(query)]
-
-
-def find_unkept(conn: Connection, repository_id: str, commits: Iterable[str], *, lock: bool = False) -> frozenset[str]:
-    """At a mirror that reports, the commits that its source has not agreed to keep.
-
-    What a commit without objects needs is always there. With ``lock`` no pass over the mirror changes the answer before
-    the transaction ends.
-    """
-    query = select(MIRROR.c.kept).where(
-        MIRROR.c.repository_id == repository_id, MIRROR.c.reports, MIRROR.c.promoted_writable.is_(None)
-    )
-    kept = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
-    if kept is None:
-        return frozenset()
-    asked = sorted(frozenset(commits).difference(kept))
-    found: set[str] = set()
-    for start in range(0, len(asked), IN_CHUNK):
-        some = COMMIT.c.id.in_(asked[start : start + IN_CHUNK])
-        full = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some, COMMIT.c.meta_range_file != "")
-        found.update(conn.execute(full).scalars())
-    return frozenset(found)
+FORGET = timedelta(hours=1)
+"""How long a place in the queue that lapsed is kept for a publisher that was only slow."""
 
 
 def _first_parents() -> Select[Any]:
@@ -258,12 +84,23 @@ def _first_parents() -> Select[Any]:
     return select(*(walk.c[column.name] for column in COMMIT_COLUMNS)).order_by(walk.c.depth)
 
 
-# Built once, as they are asked for on every look at a ref.
+# Built once: building these takes longer than SQLite takes to run them.
 _WALK = _first_parents()
 _SOME = select(*COMMIT_COLUMNS).where(
     COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
 )
 _ONE = Lookup(COMMIT_COLUMNS, f"{COMMIT.name} WHERE repository_id = :repository AND id = :commit")
+_NEW_COMMIT = insert(COMMIT)
+_MOVE_HEAD = update(BRANCH).where(
+    BRANCH.c.repository_id == bindparam("the_repository"),
+    BRANCH.c.name == bindparam("the_branch"),
+    BRANCH.c.commit_id == bindparam("the_head"),
+)
+_HERE = (QUEUE.c.repository_id == bindparam("repository"), QUEUE.c.branch == bindparam("on"))
+# A place that was renewed later than now does not count: the clock was set back.
+_COUNTS = (QUEUE.c.renewed <= bindparam("now"), QUEUE.c.renewed + QUEUE.c.lasts > bindparam("now"))
+_FIRST = select(QUEUE.c.publisher).where(*_HERE, *_COUNTS).order_by(QUEUE.c.number).limit(1)
+_AHEAD = select(func.count()).where(*_HERE, *_COUNTS, QUEUE.c.number < bindparam("place"))
 
 
 def find_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit | None:
@@ -317,6 +154,22 @@ def find_head(conn: Connection, state: BranchState) -> Commit:
     return head
 
 
+def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:
+    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
+    known = None if key is None else find_key(conn, repository_id, key)
+    if key is None or known is None:
+        return None
+    known.check(key, fingerprint)
+    return find_commit(conn, repository_id, known.commit_id)
+
+
+def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
+    """What an idempotency key stands for, if it was used."""
+    query = select(KEY.c.fingerprint, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
+    row = conn.execute(query).one_or_none()
+    return None if row is None else KeyRecord(*row)
+
+
 class Commits(CatalogPart):
     """Commits: immutable, but for the mark that retention expired them."""
 
@@ -332,6 +185,29 @@ class Commits(CatalogPart):
 
         return self.database.read(work)
 
+    def get_many(self, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
+        """The commits that exist among these ids."""
+        wanted = sorted(set(ids))
+
+        def work(conn: Connection) -> dict[str, Commit]:
+            found: dict[str, Commit] = {}
+            for start in range(0, len(wanted), IN_CHUNK):
+                some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
+                found |= {row[0]: commit_record(row) for row in conn.execute(_SOME, some)}
+            return found
+
+        return self.database.read(work)
+
+    def all(self, repository_id: str) -> dict[str, Commit]:
+        """All commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
+        query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
+
+        def work(conn: Connection) -> dict[str, Commit]:
+            find_repository(conn, repository_id)
+            return {row[0]: commit_record(row) for row in conn.execute(query)}
+
+        return self.database.read(work)
+
     def initial_commit(self, repository_id: str) -> Commit:
         """The commit that everything in the repository descends from. Raises ``RepositoryNotFound``."""
         query = select(*COMMIT_COLUMNS).where(
@@ -344,20 +220,6 @@ class Commits(CatalogPart):
                 find_repository(conn, repository_id)
                 raise RefNotFound(f"repository {repository_id!r} has no initial commit")
             return commit_record(found)
-
-        return self.database.read(work)
-
-    def get_many(self, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
-        """The commits that exist among these ids."""
-        wanted = sorted(set(ids))
-
-        def work(conn: Connection) -> dict[str, Commit]:
-            found: dict[str, Commit] = {}
-            for start in range(0, len(wanted), IN_CHUNK):
-                some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
-                for row in conn.execute(_SOME, some):
-                    found[row[0]] = commit_record(row)
-            return found
 
         return self.database.read(work)
 
@@ -429,14 +291,156 @@ class Commits(CatalogPart):
                 amount = min(2 * amount, AT_ONCE)
             values = {"generation": floor, "commit": ""}
 
-    def history(self, repository_id: str) -> History:
-        """Every ref and every commit of a repository at one instant."""
+    def publish(self, publish: Publish) -> Commit:
+        """The transaction that makes a commit visible: all of it or nothing.
 
-        def work(conn: Connection) -> History:
-            find_repository(conn, repository_id)
-            return find_history(conn, repository_id)
+        Locks the branch. Checks head, resets, tokens, live commits, deadline and protection. Inserts the commit, the
+        reflog row and the key. Moves the head and retires the consumed tokens. A known key with the same fingerprint
+        returns that commit and changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset
+        count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
+        What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
+        """
+        repository_id, branch = publish.repository_id, publish.branch
+        made: list[str] = []
 
-        return self.database.read(work)
+        def settle(conn: Connection) -> Commit | None:
+            if not made:
+                return earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
+            move = select(REFLOG.c.sequence).where(
+                REFLOG.c.repository_id == repository_id,
+                REFLOG.c.ref == branch,
+                REFLOG.c.old == publish.expected_head,
+                REFLOG.c.new == made[0],
+            )
+            happened = conn.execute(move.limit(1)).first() is not None
+            return find_commit(conn, repository_id, made[0]) if happened else None
+
+        return self.database.write(lambda conn: self._publish(conn, publish, made), settle=settle)
+
+    def _publish(self, conn: Connection, publish: Publish, made: list[str]) -> Commit:
+        """Publish inside a transaction. The commit's id is in ``made`` before it is inserted."""
+        repository_id, branch = publish.repository_id, publish.branch
+        made.clear()
+        repository = lock_repository(conn, repository_id)
+        earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
+        if earlier is not None:
+            return earlier
+        state = lock_branch(conn, repository_id, branch, exclusive=True)
+        # Again: a call under the same key may have held the lock until now.
+        earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
+        if earlier is not None:
+            return earlier
+        rest = self._check_publish(conn, publish, repository, state)
+        # Others, whose rows are in it, may have begun to commit them until this moment.
+        taken = dict.fromkeys(one for token, one in state.intents if token in publish.consumed)
+        others = [one for one in taken if not one.same_call(publish.intent)]
+        commit = with_along(publish.commit, [one.along for one in others])
+        made.append(commit.id)
+        existing = find_commit(conn, repository_id, commit.id)
+        if existing is None:
+            conn.execute(_NEW_COMMIT, commit_values(repository_id, commit))
+        elif existing.expired:
+            raise expired(commit.id)
+        here = {"the_repository": repository_id, "the_branch": branch, "the_head": publish.expected_head}
+        if conn.execute(_MOVE_HEAD, here | branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
+            raise BranchMoved(f"branch {branch!r} moved while the commit was being made; try again")
+        if publish.publisher is not None:
+            conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publish.publisher)))
+        self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)
+        move = (repository_id, branch, publish.expected_head, commit.id)
+        self.record_move(conn, *move, publish.action, publish.actor)
+        self.remember(conn, repository_id, publish.key, publish.fingerprint, commit.id)
+        for one in others:
+            if one.key is not None and find_key(conn, repository_id, one.key) is None:
+                self.remember(conn, repository_id, one.key, one.fingerprint, commit.id)
+        return existing or commit
+
+    def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
+        """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""
+        repository_id, branch = publish.repository_id, publish.branch
+        check_writable(conn, repository, action=publish.action, branch=branch)
+        if publish.action == "merge":  # anything else went no further, where checks are needed
+            require_passed(conn, repository_id, branch, publish.merged or publish.commit.parents[-1])
+        check_hooks(repository, publish.action, branch, publish.hooks)
+        now = self.database.dialect.now(conn)
+        first = conn.execute(_FIRST, {"repository": repository_id, "on": branch, "now": epoch_micros(now)}).scalar()
+        if first is not None and first != publish.publisher:
+            raise BranchMoved(f"others wait to publish to branch {branch!r}; try again")
+        if state.commit_id != publish.expected_head:
+            raise BranchMoved(
+                f"branch {branch!r} moved to {state.commit_id} while the commit was being made; try again"
+            )
+        rest = state.without_sealed(publish.consumed)
+        if state.sealed_resets != publish.sealed_resets or rest is None:
+            raise BranchMoved(f"staged rows of branch {branch!r} changed while they were being committed; try again")
+        check_started(repository, now, publish.started)
+        check_live(conn, repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
+        return rest
+
+    def key(self, repository_id: str, key: str) -> KeyRecord | None:
+        """What an idempotency key stands for, if it was used."""
+        return self.database.read(lambda conn: find_key(conn, repository_id, key))
+
+    def remember_key(self, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
+        """Let a key stand for a commit that exists already. An existing key stays as it is."""
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
+            if find_key(conn, repository_id, key) is None:
+                self.remember(conn, repository_id, key, fingerprint, commit_id)
+
+        self.database.write(work, settle=run_again)
+
+    def enqueue(self, repository_id: str, branch: str, publisher: str, *, lasts: timedelta) -> int:
+        """Take the last place in a branch's queue, or renew the publisher's place. Returns how many are ahead.
+
+        The place counts for ``lasts`` by the database's clock. One that nobody renews lapses.
+        """
+        here = (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch)
+        mine = update(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
+
+        def work(conn: Connection) -> int:
+            check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
+            now = self.database.dialect.now(conn)
+            renewed = {"renewed": epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
+            if not conn.execute(mine.values(**renewed)).rowcount:
+                lock_branch(conn, repository_id, branch, exclusive=True)  # so that numbers are in the order of commits
+                now = self.database.dialect.now(conn)
+                lapsed = QUEUE.c.renewed + QUEUE.c.lasts < epoch_micros(now - FORGET)
+                conn.execute(delete(QUEUE).where(*here, or_(lapsed, QUEUE.c.renewed > epoch_micros(now + FORGET))))
+                last = conn.execute(select(func.max(QUEUE.c.number)).where(*here)).scalar() or 0
+                place = {"repository_id": repository_id, "branch": branch, "number": last + 1, "publisher": publisher}
+                conn.execute(insert(QUEUE).values(**place, **renewed))
+            return self._count_ahead(conn, repository_id, branch, publisher) or 0
+
+        return self.database.write(work, settle=run_again)
+
+    def ahead(self, repository_id: str, branch: str, publisher: str) -> int | None:
+        """How many in a branch's queue are ahead of a publisher. None when it has no place."""
+        return self.database.read(lambda conn: self._count_ahead(conn, repository_id, branch, publisher))
+
+    def dequeue(self, repository_id: str, branch: str, publisher: str) -> None:
+        """Give a place up. ``publish`` does so by itself."""
+        place = delete(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
+
+        def work(conn: Connection) -> None:
+            conn.execute(place)
+
+        self.database.write(work, settle=run_again)
+
+    def _count_ahead(self, conn: Connection, repository_id: str, branch: str, publisher: str) -> int | None:
+        mine = select(QUEUE.c.number).where(*_of_publisher(repository_id, branch, publisher))
+        place = conn.execute(mine).scalar()
+        if place is None:
+            return None
+        now = epoch_micros(self.database.dialect.now(conn))
+        return conn.execute(
+            _AHEAD, {"repository": repository_id, "on": branch, "now": now, "place": place}
+        ).scalar_one()
+
+
+def _of_publisher(repository_id: str, branch: str, publisher: str) -> tuple[ColumnElement[bool], ...]:
+    return (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch, QUEUE.c.publisher == publisher)
 
 
 def _ids_and_parents(
@@ -456,39 +460,3 @@ def _ids_and_parents(
                 ids.append(commit_id)
                 texts.append(written)
     return ids, texts, last
-
-
-def expire(conn: Connection, repository_id: str, ids: Iterable[str]) -> list[str]:
-    """Mark commits expired, inside a transition that holds the repository's row exclusively. Returns those it marked.
-
-    What a ref points to or a mirror needs is left alone.
-    """
-    asked = set(ids)
-    for refs in (BRANCH, TAG):
-        pointed = select(refs.c.commit_id).where(refs.c.repository_id == repository_id)
-        asked.difference_update(conn.execute(pointed).scalars())
-    asked.difference_update(*mirror_needs(conn, repository_id).values())
-    doomed = sorted(asked)
-    marked: list[str] = []
-    for start in range(0, len(doomed), IN_CHUNK):
-        some = COMMIT.c.id.in_(doomed[start : start + IN_CHUNK])
-        change = update(COMMIT).where(COMMIT.c.repository_id == repository_id, some, COMMIT.c.expired.is_(False))
-        marked.extend(conn.execute(change.values(expired=True).returning(COMMIT.c.id)).scalars())
-    return sorted(marked)
-
-
-def find_history(conn: Connection, repository_id: str) -> History:
-    """Every ref, every commit, the rules and what mirrors need, as a transaction sees them."""
-
-    def refs(table: Table) -> dict[str, str]:
-        query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
-        return {row.name: row.commit_id for row in conn.execute(query)}
-
-    rows = conn.execute(select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id))
-    return History(
-        branches=refs(BRANCH),
-        tags=refs(TAG),
-        commits={row[0]: commit_record(row) for row in rows},
-        mirrors=mirror_needs(conn, repository_id),
-        rules=find_rules(conn, repository_id),
-    )

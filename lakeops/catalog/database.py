@@ -10,22 +10,29 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import JSON, URL, BigInteger, Boolean, Column, Connection, Engine, Index, Integer, Row, Table, Text
+from sqlalchemy import Dialect as EngineDialect
+from sqlalchemy import text as sql
+from sqlalchemy.engine import result_tuple
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import Pool
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator
 
-from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import FIRST_WAIT, Ids, pause, retrying, stopwatch
 from lakeops.model.errors import CatalogError, CatalogUnavailable, PermissionDenied
+from lakeops.model.names import next_prefix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +119,7 @@ class Dialect(Protocol):
         ...
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Begin to load staged rows (``arrow.COLUMNS``): what needs no lock of a branch."""
+        """Begin to load staged rows (``staging.staging_columns``): what needs no lock of a branch."""
         ...
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
@@ -120,23 +127,8 @@ class Dialect(Protocol):
         ...
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
-        """A token's rows under a prefix, sorted by path, as the staging table keeps them (``arrow.COLUMNS``)."""
+        """A token's rows under a prefix, sorted by path (``staging.staging_columns``)."""
         ...
-
-
-STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in {"repository_id", "token"}]
-"""The staging table's columns behind repository and token, in order."""
-
-
-def insert_staged(source: str) -> str:
-    """The statement that inserts or replaces staged rows. ``source`` gives the table's columns in order."""
-    names = ", ".join(column.name for column in STAGED.columns)
-    new = {column.name: f"excluded.{column.name}" for column in STAGED.columns if not column.primary_key}
-    new["changes"] = f"{STAGED.name}.changes + 1"
-    changes = ", ".join(f"{name} = {value}" for name, value in new.items())
-    return (
-        f"INSERT INTO {STAGED.name} ({names}) {source} ON CONFLICT (repository_id, token, path) DO UPDATE SET {changes}"
-    )
 
 
 def first_line(error: BaseException) -> str:
@@ -146,6 +138,7 @@ def first_line(error: BaseException) -> str:
 
 
 T = TypeVar("T")
+AnyRow = Row[*tuple[Any, ...]]
 
 TRIES = 5
 PATIENCE_SECONDS = 45
@@ -344,3 +337,185 @@ def _abandon_connections() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_connections)
+
+
+_PARAMETER = re.compile(r":(\w+)")
+
+MakeRow = Callable[[Sequence[Any]], AnyRow]
+
+
+class Lookup:
+    """A query of fixed text. Threads may share it.
+
+    Args:
+        columns: what it selects, in order. Attributes of a row have their names.
+        source: what stands behind ``FROM``: tables, conditions, order. Parameters are written ``:name``.
+    """
+
+    def __init__(self, columns: Iterable[Column[Any]], source: str) -> None:
+        self._columns = tuple(columns)
+        names = ", ".join(f'{column.table.name}."{column.name}"' for column in self._columns)
+        self._text = f"SELECT {names} FROM {source}"  # noqa: S608 - of names that are written down in the program
+        # By the dialect's name: all catalogs of a kind of database are opened alike.
+        self._made: dict[str, tuple[str, MakeRow]] = {}
+
+    def all(self, conn: Connection, values: Mapping[str, Any]) -> list[AnyRow]:
+        """The rows, with these values of the parameters. Values that are no parameter's are left out."""
+        text, make_row = self._made.get(conn.dialect.name) or self._prepared(conn.dialect)
+        # The driver's own tuples: describing a result to SQLAlchemy takes longer than reading a row.
+        cursor: Any = conn.exec_driver_sql(text, dict(values)).cursor
+        return [make_row(row) for row in cursor.fetchall()]
+
+    def one(self, conn: Connection, values: Mapping[str, Any]) -> AnyRow | None:
+        """The row of a query that finds one at most, by a key."""
+        rows = self.all(conn, values)
+        return rows[0] if rows else None
+
+    def _prepared(self, dialect: EngineDialect) -> tuple[str, MakeRow]:
+        # SQLite's driver knows ":name", PostgreSQL's "%(name)s".
+        text = self._text if dialect.paramstyle == "qmark" else _PARAMETER.sub(r"%(\1)s", self._text)
+        processors = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in self._columns]
+        converted = [(place, process) for place, process in enumerate(processors) if process is not None]
+        named = result_tuple([column.name for column in self._columns])
+
+        def make_row(row: Sequence[Any]) -> AnyRow:
+            values = list(row)
+            for place, process in converted:
+                values[place] = process(values[place])
+            return named(values)
+
+        made = self._made[dialect.name] = (text, make_row)
+        return made
+
+
+class PageLookup:
+    """A table's rows by a text that tells them apart, in the order of its bytes, a page at a time.
+
+    Args:
+        table: the table. All its columns are selected.
+        key: the column that tells the rows apart.
+        where: which rows, as in a ``Lookup``. All of them by default.
+    """
+
+    def __init__(self, table: Table, key: str, where: str = "") -> None:
+        start = f"{table.name} WHERE {where and where + ' AND'} {key} > :after AND {key} >= :prefix"
+        end = f"ORDER BY {key} LIMIT :limit"
+        self._all = Lookup(table.c, f"{start} {end}")
+        self._below = Lookup(table.c, f"{start} AND {key} < :above {end}")
+
+    def page(self, conn: Connection, values: Mapping[str, Any], *, prefix: str, after: str, limit: int) -> list[AnyRow]:
+        """Up to ``limit`` rows whose key begins with a prefix and comes after another key."""
+        above = next_prefix(prefix)
+        query = self._all if above is None else self._below
+        return query.all(conn, {**values, "prefix": prefix, "after": after, "limit": limit, "above": above})
+
+
+PREFIX = "lakeops_"
+VERSION_TABLE = "lakeops_version"
+"""Where alembic keeps the revision: not ``alembic_version``, which a neighbour may own."""
+
+BYTEWISE = Text().with_variant(Text(collation="C"), "postgresql")
+COUNTER = BigInteger().with_variant(Integer(), "sqlite")
+WHOLE, YES_OR_NO = BigInteger(), Boolean()
+"""One type for all columns of a kind: what a database makes of a type is then found out once."""
+
+
+class Unreadable:
+    """What a JSON column holds that is no JSON. It fits nothing, so decoding its row fails."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"text that is no JSON ({self.reason})"
+
+
+class CheckedJson(TypeDecorator[Any]):
+    """JSON. Text that cannot be parsed comes as ``Unreadable``, so that one damaged row stops no query."""
+
+    impl: type[JSON] = JSON
+    cache_ok: bool | None = True
+
+    def result_processor(self, dialect: EngineDialect, coltype: object) -> Callable[[Any], Any] | None:
+        """The dialect's own parser, with its errors caught."""
+        parse = super().result_processor(dialect, coltype)
+        if parse is None:
+            return None
+
+        def process(value: Any) -> Any:  # noqa: ANN401 - JSON is anything
+            try:
+                return parse(value)
+            except (ValueError, TypeError) as error:
+                return Unreadable(" ".join(str(error).split()))
+
+        return process
+
+
+CHECKED_JSON = CheckedJson()
+
+
+def text(name: str | None = None, *, key: bool = False, null: bool = False) -> Column[str]:
+    """Text, ordered by its bytes."""
+    return Column(name, BYTEWISE, primary_key=key, nullable=null)
+
+
+def number(name: str | None = None, *, key: bool = False, null: bool = False) -> Column[int]:
+    """A whole number of 64 bits."""
+    return Column(name, WHOLE, primary_key=key, nullable=null, autoincrement=False)
+
+
+def flag(name: str | None = None) -> Column[bool]:
+    """Yes or no."""
+    return Column(name, YES_OR_NO, nullable=False)
+
+
+def json(name: str | None = None) -> Column[Any]:
+    """JSON."""
+    return Column(name, CHECKED_JSON, nullable=False)
+
+
+def counter(name: str | None = None) -> Column[int]:
+    """A key that the database counts up."""
+    return Column(name, COUNTER, primary_key=True, autoincrement=True)
+
+
+class DatabaseLogin(FunctionElement[str]):
+    """The login that the database has checked. SQLite has none, so an insert there names the account."""
+
+    inherit_cache: bool | None = True
+
+
+class DatabaseSeconds(FunctionElement[int]):
+    """The database's time, in Unix seconds. SQLite's is the catalog's clock, so an insert there names it."""
+
+    inherit_cache: bool | None = True
+
+
+_ANSWERS = {DatabaseLogin: "SESSION_USER", DatabaseSeconds: "(floor(EXTRACT(epoch FROM clock_timestamp())))::bigint"}
+
+
+@compiles(DatabaseLogin, "postgresql")
+@compiles(DatabaseSeconds, "postgresql")
+def _on_a_server(element: Any, _compiler: Any, **_options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own types
+    return _ANSWERS[type(element)]
+
+
+@compiles(DatabaseLogin)
+@compiles(DatabaseSeconds)
+def _in_a_file(_element: Any, _compiler: Any, **_options: Any) -> str:  # noqa: ANN401
+    return "NULL"
+
+
+def login(name: str | None = None) -> Column[str]:
+    """The login of whoever inserts the row. Who may not name the column cannot claim to be another one."""
+    return Column(name, BYTEWISE, nullable=False, server_default=DatabaseLogin())
+
+
+def seconds(name: str | None = None) -> Column[int]:
+    """When the row was inserted, in Unix seconds, by the database's clock."""
+    return Column(name, WHOLE, nullable=False, server_default=DatabaseSeconds())
+
+
+def partial_index(name: str, condition: str, *columns: str) -> Index:
+    """An index over the rows that meet a condition."""
+    return Index(name, *columns, sqlite_where=sql(condition), postgresql_where=sql(condition))

@@ -1,15 +1,12 @@
-"""What every transition does first: locks, and the checks that decide whether it may go on.
+"""Locks and checks: what every transition does first.
 
 Locks are always taken in this order, so no two transitions wait for each other: the repository's row (shared;
 exclusive only where everything else must stop: expiry, deletion, closing), then the branch's row (exclusive to change
 it, shared to stage under its active token). SQLite needs none of it: a writer there is alone.
 
 A row that many transactions lock shared, one after the other, may never be free for one that wants it exclusively. So
-PostgreSQL takes a fair lock before each row: an advisory lock of the transaction, in the same mode and the same
-statement. It serves transactions in the order in which they asked. The row's lock is the one that protects the row. The
-fair lock only orders the requests, and one that a reader holds orders nothing.
-
-``check_writable`` is the one place that knows about read-only repositories, protected branches and protected tags.
+PostgreSQL takes a fair lock before each row, in the same mode and the same statement: an advisory lock of the
+transaction. It serves transactions in the order in which they asked. The row's lock is the one that protects the row.
 """
 
 from __future__ import annotations
@@ -31,18 +28,36 @@ from sqlalchemy import (
     Table,
     bindparam,
     column,
-    delete,
     exists,
     insert,
     select,
 )
 from sqlalchemy import text as sql
 
-from lakeops.catalog.database import Database
-from lakeops.catalog.lookups import Lookup, PageLookup
-from lakeops.catalog.records import BranchState, Caller
-from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, number, optional_number, ticks
-from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED, TAG
+from lakeops.catalog.database import AnyRow, Database, Lookup, PageLookup
+from lakeops.catalog.records import (
+    BranchState,
+    Caller,
+    branch_record,
+    decoding,
+    epoch_micros,
+    from_epoch_micros,
+    hooks_of,
+    number,
+    optional_number,
+)
+from lakeops.catalog.tables import (
+    AUDIT,
+    BRANCH,
+    COMMIT,
+    KEY,
+    PASSED_CHECK,
+    PROTECTION,
+    REFLOG,
+    REPOSITORY,
+    RETIRED,
+    TAG,
+)
 from lakeops.model.clock import Clock, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
@@ -55,219 +70,70 @@ from lakeops.model.errors import (
 from lakeops.model.marks import LONGEST, Grace
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import HeldRepository, next_prefix
-from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, RefRecord
+from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Hook, RefRecord
+
+Hooks = frozenset[Hook]
 
 IN_CHUNK = 500
 """How many values one IN list may hold."""
 
 AHEAD = timedelta(hours=1)
-"""How far ahead of the clock an attempt may have begun: what began before a clock was set right is not believed."""
-
-_THROUGH_PROTECTION = {"merge", "reset", "seal"}
-"""What a protected branch takes: merges, and what changes nothing that is committed."""
+"""How far ahead of the clock an attempt may have begun, or the clock was set back since."""
 
 PROTECTING = (BRANCH_PROTECTION, CHECK_PROTECTION)
 """Kinds of patterns of protected branches."""
 
 
-def _in_turn(query: Select[Any], table: Table, *, exclusive: bool) -> Select[Any]:
-    """A query for a row of a table that waits for its turn (parameter ``turn``), and locks the row then."""
-    # A join with one row: PostgreSQL locks what a join has found, so the turn comes first.
-    asked = sql(f"SELECT lakeops_turn(:turn, {str(exclusive).lower()}) AS here")
-    asked = asked.bindparams(bindparam("turn", type_=BigInteger))
+def _behind_fair_lock(table: Table, *where: ColumnElement[bool], exclusive: bool) -> Select[Any]:
+    """A query that waits for the fair lock of a row (parameter ``fair``), and then locks the row."""
+    # A join with one row: PostgreSQL locks what a join has found, so the fair lock comes first.
+    asked = sql(f"SELECT lakeops_turn(:fair, {str(exclusive).lower()}) AS here")
+    asked = asked.bindparams(bindparam("fair", type_=BigInteger))
     turn = asked.columns(column("here", Boolean)).cte("turn")
-    return query.select_from(turn.join(table, turn.c.here)).with_for_update(read=not exclusive, of=table)
+    query = select(table).where(*where).select_from(turn.join(table, turn.c.here))
+    return query.with_for_update(read=not exclusive, of=table)
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
 _REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
 _BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch")
 _REFS = {table: PageLookup(table, "name", "repository_id = :repository") for table in (BRANCH, TAG)}
-_THIS_REPOSITORY = select(REPOSITORY).where(REPOSITORY.c.id == bindparam("repository"))
-_THIS_BRANCH = select(BRANCH).where(
-    BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch")
-)
-_REPOSITORY_IN_TURN = {mode: _in_turn(_THIS_REPOSITORY, REPOSITORY, exclusive=mode) for mode in (False, True)}
-_BRANCH_IN_TURN = {mode: _in_turn(_THIS_BRANCH, BRANCH, exclusive=mode) for mode in (False, True)}
+_ON_BRANCH = (BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
+_LOCK_REPOSITORY = {
+    mode: _behind_fair_lock(REPOSITORY, REPOSITORY.c.id == bindparam("repository"), exclusive=mode)
+    for mode in (False, True)
+}
+_LOCK_BRANCH = {mode: _behind_fair_lock(BRANCH, *_ON_BRANCH, exclusive=mode) for mode in (False, True)}
 _EXPIRED = select(COMMIT.c.id, COMMIT.c.expired).where(
     COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
 )
 _PATTERNS = select(PROTECTION.c.pattern).where(
     PROTECTION.c.repository_id == bindparam("repository"), PROTECTION.c.kind.in_(bindparam("kinds", expanding=True))
 )
+_PASSED = exists().where(
+    PASSED_CHECK.c.repository_id == PROTECTION.c.repository_id,
+    PASSED_CHECK.c.commit_id == bindparam("commit"),
+    PASSED_CHECK.c.name == PROTECTION.c.check_name,
+)
+_LACKING = select(PROTECTION.c.pattern, PROTECTION.c.check_name).where(
+    PROTECTION.c.repository_id == bindparam("repository"), PROTECTION.c.kind == CHECK_PROTECTION, ~_PASSED
+)
+
+
+# --- rows, found or locked ---
 
 
 def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = False) -> AnyRow:
     """The repository's row, locked. Raises ``RepositoryNotFound``."""
     if conn.dialect.name == "sqlite":
         return find_repository(conn, repository_id)
-    where = {"repository": repository_id, "turn": turn_of(repository_id)}
-    return repository_found(conn.execute(_REPOSITORY_IN_TURN[exclusive], where).one_or_none(), repository_id)
+    where = {"repository": repository_id, "fair": fair_lock_key(repository_id)}
+    return repository_found(conn.execute(_LOCK_REPOSITORY[exclusive], where).one_or_none(), repository_id)
 
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
     """The repository's row. Raises ``RepositoryNotFound``."""
-    row = _REPOSITORY.one(conn, {"repository": repository_id})
-    return repository_found(row, repository_id)
-
-
-def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> BranchState:
-    """The branch's row, locked. Raises ``RefNotFound``."""
-    where: dict[str, Any] = {"repository": repository_id, "branch": name}
-    if conn.dialect.name == "sqlite":
-        return _branch(_BRANCH.one(conn, where), repository_id, name)
-    where["turn"] = turn_of(repository_id, name)
-    return _branch(conn.execute(_BRANCH_IN_TURN[exclusive], where).one_or_none(), repository_id, name)
-
-
-def turn_of(repository_id: str, branch: str | None = None) -> int:
-    """The key of the fair lock of a repository or a branch: 64 bits, signed, the same for every process.
-
-    Two that share a key wait for each other, and no more than that. A repository never shares one with a branch, so
-    every transaction takes them in the same order.
-    """
-    name = repository_id if branch is None else f"{repository_id}\0{branch}"
-    digest = int.from_bytes(sha256(name.encode()).digest()[:8], "big", signed=True)
-    return digest & ~1 if branch is None else digest | 1
-
-
-def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
-    """The branch's row. Raises ``RepositoryNotFound``, ``RefNotFound``."""
-    row = _BRANCH.one(conn, {"repository": repository_id, "branch": name})
-    if row is None:
-        find_repository(conn, repository_id)
-    return _branch(row, repository_id, name)
-
-
-def check_writable(
-    conn: Connection, repository: AnyRow, *, action: str, branch: str | None = None, tag: str | None = None
-) -> None:
-    """Refuse what a read-only repository, a protected branch or a protected tag does not take.
-
-    Args:
-        conn: the transition's transaction.
-        repository: the repository's row.
-        action: what is going to be done.
-        branch: the branch that it is done to, if it is one.
-        tag: the tag that is going to be moved or deleted, if it is one.
-
-    Raises:
-        ReadOnlyRepository, ProtectedBranch, ProtectedTag.
-    """
-    if repository.read_only:
-        raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
-    if tag is not None:
-        pattern = _matching(tag, _patterns(conn, repository.id, TAG_PROTECTION))
-        if pattern is not None:
-            raise PreconditionFailed(
-                f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted", kind="protected_tag"
-            )
-    if branch is not None and action not in _THROUGH_PROTECTION:
-        check_protection(branch, _patterns(conn, repository.id, *PROTECTING))
-
-
-def check_protection(branch: str, patterns: Iterable[str]) -> None:
-    """Refuse a branch that matches one of the patterns of protected branches.
-
-    Raises ``PreconditionFailed`` (``protected_branch``).
-    """
-    pattern = _matching(branch, patterns)
-    if pattern is not None:
-        raise PreconditionFailed(
-            f"branch {branch!r} is protected by {pattern!r}: it changes through merges only; "
-            "work on another branch and merge it",
-            kind="protected_branch",
-        )
-
-
-def _patterns(conn: Connection, repository_id: str, *kinds: str) -> Iterable[str]:
-    """The patterns of these kinds."""
-    return conn.execute(_PATTERNS, {"repository": repository_id, "kinds": kinds}).scalars()
-
-
-def _matching(name: str, patterns: Iterable[str]) -> str | None:
-    """A pattern that a name matches, if there is one."""
-    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
-
-
-def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:
-    """Refuse to rest on commits that do not exist or are expired. Raises ``RefNotFound``, ``CommitExpired``."""
-    wanted = sorted(set(ids))
-    states: dict[str, bool] = {}
-    for start in range(0, len(wanted), IN_CHUNK):
-        some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
-        states.update((row.id, row.expired) for row in conn.execute(_EXPIRED, some))
-    for commit_id in wanted:
-        if commit_id not in states:
-            raise no_commit(repository_id, commit_id)
-        if states[commit_id]:
-            raise expired(commit_id)
-
-
-def no_branch(repository_id: str, name: str) -> RefNotFound:
-    """The error for a branch that is not there."""
-    return RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
-
-
-def no_commit(repository_id: str, commit_id: str) -> RefNotFound:
-    """The error for a commit that is not there."""
-    return RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
-
-
-def expired(commit_id: str) -> CommitExpired:
-    """The error for a commit that retention took."""
-    return CommitExpired(
-        f"commit {commit_id} was expired by the retention rules and its objects may be gone; "
-        "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over, "
-        "`lakeops mirror verify-history` brings back what is whole)"
-    )
-
-
-@decoding(REPOSITORY, "id")
-def grace_of(repository: AnyRow) -> Grace:
-    """The grace period of a repository's row. Raises ``Corrupted``."""
-    until = None if repository.grace_until is None else from_ticks(repository.grace_until)
-    return Grace(repository.grace_seconds, repository.grace_before, until)
-
-
-def deadline_of(repository: AnyRow, now: datetime) -> timedelta:
-    """How old an attempt may be now when it publishes or links: half of the grace period."""
-    return grace_of(repository).at(now) / 2
-
-
-def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
-    """Refuse an attempt whose files a mark may hold, and one that is older than the deadline.
-
-    The fence alone is what safety rests on: it compares the moment in the names of the attempt's files with the cutoffs
-    of marks, and no clock is asked. The deadline makes a slow attempt end at a time that can be foretold.
-
-    Raises:
-        AttemptExpired.
-    """
-    if repository.fence is not None and ticks(started) <= repository.fence:
-        raise AttemptExpired(
-            f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and garbage collection has looked at everything "
-            f"begun until {from_ticks(repository.fence):%Y-%m-%d %H:%M:%S}: it may have taken what the attempt wrote; "
-            "start it again, and if it began only just now, set this machine's clock right first"
-        )
-    if started - now > AHEAD:
-        raise AttemptExpired(
-            f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and now it is {now:%Y-%m-%d %H:%M:%S}: the clock "
-            "was set back meanwhile; start it again"
-        )
-    age, deadline = now - started, deadline_of(repository, now)
-    if age > deadline:
-        raise AttemptExpired(
-            f"the attempt began {int(age.total_seconds())} s ago and {int(deadline.total_seconds())} s are allowed: "
-            "garbage collection may have taken what it wrote; start it again"
-        )
-
-
-def under(column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
-    """Conditions for texts that begin with a prefix, as a range of bytes: nothing to escape, and an index serves it."""
-    above = next_prefix(prefix)
-    conditions = [column >= prefix] if prefix else []
-    return conditions if above is None else [*conditions, column < above]
+    return repository_found(_REPOSITORY.one(conn, {"repository": repository_id}), repository_id)
 
 
 def repository_found(row: AnyRow | None, repository_id: str) -> AnyRow:
@@ -290,24 +156,202 @@ def _check_numbers(row: AnyRow) -> None:
         if not 0 <= seconds <= LONGEST:
             raise ValueError(f"{seconds} seconds are no grace period")
     for moment in (row.grace_until, row.fence):
-        from_ticks(optional_number(moment) or 0)
+        from_epoch_micros(optional_number(moment) or 0)
     optional_number(row.pruned)
 
 
-def _branch(row: AnyRow | None, repository_id: str, name: str) -> BranchState:
+def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> BranchState:
+    """The branch's row, locked. Raises ``RefNotFound``."""
+    where: dict[str, Any] = {"repository": repository_id, "branch": name}
+    if conn.dialect.name == "sqlite":
+        row: AnyRow | None = _BRANCH.one(conn, where)
+    else:
+        where["fair"] = fair_lock_key(repository_id, name)
+        row = conn.execute(_LOCK_BRANCH[exclusive], where).one_or_none()
     if row is None:
         raise no_branch(repository_id, name)
     return branch_record(row)
 
 
-# Built once: building a statement takes as long as running it.
-_NEW_BRANCH = insert(BRANCH)
-_NEW_MOVE = insert(REFLOG)
-_NEW_RECORD = insert(AUDIT)
-_TOLD = ("repository_id", "action", "kind", "ref", "before", "after", "person", "claimed")
+def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
+    """The branch's row. Raises ``RepositoryNotFound``, ``RefNotFound``."""
+    row = _BRANCH.one(conn, {"repository": repository_id, "branch": name})
+    if row is None:
+        find_repository(conn, repository_id)
+        raise no_branch(repository_id, name)
+    return branch_record(row)
+
+
+def fair_lock_key(repository_id: str, branch: str | None = None) -> int:
+    """The key of the fair lock of a repository or a branch: 64 bits, signed, equal in every process.
+
+    Two that share a key wait for each other, and no more than that. A repository never shares one with a branch, so
+    every transaction takes them in one order.
+    """
+    name = repository_id if branch is None else f"{repository_id}\0{branch}"
+    digest = int.from_bytes(sha256(name.encode()).digest()[:8], "big", signed=True)
+    return digest & ~1 if branch is None else digest | 1
+
+
+def under(column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
+    """Conditions for texts that begin with a prefix, as a range of bytes: nothing to escape, and an index serves it."""
+    above = next_prefix(prefix)
+    conditions = [column >= prefix] if prefix else []
+    return conditions if above is None else [*conditions, column < above]
+
+
+# --- checks ---
+
+
+def check_writable(
+    conn: Connection, repository: AnyRow, *, action: str, branch: str | None = None, tag: str | None = None
+) -> None:
+    """Refuse what a read-only repository, a protected branch or a protected tag does not take.
+
+    Args:
+        conn: the transition's transaction.
+        repository: the repository's row.
+        action: the transition. A protected branch takes merges, and what changes nothing that is committed.
+        branch: the branch that it is done to, if it is one.
+        tag: the tag that is going to be moved or deleted, if it is one.
+
+    Raises:
+        PreconditionFailed: ``read_only_repository``, ``protected_branch``, ``protected_tag``.
+    """
+
+    def patterns(*kinds: str) -> Iterable[str]:
+        return conn.execute(_PATTERNS, {"repository": repository.id, "kinds": kinds}).scalars()
+
+    if repository.read_only:
+        raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
+    if tag is not None:
+        for pattern in patterns(TAG_PROTECTION):
+            if fnmatchcase(tag, pattern):
+                raise PreconditionFailed(
+                    f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted", kind="protected_tag"
+                )
+    if branch is not None and action not in {"merge", "reset", "seal"}:
+        check_protection(branch, patterns(*PROTECTING))
+
+
+def check_protection(branch: str, patterns: Iterable[str]) -> None:
+    """Refuse a branch that matches a pattern of protected branches (``PreconditionFailed``: ``protected_branch``)."""
+    for pattern in patterns:
+        if fnmatchcase(branch, pattern):
+            raise PreconditionFailed(
+                f"branch {branch!r} is protected by {pattern!r}: it changes through merges only; "
+                "work on another branch and merge it",
+                kind="protected_branch",
+            )
+
+
+def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None:
+    """Refuse a caller who does not know all hooks of this change. Raises ``PreconditionFailed`` (``hooks_changed``)."""
+    if repository.hooks == []:
+        return
+    missing = sorted(hook.name for hook in hooks_of(repository) if hook.concerns(action, ref) and hook not in known)
+    if missing:
+        raise PreconditionFailed(
+            f"hook {missing[0]!r} of repository {repository.id!r} runs beside every {action} of {ref!r}, and this "
+            "caller has not run it; nothing was changed",
+            kind="hooks_changed",
+        )
+
+
+def require_passed(conn: Connection, repository_id: str, branch: str, source: str) -> None:
+    """Refuse to merge a commit without a check that the branch needs (``PreconditionFailed``: ``missing_check``)."""
+    rows = conn.execute(_LACKING, {"repository": repository_id, "commit": source})
+    lacking = sorted({row.check_name for row in rows if fnmatchcase(branch, row.pattern)})
+    if lacking:
+        names = ", ".join(map(repr, lacking))
+        raise PreconditionFailed(
+            f"branch {branch!r} takes only commits that have passed their checks, and {source[:16]} lacks {names}; "
+            "run what checks it, or record the outcome with `lakeops check pass`",
+            kind="missing_check",
+        )
+
+
+def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:
+    """Refuse to rest on commits that do not exist or are expired. Raises ``RefNotFound``, ``CommitExpired``."""
+    wanted = sorted(set(ids))
+    states: dict[str, bool] = {}
+    for start in range(0, len(wanted), IN_CHUNK):
+        some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
+        states.update((row.id, row.expired) for row in conn.execute(_EXPIRED, some))
+    for commit_id in wanted:
+        if commit_id not in states:
+            raise no_commit(repository_id, commit_id)
+        if states[commit_id]:
+            raise expired(commit_id)
+
+
+@decoding(REPOSITORY, "id")
+def grace_of(repository: AnyRow) -> Grace:
+    """The grace period of a repository's row. Raises ``Corrupted``."""
+    until = None if repository.grace_until is None else from_epoch_micros(repository.grace_until)
+    return Grace(repository.grace_seconds, repository.grace_before, until)
+
+
+def deadline_of(repository: AnyRow, now: datetime) -> timedelta:
+    """How old an attempt may be now when it publishes or links: half of the grace period."""
+    return grace_of(repository).at(now) / 2
+
+
+def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
+    """Refuse an attempt whose files a mark may hold, and one that is older than the deadline.
+
+    Safety rests on the GC watermark alone. It compares the moment in the names of the attempt's files with the cutoffs
+    of marks, and asks no clock. The deadline makes a slow attempt end at a time that can be foretold.
+    Raises ``AttemptExpired``.
+    """
+    if repository.fence is not None and epoch_micros(started) <= repository.fence:
+        watermark = from_epoch_micros(repository.fence)
+        raise AttemptExpired(
+            f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and garbage collection has looked at everything "
+            f"begun until {watermark:%Y-%m-%d %H:%M:%S}: it may have taken what the attempt wrote; "
+            "start it again, and if it began only just now, set this machine's clock right first"
+        )
+    if started - now > AHEAD:
+        raise AttemptExpired(
+            f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and now it is {now:%Y-%m-%d %H:%M:%S}: the clock "
+            "was set back meanwhile; start it again"
+        )
+    age, deadline = now - started, deadline_of(repository, now)
+    if age > deadline:
+        raise AttemptExpired(
+            f"the attempt began {int(age.total_seconds())} s ago and {int(deadline.total_seconds())} s are allowed: "
+            "garbage collection may have taken what it wrote; start it again"
+        )
+
+
+def no_branch(repository_id: str, name: str) -> RefNotFound:
+    """The error for a branch that is not there."""
+    return RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
+
+
+def no_commit(repository_id: str, commit_id: str) -> RefNotFound:
+    """The error for a commit that is not there."""
+    return RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
+
+
+def expired(commit_id: str) -> CommitExpired:
+    """The error for a commit that retention took."""
+    return CommitExpired(
+        f"commit {commit_id} was expired by the retention rules and its objects may be gone; "
+        "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over, "
+        "`lakeops mirror verify-history` brings back what is whole)"
+    )
+
+
+# --- rows that several parts write ---
+
+_NEW_BRANCH, _NEW_MOVE, _NEW_RECORD = insert(BRANCH), insert(REFLOG), insert(AUDIT)
+_AUDIT_COLUMNS = ("repository_id", "action", "kind", "ref", "before", "after", "person", "claimed")
 # Both rows in one statement, which is one round trip. SQLite knows no such statement and has no round trips.
 _NEW_MOVE_AND_RECORD = insert(REFLOG).add_cte(
-    insert(AUDIT).values({name: bindparam(f"told_{name}", type_=AUDIT.c[name].type) for name in _TOLD}).cte("told")
+    insert(AUDIT)
+    .values({name: bindparam(f"audit_{name}", type_=AUDIT.c[name].type) for name in _AUDIT_COLUMNS})
+    .cte("audited")
 )
 
 
@@ -332,15 +376,8 @@ def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
     return statement.execution_options(preserve_rowcount=True)  # psycopg forgets it with the cursor
 
 
-def _taken(table: Table, other: Table, values: Mapping[str, str]) -> str:
-    """What is said of a name of ``table`` that ``other`` has."""
-    wanted, found = (("branch" if one is BRANCH else "tag") for one in (table, other))
-    also = "" if other is table else f", so no {wanted} can be called so"
-    return f"{found} {values['ref']!r} exists already in repository {values['repository']!r}{also}"
-
-
 class CatalogPart:
-    """A group of transitions over one database.
+    """A group of transitions over one database. Each public method is one transaction.
 
     Attributes:
         database: where transactions run.
@@ -349,13 +386,7 @@ class CatalogPart:
         caller: who works with the catalog, for the audit.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        new_grace: timedelta,
-        clock: Clock,
-        caller: Caller = Caller(),  # noqa: B008 - frozen
-    ) -> None:
+    def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
         self.database = database
         self.new_grace = new_grace
         self.clock = clock
@@ -373,37 +404,26 @@ class CatalogPart:
         return self.database.read(work)
 
     @staticmethod
-    def _insert_branch(conn: Connection, repository_id: str, name: str, commit_id: str, token: str) -> None:
+    def insert_branch(conn: Connection, repository_id: str, name: str, commit_id: str, token: str) -> None:
         """A branch with an empty staging area."""
-        conn.execute(
-            _NEW_BRANCH,
-            {
-                "repository_id": repository_id,
-                "name": name,
-                "commit_id": commit_id,
-                "staging_token": token,
-                "sealed_tokens": [],
-                "resets": 0,
-                "sealed_resets": 0,
-                "intents": [],
-            },
-        )
+        values = {"repository_id": repository_id, "name": name, "commit_id": commit_id, "staging_token": token}
+        conn.execute(_NEW_BRANCH, {**values, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []})
 
-    def _insert_ref(self, conn: Connection, table: Table, new: Insert, values: Mapping[str, Any]) -> None:
-        """Run a statement of ``new_ref``.
-
-        Raises:
-            AlreadyExists, CommitExpired, RefNotFound.
-        """
+    def insert_ref(self, conn: Connection, table: Table, new: Insert, values: Mapping[str, Any]) -> None:
+        """Run a statement of ``new_ref``. Raises ``AlreadyExists``, ``CommitExpired``, ``RefNotFound``."""
         while not conn.execute(new, values).rowcount:
             for other in (BRANCH, TAG):
                 mine = (other.c.repository_id == values["repository"], other.c.name == values["ref"])
                 if conn.execute(select(other.c.name).where(*mine)).first():
-                    raise AlreadyExists(_taken(table, other, values))
+                    wanted, found = ("branch" if one is BRANCH else "tag" for one in (table, other))
+                    also = "" if other is table else f", so no {wanted} can be called so"
+                    raise AlreadyExists(
+                        f"{found} {values['ref']!r} exists already in repository {values['repository']!r}{also}"
+                    )
             # One that passes was restored between the two looks, or the name became free.
             check_live(conn, values["repository"], [values["commit"]])
 
-    def _record_move(
+    def record_move(
         self,
         conn: Connection,
         repository_id: str,
@@ -416,7 +436,7 @@ class CatalogPart:
         kind: RefKind = RefKind.BRANCH,
         audited: dict[str, Any] | None = None,
     ) -> None:
-        """A row of the reflog, and the audit's record of it: ``audited`` is what that one says in place of the move."""
+        """Insert a row of the reflog, and its record in the audit, or ``audited`` in place of that one."""
         now = unix_seconds(self.database.dialect.now(conn))
         move: dict[str, Any] = {
             "repository_id": repository_id,
@@ -428,14 +448,14 @@ class CatalogPart:
             "actor": actor,
             "at": now,
         }
-        record = audited or self._audit_values(repository_id, action, str(kind), ref, old, new, claimed=actor)
+        record = audited or self.audit_values(repository_id, action, str(kind), ref, old, new, claimed=actor)
         if self.database.dialect.account is None:
-            conn.execute(_NEW_MOVE_AND_RECORD, move | {f"told_{name}": value for name, value in record.items()})
+            conn.execute(_NEW_MOVE_AND_RECORD, move | {f"audit_{name}": value for name, value in record.items()})
         else:
             conn.execute(_NEW_MOVE, move)
-            self._insert_record(conn, record, now)
+            conn.execute(_NEW_RECORD, record | {"login": self.database.dialect.account, "recorded": now})
 
-    def _record(
+    def record(
         self,
         conn: Connection,
         repository_id: str,
@@ -445,11 +465,14 @@ class CatalogPart:
         before: object = None,
         after: object = None,
     ) -> None:
-        """The audit's record of a transition that moves no ref. Each transition leaves one, in its transaction."""
-        now = None if self.database.dialect.account is None else unix_seconds(self.database.dialect.now(conn))
-        self._insert_record(conn, self._audit_values(repository_id, action, kind, ref, before, after), now)
+        """Insert the audit's record of a transition that moves no ref. Each transition leaves one."""
+        record = self.audit_values(repository_id, action, kind, ref, before, after)
+        account = self.database.dialect.account
+        if account is not None:  # a server fills in the login and the time by itself
+            record |= {"login": account, "recorded": unix_seconds(self.database.dialect.now(conn))}
+        conn.execute(_NEW_RECORD, record)
 
-    def _audit_values(
+    def audit_values(
         self,
         repository_id: str,
         action: str,
@@ -460,34 +483,22 @@ class CatalogPart:
         *,
         claimed: str | None = None,
     ) -> dict[str, Any]:
+        """A record of the audit as column values."""
         texts = [None if value is None else str(value) for value in (before, after)]
         who = (self.caller.person, self.caller.claimed if claimed is None else claimed)
-        return dict(zip(_TOLD, (repository_id, action, kind, ref, *texts, *who), strict=True))
+        return dict(zip(_AUDIT_COLUMNS, (repository_id, action, kind, ref, *texts, *who), strict=True))
 
-    def _insert_record(self, conn: Connection, record: dict[str, Any], now: int | None) -> None:
-        # A server fills in the login and the time by itself.
-        account = self.database.dialect.account
-        conn.execute(_NEW_RECORD, record if account is None else record | {"login": account, "recorded": now})
-
-    def _remember(
-        self, conn: Connection, repository_id: str, key: str | None, fingerprint: str, commit_id: str
-    ) -> None:
+    def remember(self, conn: Connection, repository_id: str, key: str | None, fingerprint: str, commit_id: str) -> None:
         """Let an idempotency key, if there is one, stand for a commit."""
         if key is not None:
             values = {"repository_id": repository_id, "key": key, "fingerprint": fingerprint, "commit_id": commit_id}
             conn.execute(insert(KEY).values(**values, at=unix_seconds(self.database.dialect.now(conn))))
 
-    def _retire(
+    def retire(
         self, conn: Connection, repository_id: str, tokens: Iterable[str], *, commit_id: str | None = None
     ) -> None:
-        rows = [
-            {"repository_id": repository_id, "token": token, "commit_id": commit_id, "purged": False}
-            for token in tokens
-        ]
+        """Retire tokens, which a commit has consumed if one is named."""
+        here = {"repository_id": repository_id, "commit_id": commit_id, "purged": False}
+        rows = [{**here, "token": token} for token in tokens]
         if rows:
             conn.execute(insert(RETIRED), rows)
-
-
-def delete_rows(conn: Connection, table: Table, *where: ColumnElement[bool]) -> int:
-    """Delete rows of a table. Returns how many."""
-    return conn.execute(delete(table).where(*where)).rowcount

@@ -1,17 +1,14 @@
-"""CatalogPart of garbage collection's marks.
+"""Marks of garbage collection, and whether the clock can be trusted that decides what is old.
 
-* ``begin_mark`` opens a mark and raises the fence to its cutoff, with the repository's row locked against every other
-  transition. Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) can
-  not be proved any more. Recovery: the mark that a crash left open
-  fails when the next one begins, and keeps links of old objects waiting until then or the deadline.
-* ``finish_mark`` needs the mark to be the one open, to have all pending commits (see ``expiry``), and to be younger
-  than the deadline. Leaves it ready to be swept.
-* ``restore_mark`` needs a mark whose sweep did not begin. Leaves it as one that is never swept. Recovery: repeat it.
-* ``begin_sweep`` needs a finished mark, the newest one. Leaves it being swept, with what earlier sweeps left. Recovery:
-  repeat it, the sweep goes on.
-* ``advance_sweep`` leaves on record how far it came. Recovery: repeat it. Deleting twice does no harm.
-* ``end_sweep`` leaves on record what the store refused to delete, or that nothing is left. Recovery: repeat it.
-* ``check_links`` is part of ``put_staged``: an object that a mark may hold is not linked.
+``begin_mark`` raises the repository's GC watermark (column ``fence``) to the mark's cutoff, with the repository's row
+locked against every other transition: no attempt that began at or before it links or publishes any more. Deleting twice
+does no harm, so every transition may be repeated. A mark that a crash left open fails when the next one begins, and
+keeps links of old objects waiting until then or the deadline.
+
+A clock that jumped a year ahead makes everything look old at once. No setting tells that from a year in which nobody
+worked. So the catalog keeps the last time that it trusted, and looks for jumps between that, every move of a ref since,
+of all repositories, and now. Nothing is collected over a jump until somebody confirms the clock, or the machine proves
+it: it has been running since the last trusted time, and has counted as many seconds as its clock says.
 """
 
 from __future__ import annotations
@@ -20,27 +17,21 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, exists, func, insert, not_, or_, select, update
+from sqlalchemy import Connection, and_, delete, exists, func, insert, not_, or_, select, update
 
-from lakeops.catalog.clock import believe
-from lakeops.catalog.database import run_again
+from lakeops.catalog.database import AnyRow, run_again
 from lakeops.catalog.guards import (
     CatalogPart,
     check_writable,
     deadline_of,
-    delete_rows,
     find_repository,
     grace_of,
     lock_repository,
 )
-from lakeops.catalog.rows import AnyRow, decoding, from_ticks, ticks
-from lakeops.catalog.tables import COMMIT, MARK, REFLOG, REPOSITORY
-from lakeops.model.errors import (
-    BranchMoved,
-    MarkRefused,
-    NotFound,
-    Transient,
-)
+from lakeops.catalog.records import decoding, epoch_micros, from_epoch_micros
+from lakeops.catalog.tables import CLOCK, COMMIT, MARK, REFLOG, REPOSITORY
+from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of
+from lakeops.model.errors import BranchMoved, MarkRefused, NotFound, Transient
 from lakeops.model.marks import BEGUN, UNPROVED, Mark, MarkState
 
 KEEP = timedelta(days=30)
@@ -49,41 +40,72 @@ KEEP = timedelta(days=30)
 SWEEPABLE = timedelta(days=7)
 """How old a mark may be when its sweep begins."""
 
+BOUND = timedelta(hours=60)
+"""How long a catalog may be idle before somebody has to say that it was: a nightly job may miss one night and half a
+day. A jump that stays below it costs no data that anybody is writing, and takes as much off the retention."""
+
+SLACK = timedelta(minutes=1)
+"""What clocks may differ by."""
+
+_DRIFT = 0.001
+"""The share by which a machine's two clocks may run apart."""
+
+_ENDS = (
+    (MarkState.MARKING, MarkState.FAILED),
+    (MarkState.MARKED, MarkState.STALE),
+    (MarkState.RESTORING, MarkState.STALE),
+)
+"""What becomes of earlier marks when another one begins."""
+
+_WHY = {
+    MarkState.MARKING: "is not finished: it is still being made, or its run was killed; make a new one",
+    MarkState.FAILED: "was never finished: its run was killed; make a new one",
+    MarkState.STALE: "is stale: a newer one was made; sweep that one",
+    MarkState.RESTORING: "is being restored; make a new one",
+    MarkState.RESTORED: "was restored; make a new one",
+}
+_GOING_ON = (MarkState.SWEEPING, MarkState.INCOMPLETE)
+_OPEN = (MarkState.MARKING, MarkState.MARKED)
+
+# A mark that has pending commits stays on record: without it, nobody could tell whether they were swept.
+_HAS_PENDING = exists().where(COMMIT.c.repository_id == MARK.c.repository_id, COMMIT.c.expired_by == MARK.c.id)
+_FORGETTABLE = (
+    MARK.c.state.not_in([state.value for state in _GOING_ON]),
+    or_(MARK.c.state.in_([state.value for state in BEGUN]), ~_HAS_PENDING),
+)
+
 
 class Marks(CatalogPart):
-    """Marks of garbage collection."""
+    """Marks of garbage collection, and the clock."""
 
     def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
         """Open a mark. Returns it and the sequence of the newest move of a ref, for ``expire_by_mark``.
 
-        Earlier marks that nobody began to sweep are over from then on: failed or stale. No attempt that began at or
-        before ``cutoff`` links or publishes any more.
-        Raises ``MarkRefused`` (``clock_in_doubt``), and ``MarkRefused`` when ``cutoff`` is within the grace period, or
-        the repository was
-        restored from a dump and not accepted.
+        Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) cannot be
+        proved any more. Raises ``MarkRefused``: the clock is in doubt (``clock_in_doubt``), ``cutoff`` is within the
+        grace period, or the repository was restored from a dump and not accepted.
         """
 
         def work(conn: Connection) -> tuple[Mark, int]:
             repository = lock_repository(conn, repository_id, exclusive=True)
             check_writable(conn, repository, action="mark")
-            _check_accepted(repository)
             now = self.database.dialect.now(conn)
             _check_cutoff(repository, cutoff, now)
             here = MARK.c.repository_id == repository_id
-            delete_rows(conn, MARK, here, MARK.c.id == mark_id)  # of an earlier run whose answer was lost
-            _check_clock(conn, repository_id, now)
-            believe(conn, now, self.clock)
+            conn.execute(delete(MARK).where(here, MARK.c.id == mark_id))  # of an earlier run whose answer was lost
+            _check_marks_are_past(conn, repository_id, now)
+            check_clock_skew(conn, now, self.clock)
             for old, new in _ENDS:
                 conn.execute(update(MARK).where(here, MARK.c.state == old.value).values(state=new.value))
-            delete_rows(conn, MARK, here, MARK.c.created < ticks(now - KEEP), *_FORGETTABLE)
+            conn.execute(delete(MARK).where(here, MARK.c.created < epoch_micros(now - KEEP), *_FORGETTABLE))
             mark = Mark(mark_id, MarkState.MARKING, now, cutoff)
             conn.execute(insert(MARK).values(_values(repository_id, mark)))
-            self._record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
+            self.record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
             # From here on what they need may be garbage.
             unproved = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
             conn.execute(update(COMMIT).where(*unproved).values(expired_by=None))
-            fence = max(ticks(cutoff), repository.fence or ticks(cutoff))
-            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(fence=fence))
+            watermark = max(epoch_micros(cutoff), repository.fence or epoch_micros(cutoff))
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(fence=watermark))
             # Every transition before this one has ended, so none with a lower sequence can still appear.
             newest = select(func.max(REFLOG.c.sequence)).where(REFLOG.c.repository_id == repository_id)
             return mark, conn.execute(newest).scalar() or 0
@@ -93,7 +115,7 @@ class Marks(CatalogPart):
     def finish_mark(
         self, repository_id: str, mark_id: str, *, digest: str, rows: int, objects: int, size_bytes: int, listed: int
     ) -> Mark:
-        """Record the mark file. From then on the mark may be swept.
+        """Record the mark file of the open mark, which has all pending commits. From then on it may be swept.
 
         Raises ``MarkRefused``, ``NotFound`` (``mark_not_found``).
         """
@@ -104,7 +126,7 @@ class Marks(CatalogPart):
             mark = find_mark(conn, repository_id, mark_id)
             if mark.state is MarkState.MARKED and mark.digest == digest:
                 return mark
-            if mark.state is MarkState.MARKING and conn.execute(_undecided(repository_id, mark_id)).first():
+            if mark.state is MarkState.MARKING and _others_have_pending(conn, repository_id, mark_id):
                 raise MarkRefused(f"mark {mark_id} left out commits that an earlier mark had expired; make a new one")
             now = self.database.dialect.now(conn)
             deadline = deadline_of(repository, now)
@@ -136,7 +158,10 @@ class Marks(CatalogPart):
                     f"mark {mark_id} is {mark.state.value}: its sweep has begun, what its commits need may be gone, so "
                     "it cannot be restored"
                 )
-            if mark.state in _OPEN or (mark.state in _OVER and not _any_open(conn, repository_id)):
+            over = mark.state in (MarkState.FAILED, MarkState.STALE)
+            # A mark that is still open has the commits of those before it.
+            opened = (MARK.c.repository_id == repository_id, MARK.c.state.in_([state.value for state in _OPEN]))
+            if mark.state in _OPEN or (over and not conn.execute(select(MARK.c.id).where(*opened).limit(1)).first()):
                 update_mark(conn, repository_id, mark_id, state=MarkState.RESTORING.value)
             return self._record_state(conn, repository_id, mark, "restore-mark")
 
@@ -152,14 +177,20 @@ class Marks(CatalogPart):
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="sweep")
             mark = find_mark(conn, repository_id, mark_id)
             now = self.database.dialect.now(conn)
-            _check_clock(conn, repository_id, now)
-            believe(conn, now, self.clock)
+            _check_marks_are_past(conn, repository_id, now)
+            check_clock_skew(conn, now, self.clock)
             if mark.state is MarkState.MARKED:
                 if now - mark.created > SWEEPABLE:
                     raise MarkRefused(
                         f"mark {mark_id} is stale: it is older than {SWEEPABLE.days} days; make a new one"
                     )
-                _take_over(conn, repository_id, mark)
+                # What earlier sweeps left was there when the store was listed for this mark, and nobody links it.
+                left = (
+                    MARK.c.state.in_([state.value for state in _GOING_ON]),
+                    MARK.c.cutoff <= epoch_micros(mark.cutoff),
+                )
+                carried = update(MARK).where(MARK.c.repository_id == repository_id, *left)
+                conn.execute(carried.values(state=MarkState.CARRIED.value))
                 update_mark(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
             elif mark.state not in BEGUN:
                 raise MarkRefused(f"mark {mark_id} {_WHY[mark.state]}; nothing was deleted")
@@ -196,14 +227,6 @@ class Marks(CatalogPart):
 
         return self.database.write(work, settle=run_again)
 
-    def _record_state(self, conn: Connection, repository_id: str, mark: Mark, action: str) -> Mark:
-        """The mark as it is now. When its state is another one than before, the audit has it."""
-        now = find_mark(conn, repository_id, mark.id)
-        if now.state is not mark.state:
-            after = f"{now.state.value}, {now.rows} files, {now.bytes} bytes"
-            self._record(conn, repository_id, action, "mark", mark.id, mark.state.value, after)
-        return now
-
     def get(self, repository_id: str, mark_id: str) -> Mark:
         """The mark. Raises ``NotFound`` (``mark_not_found``)."""
 
@@ -215,17 +238,57 @@ class Marks(CatalogPart):
 
     def on_record(self, repository_id: str, *, lasting: bool = False) -> list[Mark]:
         """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
-        query = (
-            select(MARK).where(MARK.c.repository_id == repository_id).order_by(MARK.c.created.desc(), MARK.c.id.desc())
-        )
+        query = select(MARK).where(MARK.c.repository_id == repository_id)
+        query = query.order_by(MARK.c.created.desc(), MARK.c.id.desc())
 
         def work(conn: Connection) -> list[Mark]:
             find_repository(conn, repository_id)
-            oldest = ticks(self.database.dialect.now(conn) - KEEP)
+            oldest = epoch_micros(self.database.dialect.now(conn) - KEEP)
             mine = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE))) if lasting else query
             return [_record(row) for row in conn.execute(mine)]
 
         return self.database.read(work)
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether ``now`` is a server's time, and not what the catalog was opened with."""
+        return self.database.dialect.name == "postgresql"
+
+    @property
+    def has_real_clock(self) -> bool:
+        """Whether ``now`` is what a server or this machine says, and not a clock that somebody holds."""
+        return self.has_own_clock or isinstance(self.clock, SystemClock)
+
+    def check_clock(self) -> datetime:
+        """The time, for what expires or deletes by age. Raises ``MarkRefused`` (``clock_in_doubt``)."""
+        return self.database.write(lambda conn: check_clock_skew(conn, self.database.dialect.now(conn), self.clock))
+
+    def confirm_clock(self) -> datetime:
+        """Trust the time whatever was seen before. Returns it. Somebody has looked at the clock.
+
+        GC watermarks and marks that are ahead of it are taken back.
+        """
+
+        def work(conn: Connection) -> datetime:
+            now = self.database.dialect.now(conn)
+            at = epoch_micros(now)
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.fence > at).values(fence=at))
+            ahead = (MARK.c.created > at, MARK.c.state.in_([state.value for state in _OPEN]))
+            conn.execute(update(MARK).where(*ahead).values(state=MarkState.STALE.value))
+            conn.execute(update(MARK).where(MARK.c.created > at).values(created=at))
+            _keep_time(conn, now, uptime_of(self.clock))
+            self.record(conn, "", "confirm-clock", "clock", "", None, "confirmed")
+            return now
+
+        return self.database.write(work, settle=run_again)
+
+    def _record_state(self, conn: Connection, repository_id: str, mark: Mark, action: str) -> Mark:
+        """The mark as it is now. When its state is another one than before, the audit has it."""
+        now = find_mark(conn, repository_id, mark.id)
+        if now.state is not mark.state:
+            after = f"{now.state.value}, {now.rows} files, {now.bytes} bytes"
+            self.record(conn, repository_id, action, "mark", mark.id, mark.state.value, after)
+        return now
 
 
 def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], since: datetime) -> None:
@@ -243,108 +306,19 @@ def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], s
         Transient: ``collection_running``: what a mark will hold is being worked out.
         BranchMoved: there is a mark that the caller does not know yet.
     """
-    deadly = [state.value for state in (MarkState.MARKING, MarkState.MARKED, *BEGUN)]
+    deadly = [state.value for state in (*_OPEN, *BEGUN)]
     for row in conn.execute(select(MARK).where(MARK.c.repository_id == repository_id, MARK.c.state.in_(deadly))):
         mark = _record(row)
         if mark.id in cleared:
             continue
-        if mark.state is MarkState.MARKING:
-            if mark.created >= since or not _leave_marking(conn, repository_id, mark.id, state=MarkState.FAILED.value):
-                raise Transient(
-                    f"garbage collection is working out what nobody needs (mark {mark.id}), and an object that was "
-                    "written long ago cannot be linked meanwhile; try again in a few minutes",
-                    kind="collection_running",
-                )
-        else:
+        if mark.state is not MarkState.MARKING:
             raise BranchMoved(f"garbage collection made the mark {mark.id} meanwhile; try again")
-
-
-_WHY = {
-    MarkState.MARKING: "is not finished: it is still being made, or its run was killed; make a new one",
-    MarkState.FAILED: "was never finished: its run was killed; make a new one",
-    MarkState.STALE: "is stale: a newer one was made; sweep that one",
-    MarkState.RESTORING: "is being restored; make a new one",
-    MarkState.RESTORED: "was restored; make a new one",
-}
-
-_ENDS = (
-    (MarkState.MARKING, MarkState.FAILED),
-    (MarkState.MARKED, MarkState.STALE),
-    (MarkState.RESTORING, MarkState.STALE),
-)
-"""What becomes of earlier marks when another one begins."""
-
-_GOING_ON = (MarkState.SWEEPING, MarkState.INCOMPLETE)
-_OPEN = (MarkState.MARKING, MarkState.MARKED)
-_OVER = (MarkState.FAILED, MarkState.STALE)
-
-# A mark that has pending commits stays on record: without it, nobody could tell whether they were swept.
-_HAS_PENDING = exists().where(COMMIT.c.repository_id == MARK.c.repository_id, COMMIT.c.expired_by == MARK.c.id)
-_FORGETTABLE = (
-    MARK.c.state.not_in([state.value for state in _GOING_ON]),
-    or_(MARK.c.state.in_([state.value for state in BEGUN]), ~_HAS_PENDING),
-)
-
-
-def _check_clock(conn: Connection, repository_id: str, now: datetime) -> None:
-    query = select(MARK.c.created).where(MARK.c.repository_id == repository_id, MARK.c.created > ticks(now)).limit(1)
-    later = conn.execute(query).scalar()
-    if later is not None:
-        raise MarkRefused(
-            f"the database's clock says {now:%Y-%m-%d %H:%M:%S} UTC, but a mark was made at "
-            f"{from_ticks(later):%Y-%m-%d %H:%M:%S}: it was set back; nothing is deleted until it is right again, or "
-            "until somebody confirms it with `lakeops gc confirm-clock`",
-            kind="clock_in_doubt",
-        )
-
-
-def _check_accepted(repository: AnyRow) -> None:
-    """Refuse to collect what a lost catalog may have had commits of, or staged rows, that its dump lacks."""
-    if repository.restored is not None:
-        raise MarkRefused(
-            f"repository {repository.id!r} was restored from a dump of "
-            f"{from_ticks(repository.restored):%Y-%m-%d %H:%M:%S} UTC, and what was committed later is not known here: "
-            "nothing is collected until somebody has looked (`lakeops fsck`, `lakeops gc mark --dry-run`) and runs "
-            "`lakeops refs accept`"
-        )
-
-
-def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
-    grace = grace_of(repository).at(now)
-    if cutoff > now - grace:
-        raise MarkRefused(
-            f"the grace period of repository {repository.id!r} is {grace}, and the mark looks at what was begun "
-            f"{now - cutoff} ago: the grace period or the clock was changed meanwhile; make a new mark"
-        )
-
-
-def _leave_marking(conn: Connection, repository_id: str, mark_id: str, **values: object) -> bool:
-    """Change a mark that is still being made; whether it was. Of two that try at once, one does."""
-    mine = (MARK.c.repository_id == repository_id, MARK.c.id == mark_id, MARK.c.state == MarkState.MARKING.value)
-    return conn.execute(update(MARK).where(*mine).values(**values)).rowcount == 1
-
-
-def _any_open(conn: Connection, repository_id: str) -> bool:
-    """Whether there is a mark that may still be finished or swept: it has the commits of those before it."""
-    mine = (MARK.c.repository_id == repository_id, MARK.c.state.in_([state.value for state in _OPEN]))
-    return conn.execute(select(MARK.c.id).where(*mine).limit(1)).first() is not None
-
-
-def _undecided(repository_id: str, mark_id: str) -> Select[Any]:
-    """Pending commits of other marks."""
-    unswept = [state.value for state in MarkState if state not in BEGUN]
-    others = select(MARK.c.id).where(
-        MARK.c.repository_id == repository_id, MARK.c.id != mark_id, MARK.c.state.in_(unswept)
-    )
-    here = COMMIT.c.repository_id == repository_id
-    return select(COMMIT.c.id).where(here, COMMIT.c.expired_by.in_(others)).limit(1)
-
-
-def _take_over(conn: Connection, repository_id: str, mark: Mark) -> None:
-    """What earlier sweeps left is on this mark's list: it was there when the store was listed, and nobody links it."""
-    left = (MARK.c.state.in_([state.value for state in _GOING_ON]), MARK.c.cutoff <= ticks(mark.cutoff))
-    carried = update(MARK).where(MARK.c.repository_id == repository_id, *left)
-    conn.execute(carried.values(state=MarkState.CARRIED.value))
+        if mark.created >= since or not _leave_marking(conn, repository_id, mark.id, state=MarkState.FAILED.value):
+            raise Transient(
+                f"garbage collection is working out what nobody needs (mark {mark.id}), and an object that was "
+                "written long ago cannot be linked meanwhile; try again in a few minutes",
+                kind="collection_running",
+            )
 
 
 def find_mark(conn: Connection, repository_id: str, mark_id: str) -> Mark:
@@ -363,28 +337,154 @@ def update_mark(conn: Connection, repository_id: str, mark_id: str, **values: ob
     conn.execute(update(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id).values(**values))
 
 
+def _leave_marking(conn: Connection, repository_id: str, mark_id: str, **values: object) -> bool:
+    """Change a mark that is still being made; whether it was. Of two that try at once, one does."""
+    mine = (MARK.c.repository_id == repository_id, MARK.c.id == mark_id, MARK.c.state == MarkState.MARKING.value)
+    return conn.execute(update(MARK).where(*mine).values(**values)).rowcount == 1
+
+
+def _others_have_pending(conn: Connection, repository_id: str, mark_id: str) -> bool:
+    """Whether marks other than this one have pending commits."""
+    unswept = [state.value for state in MarkState if state not in BEGUN]
+    others = select(MARK.c.id).where(
+        MARK.c.repository_id == repository_id, MARK.c.id != mark_id, MARK.c.state.in_(unswept)
+    )
+    mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by.in_(others))
+    return conn.execute(select(COMMIT.c.id).where(*mine).limit(1)).first() is not None
+
+
+def _check_marks_are_past(conn: Connection, repository_id: str, now: datetime) -> None:
+    mine = (MARK.c.repository_id == repository_id, MARK.c.created > epoch_micros(now))
+    later = conn.execute(select(MARK.c.created).where(*mine).limit(1)).scalar()
+    if later is not None:
+        raise MarkRefused(
+            f"the database's clock says {now:%Y-%m-%d %H:%M:%S} UTC, but a mark was made at "
+            f"{from_epoch_micros(later):%Y-%m-%d %H:%M:%S}: it was set back; nothing is deleted until it is right "
+            "again, or until somebody confirms it with `lakeops gc confirm-clock`",
+            kind="clock_in_doubt",
+        )
+
+
+def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
+    """Refuse to look into the grace period, or at what a lost catalog may have had commits of that its dump lacks."""
+    if repository.restored is not None:
+        raise MarkRefused(
+            f"repository {repository.id!r} was restored from a dump of "
+            f"{from_epoch_micros(repository.restored):%Y-%m-%d %H:%M:%S} UTC, and what was committed later is not "
+            "known here: nothing is collected until somebody has looked (`lakeops fsck`, `lakeops gc mark --dry-run`) "
+            "and runs `lakeops refs accept`"
+        )
+    grace = grace_of(repository).at(now)
+    if cutoff > now - grace:
+        raise MarkRefused(
+            f"the grace period of repository {repository.id!r} is {grace}, and the mark looks at what was begun "
+            f"{now - cutoff} ago: the grace period or the clock was changed meanwhile; make a new mark"
+        )
+
+
 @decoding(MARK, "id")
 def _record(row: AnyRow) -> Mark:
     return Mark(
-        row.id, MarkState(row.state), from_ticks(row.created), from_ticks(row.cutoff),
+        row.id, MarkState(row.state), from_epoch_micros(row.created), from_epoch_micros(row.cutoff),
         row.digest, row.rows, row.objects, row.bytes, row.listed, row.swept,
         row.refused, tuple((key, reason) for key, reason in row.failures),
     )  # fmt: skip
 
 
-def _values(repository_id: str, mark: Mark) -> dict[str, object]:
+def _values(repository_id: str, mark: Mark) -> dict[str, Any]:
     return {
+        **{
+            name: getattr(mark, name)
+            for name in ("id", "digest", "rows", "objects", "bytes", "listed", "swept", "refused")
+        },
         "repository_id": repository_id,
-        "id": mark.id,
         "state": mark.state.value,
-        "created": ticks(mark.created),
-        "cutoff": ticks(mark.cutoff),
-        "digest": mark.digest,
-        "rows": mark.rows,
-        "objects": mark.objects,
-        "bytes": mark.bytes,
-        "listed": mark.listed,
-        "swept": mark.swept,
-        "refused": mark.refused,
+        "created": epoch_micros(mark.created),
+        "cutoff": epoch_micros(mark.cutoff),
         "failures": [list(failure) for failure in mark.failures],
     }
+
+
+# --- the clock ---
+
+
+def first_seen(conn: Connection, now: datetime, clock: Clock) -> None:
+    """Begin to keep the time, where nothing has been seen yet."""
+    if _last_trusted(conn) is None:
+        _keep_time(conn, now, uptime_of(clock))
+
+
+def check_clock_skew(conn: Connection, now: datetime, clock: Clock) -> datetime:
+    """The time, which the catalog trusts from then on. Raises ``MarkRefused`` (``clock_in_doubt``)."""
+    row, uptime = _last_trusted(conn), uptime_of(clock)
+    waits = _waits_until(conn, row, now)
+    latest = max((end for wait in waits for end in wait if end is not now), default=now)
+    if now < latest - SLACK:
+        raise MarkRefused(
+            f"the database's clock says {_spell(now)}, but something happened at {_spell(latest)}: it was set back; "
+            f"nothing is deleted until it is right again, {_CONFIRM}",
+            kind="clock_in_doubt",
+        )
+    before, after = max(waits, key=lambda wait: wait[1] - wait[0])
+    if after - before > BOUND and not _is_counted(row, now, uptime):
+        raise MarkRefused(
+            f"the database's clock says {_spell(now)}; nothing happened between {_spell(before)} and {_spell(after)}, "
+            f"{(after - before).days} days: either nobody worked, or a clock jumped ahead and everything looks old; "
+            f"nothing is expired or deleted until it is set right, {_CONFIRM}",
+            kind="clock_in_doubt",
+        )
+    _keep_time(conn, now, uptime)
+    return now
+
+
+_CONFIRM = "or until somebody confirms the clock with `lakeops gc confirm-clock`"
+
+
+def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tuple[datetime, datetime]]:
+    """Between the last trusted time and now: the first and the last wait for a ref to move, and the longest between."""
+    at = REFLOG.c.at
+    since = REFLOG.c.sequence > (-1 if row is None else row.sequence)
+    first, last = conn.execute(select(func.min(at), func.max(at)).where(since)).one()
+    if first is None:
+        return [(now if row is None else from_epoch_micros(row.seen), now)]
+    wait = (at - func.lag(at).over(order_by=at)).label("wait")
+    steps = select(at, wait).where(since).subquery()
+    within = select(steps.c.at - steps.c.wait, steps.c.at).where(steps.c.wait.is_not(None))
+    longest = conn.execute(within.order_by(steps.c.wait.desc()).limit(1)).first()
+    waits = [(_of_seconds(last), now)]
+    if longest is not None:
+        waits.append((_of_seconds(longest[0]), _of_seconds(longest[1])))
+    if row is not None:
+        waits.append((from_epoch_micros(row.seen), _of_seconds(first)))
+    return waits
+
+
+def _of_seconds(count: int) -> datetime:
+    return from_epoch_micros(count * 1_000_000)
+
+
+def _is_counted(row: AnyRow | None, now: datetime, uptime: Uptime | None) -> bool:
+    """Whether this machine has counted the time since the last trusted one."""
+    if row is None or uptime is None or row.uptime is None or row.boot != uptime.boot:
+        return False
+    passed, counted = epoch_micros(now) - row.seen, uptime.microseconds - row.uptime
+    return bool(abs(passed - counted) <= SLACK / timedelta(microseconds=1) + _DRIFT * abs(counted))
+
+
+def _last_trusted(conn: Connection) -> AnyRow | None:
+    return conn.execute(select(CLOCK)).one_or_none()
+
+
+def _keep_time(conn: Connection, now: datetime, uptime: Uptime | None) -> None:
+    values = {
+        "seen": epoch_micros(now),
+        "sequence": conn.execute(select(func.coalesce(func.max(REFLOG.c.sequence), 0))).scalar_one(),
+        "boot": None if uptime is None else uptime.boot,
+        "uptime": None if uptime is None else uptime.microseconds,
+    }
+    if not conn.execute(update(CLOCK).values(values)).rowcount:
+        conn.execute(insert(CLOCK).values(id="latest", **values))
+
+
+def _spell(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,75 +1,120 @@
-"""CatalogPart of mirrors, at the destination.
+"""Mirrors, at the destination, and what mirrors elsewhere need of a source.
 
-They are the only ones that change a read-only repository, and refuse one that follows no source. Passes over one
-mirror may overlap, be killed and come back late. ``candidates`` has the transitions of what a mirror waits for.
+These transitions are the only ones that change a read-only repository. Passes over one mirror may overlap, be killed
+and come back late. Each transition locks the repository's row shared, then the mirror's row, so two passes never
+interleave inside one, and each may be repeated, from reading the source's heads on.
 
-* ``create_mirror`` needs a free name and namespace. Leaves a read-only repository at the source's initial commit.
-* ``copy_commits`` needs every parent. Leaves history whole. Recovery: repeat it, known commits are passed over.
-* ``observe_source`` needs that no other pass went on since the heads were read, so that none goes back by mistake.
-  Leaves the source's heads recorded, a candidate for each ref that waited for nothing, and no refs that the source
-  lacks. Recovery: repeat it, from reading the heads on.
-* ``note_kept`` needs that no other pass went on since the report that the source agreed to. So what it leaves on record
-  is never more than what the source keeps: a pass first gives up what it will not ask for, then asks, then notes.
-  Recovery: the next pass.
-* ``start_over`` leaves a mirror that its source does not know: its next report is the first one. Recovery: repeat it.
-* ``note_refused`` leaves on record what the last pass did not believe. Recovery: the next pass.
-* ``note_seen`` leaves on record when the source was seen. Recovery: none is needed.
-* ``note_rules`` leaves on record what the source's rules and protections are. Recovery: repeat it.
-
-Each locks the repository's row shared, then the mirror's row, so that two passes never interleave inside one.
+A *candidate* is the commit that a ref of a mirror waits for. It carries a ticket. What a pass decides about one wait
+changes nothing once another wait has begun, but for the memory of what arrived, which is true whichever pass saw it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, union, update
 
-from lakeops.catalog.candidates import (
-    NO_WAIT,
-    Candidates,
-    check_alone,
-    forget_arrivals,
-    lock_mirror,
-    mirror_row,
-    of_ref,
-    set_mirror,
-)
-from lakeops.catalog.commits import find_registrations
-from lakeops.catalog.database import run_again
+from lakeops.catalog.database import AnyRow, run_again
 from lakeops.catalog.guards import (
     IN_CHUNK,
-    delete_rows,
+    CatalogPart,
+    check_live,
+    check_writable,
     find_repository,
+    lock_repository,
 )
-from lakeops.catalog.rows import (
-    AnyRow,
-    branch_record,
-    commit_values,
-    mirror_record,
-    mirror_ref_record,
-    mirror_ref_values,
-    mirror_values,
-    wait_value,
-)
+from lakeops.catalog.records import branch_record, commit_values, decoding, number, optional_number, text_list
+from lakeops.catalog.repositories import insert_repository, is_ours
 from lakeops.catalog.tables import (
     BRANCH,
     COMMIT,
     MIRROR,
     MIRROR_ARRIVAL,
+    MIRROR_NEED,
     MIRROR_REF,
+    PROTECTION,
     REPOSITORY,
+    RETENTION,
     TAG,
 )
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import RefNotFound
-from lakeops.model.mirrors import MirrorRecord, MirrorRef, MirrorState, RefKind, RefName, Wait
-from lakeops.model.records import Commit, RepositoryRecord
+from lakeops.model.errors import CommitExpired, MirrorOvertaken, NotAMirror, RefNotFound
+from lakeops.model.marks import UNPROVED
+from lakeops.model.mirrors import (
+    MirrorRecord,
+    MirrorRef,
+    MirrorState,
+    Missing,
+    RefKind,
+    RefName,
+    Registration,
+    Remaining,
+    SourceReference,
+    Wait,
+)
+from lakeops.model.records import Commit, Protection, RepositoryRecord
+
+Pending = Mapping[str, str | None]
+"""Range files that have arrived at a mirror, by name: JSON text that says which of their objects have not, or None."""
+
+NOTHING = Remaining()
+_NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": None, "wait": None}
+"""What is known of a candidate before it was looked at."""
 
 
-class Mirrors(Candidates):
+@decoding(MIRROR, "repository_id")
+def mirror_record(row: AnyRow) -> MirrorRecord:
+    """The mirror of a row of its table."""
+    return MirrorRecord(
+        repository_id=row.repository_id,
+        source=SourceReference.from_json(row.source),
+        registration=row.registration,
+        branches=text_list(row.branches),
+        tags=text_list(row.tags),
+        reports=row.reports,
+        check_imported=row.check_imported,
+        created=number(row.created),
+        sequence=number(row.sequence),
+        last_sync=optional_number(row.last_sync),
+        error=row.error,
+        promoted_writable=optional_number(row.promoted_writable),
+        stall_timeout=number(row.stall_timeout),
+        kept=text_list(row.kept),
+        rules=row.rules,
+        protections=text_list(row.protections),
+        refusals=number(row.refusals),
+        refused=text_list(row.refused),
+    )
+
+
+def mirror_values(mirror: MirrorRecord) -> dict[str, Any]:
+    """A mirror as column values."""
+    values = {field.name: getattr(mirror, field.name) for field in fields(MirrorRecord)}
+    lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
+    return {**values, **lists, "source": mirror.source.to_json()}
+
+
+@decoding(MIRROR_REF, "repository_id", "kind", "name")
+def _ref_record(row: AnyRow) -> MirrorRef:
+    values = {field.name: getattr(row, field.name) for field in fields(MirrorRef)}
+    wait = None if row.wait is None else Wait.from_json(row.wait)
+    return MirrorRef(**{**values, "kind": RefKind(row.kind), "wait": wait})
+
+
+def _ref_values(ref: MirrorRef) -> dict[str, Any]:
+    values = {field.name: getattr(ref, field.name) for field in fields(MirrorRef)}
+    return {**values, "kind": str(ref.kind), "wait": None if ref.wait is None else ref.wait.to_json()}
+
+
+@decoding(MIRROR_NEED, "repository_id", "mirror")
+def _registration_record(row: AnyRow) -> Registration:
+    sequence = 0 if row.sequence is None else number(row.sequence)
+    return Registration(row.mirror, frozenset(text_list(row.commits)), number(row.at), sequence)
+
+
+class Mirrors(CatalogPart):
     """Mirrors: read-only repositories that follow the refs of another one."""
 
     def create_mirror(
@@ -81,18 +126,18 @@ class Mirrors(Candidates):
         """
 
         def work(conn: Connection) -> bool:
-            self._insert_repository(conn, repository, first, token=token, actor=actor, action="create-mirror")
+            insert_repository(self, conn, repository, first, token=token, actor=actor, action="create-mirror")
             conn.execute(insert(MIRROR).values(mirror_values(mirror)))
             if mirror.follows(RefKind.BRANCH, repository.default_branch):
                 ref = MirrorRef(RefKind.BRANCH, repository.default_branch, first.id, promoted=first.id)
-                conn.execute(insert(MIRROR_REF).values(repository_id=repository.id, **mirror_ref_values(ref)))
+                conn.execute(insert(MIRROR_REF).values(repository_id=repository.id, **_ref_values(ref)))
             return True
 
-        self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
+        self.database.write(work, settle=lambda conn: is_ours(conn, repository.id, token))
 
     def get(self, repository_id: str) -> MirrorRecord:
         """How the repository mirrors another one. Raises ``NotAMirror``, ``RepositoryNotFound``."""
-        return self.database.read(lambda conn: mirror_record(mirror_row(conn, repository_id)))
+        return self.database.read(lambda conn: _find_mirror(conn, repository_id))
 
     def all(self) -> list[MirrorRecord]:
         """All mirrors by name."""
@@ -109,16 +154,18 @@ class Mirrors(Candidates):
         """Insert commits of the source under their ids. Known ones stay as they are. Returns how many were new.
 
         Parents must be known, come earlier among ``commits`` or be ``pruned`` at the source, so that history is whole
-        at every moment; else
-        ``RefNotFound``.
+        at every moment; else ``RefNotFound``.
         """
+        asked = sorted({one for commit in commits for one in (commit.id, *commit.parents)})
 
         def work(conn: Connection) -> int:
-            _, repository = lock_mirror(conn, repository_id)
-            top = 0
-            known = _known_commits(
-                conn, repository_id, {one for commit in commits for one in (commit.id, *commit.parents)}
-            )
+            _, repository = _lock_mirror(conn, repository_id)
+            known: set[str] = set()
+            for start in range(0, len(asked), IN_CHUNK):
+                some = COMMIT.c.id.in_(asked[start : start + IN_CHUNK])
+                query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some)
+                known.update(conn.execute(query).scalars())
+            top = repository.pruned or 0
             new: list[Commit] = []
             for commit in commits:
                 if commit.id in known:
@@ -151,8 +198,8 @@ class Mirrors(Candidates):
         """
 
         def work(conn: Connection) -> MirrorState:
-            mirror, repository = lock_mirror(conn, repository_id)
-            check_alone(mirror, since)
+            mirror, repository = _lock_mirror(conn, repository_id)
+            _check_alone(mirror, since)
             now = unix_seconds(self.database.dialect.now(conn))
             known = {ref.ref: ref for ref in _refs(conn, repository)}
             sequence = mirror.sequence + 1
@@ -160,29 +207,27 @@ class Mirrors(Candidates):
                 if ref != (RefKind.BRANCH, repository.default_branch):
                     self._drop_ref(conn, repository_id, known[ref], actor)
             for ref in sorted(heads):
-                old, head = known.get(ref), heads[ref]
+                old, head = known.get(ref) or MirrorRef(ref.kind, ref.name, ""), heads[ref]
                 values: dict[str, Any] = {}
-                if old is None or old.source_head != head:
+                if old.source_head != head:
                     values["source_head"] = head
-                promoted = None if old is None else old.promoted
-                values |= _behind_since(old, head, now)
-                if head != promoted and (old is None or old.candidate is None):
+                behind = old.promoted != head  # since when the source shows something else than what is promoted
+                if behind == (old.noticed is None):
+                    values["noticed"] = now if behind else None
+                if behind and old.candidate is None:
                     sequence += 1
-                    values |= {"candidate": head, "ticket": sequence, "wait": wait_value(Wait(now, now))}
-                elif old is not None and old.wait is not None and old.source_head not in (head, old.candidate):
-                    values["wait"] = wait_value(old.wait.passed(old.source_head))
-                if old is None:
-                    fresh = MirrorRef(ref.kind, ref.name, head)
-                    conn.execute(
-                        insert(MIRROR_REF).values(repository_id=repository_id, **mirror_ref_values(fresh) | values)
-                    )
+                    values |= {"candidate": head, "ticket": sequence, "wait": Wait(now, now).to_json()}
+                elif old.wait is not None and old.source_head not in (head, old.candidate):
+                    values["wait"] = old.wait.passed(old.source_head).to_json()
+                if ref not in known:
+                    conn.execute(insert(MIRROR_REF).values(repository_id=repository_id, **_ref_values(old) | values))
                 elif values:
-                    conn.execute(update(MIRROR_REF).where(*of_ref(repository_id, ref)).values(values))
-            set_mirror(conn, repository_id, sequence=sequence, last_sync=now)
+                    conn.execute(update(MIRROR_REF).where(*_of_ref(repository_id, ref)).values(values))
+            _set_mirror(conn, repository_id, sequence=sequence, last_sync=now)
             state = _state(conn, repository_id)
             kept = sorted(state.needs.intersection(mirror.kept))
             if kept != sorted(mirror.kept):
-                set_mirror(conn, repository_id, kept=kept)
+                _set_mirror(conn, repository_id, kept=kept)
             return replace(state, mirror=replace(state.mirror, kept=tuple(kept)))
 
         return self.database.write(work, settle=run_again)
@@ -190,31 +235,27 @@ class Mirrors(Candidates):
     def note_kept(self, repository_id: str, commits: frozenset[str], *, sequence: int) -> None:
         """Record what the source has agreed to keep: mirrors of this mirror may need it from now on.
 
-        Raises ``MirrorOvertaken`` when another pass has gone on since the report of this sequence.
+        A pass first gives up what it will not ask for, then asks, then notes: so this is never more than what the
+        source keeps. Raises ``MirrorOvertaken`` when another pass has gone on since the report of this sequence.
         """
 
         def work(conn: Connection) -> None:
-            mirror, _ = lock_mirror(conn, repository_id)
-            check_alone(mirror, sequence)
-            set_mirror(conn, repository_id, kept=sorted(commits))
+            mirror, _ = _lock_mirror(conn, repository_id)
+            _check_alone(mirror, sequence)
+            _set_mirror(conn, repository_id, kept=sorted(commits))
 
         self.database.write(work, settle=run_again)
 
     def note_rules(self, repository_id: str, rules: str | None, protections: Sequence[str]) -> None:
         """Record the source's retention rules and protected branches: they hold here from a fail-over on."""
-
-        def work(conn: Connection) -> None:
-            lock_mirror(conn, repository_id)
-            set_mirror(conn, repository_id, rules=rules, protections=list(protections))
-
-        self.database.write(work, settle=run_again)
+        self._note(repository_id, rules=rules, protections=list(protections))
 
     def note_metadata(self, repository_id: str, metadata: Mapping[str, str]) -> None:
         """Take over the metadata of the source's repository."""
 
         def work(conn: Connection) -> None:
             # Exclusive from the beginning: two passes that share the lock could not both change the row.
-            _, repository = lock_mirror(conn, repository_id, exclusive=True)
+            _, repository = _lock_mirror(conn, repository_id, exclusive=True)
             if repository.metadata != metadata:
                 conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=dict(metadata)))
 
@@ -228,15 +269,15 @@ class Mirrors(Candidates):
         """
 
         def work(conn: Connection) -> MirrorRecord:
-            mirror, _ = lock_mirror(conn, repository_id)
+            mirror, _ = _lock_mirror(conn, repository_id)
             fresh = max(mirror.sequence, sequence) + 1
-            set_mirror(conn, repository_id, registration=registration, sequence=fresh, kept=[])
+            _set_mirror(conn, repository_id, registration=registration, sequence=fresh, kept=[])
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
             here = MIRROR_REF.c.repository_id == repository_id
-            conn.execute(update(MIRROR_REF).where(here).values(candidate=None, **NO_WAIT))
+            conn.execute(update(MIRROR_REF).where(here).values(candidate=None, **_NO_WAIT))
             names = (mirror.registration, registration)
-            self._record(conn, repository_id, "start-over", "mirror", repository_id, *names)
-            return mirror_record(mirror_row(conn, repository_id))
+            self.record(conn, repository_id, "start-over", "mirror", repository_id, *names)
+            return _find_mirror(conn, repository_id)
 
         return self.database.write(work, settle=run_again)
 
@@ -244,41 +285,311 @@ class Mirrors(Candidates):
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
 
         def work(conn: Connection) -> MirrorRecord:
-            mirror, _ = lock_mirror(conn, repository_id)
-            set_mirror(conn, repository_id, stall_timeout=seconds)
+            mirror, _ = _lock_mirror(conn, repository_id)
+            _set_mirror(conn, repository_id, stall_timeout=seconds)
             if mirror.stall_timeout != seconds:
                 stall_timeout = (mirror.stall_timeout, seconds)
-                self._record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
-            return mirror_record(mirror_row(conn, repository_id))
+                self.record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
+            return _find_mirror(conn, repository_id)
 
         return self.database.write(work, settle=run_again)
 
     def note_sync(self, repository_id: str, error: str | None) -> None:
         """Record how a pass ended."""
-
-        def work(conn: Connection) -> None:
-            lock_mirror(conn, repository_id)
-            set_mirror(conn, repository_id, error=error)
-
-        self.database.write(work, settle=run_again)
+        self._note(repository_id, error=error)
 
     def note_seen(self, repository_id: str) -> None:
         """Record that the source was seen just now, and shows what it showed before."""
 
         def work(conn: Connection) -> None:
-            lock_mirror(conn, repository_id)
-            set_mirror(conn, repository_id, last_sync=unix_seconds(self.database.dialect.now(conn)))
+            _lock_mirror(conn, repository_id)
+            _set_mirror(conn, repository_id, last_sync=unix_seconds(self.database.dialect.now(conn)))
 
         self.database.write(work, settle=run_again)
 
     def note_refused(self, repository_id: str, refusals: int, reasons: Sequence[str]) -> None:
         """Record how many records of the source the last pass refused, and why some of them."""
+        self._note(repository_id, refusals=refusals, refused=list(reasons))
+
+    def give_up_candidate(
+        self, repository_id: str, ref: RefName, ticket: int, *, to: str | None = None, stalled: bool = False
+    ) -> MirrorRef | None:
+        """Wait for what the source showed last instead of the candidate of this ticket. None when it is not waited for.
+
+        What arrived for the old candidate stays remembered.
+
+        Args:
+            repository_id: the mirror.
+            ref: the ref.
+            ticket: the wait that was decided about.
+            to: a head that the source showed since the wait began, in place of the last one.
+            stalled: nothing of it arrives, and the head that replaces it is not complete either. Such candidates are
+                counted until the next promotion.
+        """
+
+        def work(conn: Connection) -> MirrorRef | None:
+            mirror, _ = _lock_mirror(conn, repository_id)
+            found = _waiting(conn, repository_id, ref, ticket)
+            if found is None:
+                return None
+            wait = found.wait or Wait(0, 0)
+            newer = to if to in wait.heads else None
+            fallbacks = wait.fallbacks + stalled
+            following = self._next_candidate(conn, mirror, found, found.promoted, newer=newer, fallbacks=fallbacks)
+            if following.candidate is None:
+                _forget_arrivals(conn, repository_id, ref)
+            return following
+
+        return self.database.write(work, settle=run_again)
+
+    def arrivals(self, repository_id: str) -> Pending:
+        """The range files that are known to have arrived and belong to no promoted commit. A whole one wins."""
+        query = select(MIRROR_ARRIVAL.c.file, MIRROR_ARRIVAL.c.pending).where(
+            MIRROR_ARRIVAL.c.repository_id == repository_id
+        )
+
+        def work(conn: Connection) -> dict[str, str | None]:
+            found: dict[str, str | None] = {}
+            for row in conn.execute(query):
+                if row.pending is None or row.file not in found:
+                    found[row.file] = row.pending
+            return found
+
+        return self.database.read(work)
+
+    def record_arrivals(
+        self,
+        repository_id: str,
+        ref: RefName,
+        ticket: int,
+        arrived: Pending,
+        *,
+        missing_objects: int,
+        missing_bytes: int,
+        remaining: Remaining = NOTHING,
+        missing: Sequence[Missing] = (),
+        error: str | None = None,
+    ) -> MirrorRef | None:
+        """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look.
+
+        Returns the ref, if it waits under this ticket. With another one, 0 for instance, only what arrived is
+        remembered.
+        """
+
+        def work(conn: Connection) -> MirrorRef | None:
+            _lock_mirror(conn, repository_id)
+            here = _of_ref(repository_id, ref)
+            if conn.execute(select(MIRROR_REF.c.candidate).where(*here)).scalar() is None:
+                # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
+                return None
+            names = sorted(arrived)
+            same = {"repository_id": repository_id, "kind": ref.kind, "name": ref.name}
+            for start in range(0, len(names), IN_CHUNK):
+                some = names[start : start + IN_CHUNK]
+                mine = (*_of_ref(repository_id, ref, table=MIRROR_ARRIVAL), MIRROR_ARRIVAL.c.file.in_(some))
+                conn.execute(delete(MIRROR_ARRIVAL).where(*mine))
+                conn.execute(
+                    insert(MIRROR_ARRIVAL), [{**same, "file": file, "pending": arrived[file]} for file in some]
+                )
+            found = _waiting(conn, repository_id, ref, ticket)
+            if found is None:
+                return None
+            now = unix_seconds(self.database.dialect.now(conn))
+            wait = (found.wait or Wait(now, now)).seen(now, remaining, tuple(missing))
+            values = {"missing_objects": missing_objects, "missing_bytes": missing_bytes, "checked": now}
+            conn.execute(update(MIRROR_REF).where(*here).values(**values, error=error, wait=wait.to_json()))
+            return _waiting(conn, repository_id, ref, ticket)
+
+        return self.database.write(work, settle=run_again)
+
+    def promote(
+        self, repository_id: str, ref: RefName, ticket: int, candidate: str, *, token: str, actor: str
+    ) -> MirrorRef | None:
+        """Show a candidate that is complete: the branch's head moves to it, or the tag is made.
+
+        One transaction. The next candidate, what the source showed last, takes its place. None, and nothing is changed,
+        when ``candidate`` is no longer waited for under this ticket.
+        """
+        table = BRANCH if ref.kind is RefKind.BRANCH else TAG
+        here = (table.c.repository_id == repository_id, table.c.name == ref.name)
+
+        def work(conn: Connection) -> MirrorRef | None:
+            mirror, _ = _lock_mirror(conn, repository_id)
+            found = _waiting(conn, repository_id, ref, ticket)
+            if found is None or found.candidate != candidate:
+                return None
+            old: str | None = conn.execute(select(table.c.commit_id).where(*here)).scalar_one_or_none()
+            if old is not None:
+                conn.execute(update(table).where(*here).values(commit_id=candidate))
+            elif ref.kind is RefKind.BRANCH:
+                self.insert_branch(conn, repository_id, ref.name, candidate, token)
+            else:
+                conn.execute(insert(TAG).values(repository_id=repository_id, name=ref.name, commit_id=candidate))
+            self.record_move(conn, repository_id, ref.name, old, candidate, "promote", actor, kind=ref.kind)
+            _forget_arrivals(conn, repository_id, ref)
+            return self._next_candidate(conn, mirror, found, candidate)
+
+        def settle(conn: Connection) -> MirrorRef | None:
+            row = conn.execute(select(MIRROR_REF).where(*_of_ref(repository_id, ref))).one_or_none()
+            return _ref_record(row) if row is not None and row.promoted == candidate else None
+
+        return self.database.write(work, settle=settle)
+
+    def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> MirrorRecord:
+        """Turn the mirror into a writable repository at what it shows now. It follows its source no longer.
+
+        The source's retention rules and protected branches, as they were last seen, hold from now on. Every commit
+        that refs do not point to, and whose metarange is not one of theirs, is expired as unproved, so nothing can rest
+        on what did not arrive. Raises ``MirrorOvertaken`` when a pass has changed anything since ``sequence``.
+        """
+        here = {"repository_id": repository_id}
+
+        def work(conn: Connection) -> MirrorRecord:
+            mirror, repository = _lock_mirror(conn, repository_id, exclusive=True)
+            _check_alone(mirror, sequence)
+            _expire_unproved(conn, repository_id)
+            if mirror.rules is not None:
+                conn.execute(insert(RETENTION).values(**here, rules=mirror.rules))
+            for one in map(Protection.parse, mirror.protections):
+                conn.execute(
+                    insert(PROTECTION).values(**here, kind=one.kind, pattern=one.pattern, check_name=one.check)
+                )
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=False))
+            conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
+            _set_mirror(conn, repository_id, promoted_writable=unix_seconds(self.database.dialect.now(conn)))
+            branch = repository.default_branch
+            mine = (BRANCH.c.repository_id == repository_id, BRANCH.c.name == branch)
+            head = conn.execute(select(BRANCH.c.commit_id).where(*mine)).scalar_one_or_none()
+            self.record_move(conn, repository_id, branch, head, head, "promote-writable", actor)
+            return _find_mirror(conn, repository_id)
+
+        def settle(conn: Connection) -> MirrorRecord | None:
+            found = _find_mirror(conn, repository_id)
+            return found if found.promoted_writable is not None else None
+
+        return self.database.write(work, settle=settle)
+
+    def unproved(self, repository_id: str) -> frozenset[str]:
+        """The commits that a fail-over expired and nobody has looked at since. Raises ``RepositoryNotFound``."""
+        query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
+
+        def work(conn: Connection) -> frozenset[str]:
+            find_repository(conn, repository_id)
+            return frozenset(conn.execute(query).scalars())
+
+        return self.database.read(work)
+
+    def revive_proved(self, repository_id: str, ids: Iterable[str]) -> int:
+        """Let unproved commits live again that are whole; how many. Others than unproved ones are left alone.
+
+        Raises ``PreconditionFailed`` (``read_only_repository``).
+        """
+        wanted = sorted(set(ids))
+
+        def work(conn: Connection) -> int:
+            check_writable(conn, lock_repository(conn, repository_id), action="verify-history")
+            revived = 0
+            for start in range(0, len(wanted), IN_CHUNK):
+                some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
+                mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
+                revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
+            if revived:
+                self.record(conn, repository_id, "verify-history", "commits", "", None, f"{revived} live again")
+            return revived
+
+        return self.database.write(work, settle=run_again)
+
+    def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str], *, sequence: int = 0) -> None:
+        """Replace what a mirror of this repository needs: the commits that it shows and those that it waits for.
+
+        Until the next report none of them expires. Raises ``CommitExpired`` for one that did already, ``RefNotFound``,
+        and ``MirrorOvertaken`` after a report with a higher ``sequence``: a pass that was held up must not take back
+        what a later one relies on.
+        """
+        mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
 
         def work(conn: Connection) -> None:
-            lock_mirror(conn, repository_id)
-            set_mirror(conn, repository_id, refusals=refusals, refused=list(reasons))
+            lock_repository(conn, repository_id)
+            newest = conn.execute(select(MIRROR_NEED.c.sequence).where(*mine).with_for_update()).scalar()
+            if newest is not None and newest > sequence:
+                raise MirrorOvertaken(f"a later pass of mirror {mirror!r} has reported to {repository_id!r} already")
+            check_live(conn, repository_id, commits)
+            for commit_id in sorted(_find_unkept(conn, repository_id, commits, lock=True)):
+                raise CommitExpired(
+                    f"commit {commit_id} is not kept for repository {repository_id!r} by the source that it mirrors "
+                    "itself; try again after its next pass"
+                )
+            if not conn.execute(delete(MIRROR_NEED).where(*mine)).rowcount:
+                self.record(conn, repository_id, "register-mirror", "mirror", mirror)
+            now = unix_seconds(self.database.dialect.now(conn))
+            values = {"mirror": mirror, "commits": sorted(commits), "at": now, "sequence": sequence}
+            conn.execute(insert(MIRROR_NEED).values(repository_id=repository_id, **values))
 
         self.database.write(work, settle=run_again)
+
+    def registrations(self, repository_id: str) -> list[Registration]:
+        """The mirrors that have reported to this repository, by name. Raises ``RepositoryNotFound``."""
+
+        def work(conn: Connection) -> list[Registration]:
+            find_repository(conn, repository_id)
+            return _find_registrations(conn, repository_id)
+
+        return self.database.read(work)
+
+    def unkept(self, repository_id: str, commits: Iterable[str]) -> frozenset[str]:
+        """The commits that mirrors cannot rely on: at a mirror, those that its own source has not agreed to keep.
+
+        None at a repository that follows no source, or whose mirror may only read its source.
+        """
+        return self.database.read(lambda conn: _find_unkept(conn, repository_id, commits))
+
+    def drop_mirror(self, repository_id: str, mirror: str) -> None:
+        """Forget a mirror. Nothing is kept for it any more. One that is not known is forgotten already."""
+
+        def work(conn: Connection) -> None:
+            lock_repository(conn, repository_id)
+            mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
+            if conn.execute(delete(MIRROR_NEED).where(*mine)).rowcount:
+                self.record(conn, repository_id, "drop-mirror", "mirror", mirror)
+
+        self.database.write(work, settle=run_again)
+
+    def _note(self, repository_id: str, **values: object) -> None:
+        """Change columns of a mirror in a transaction of its own."""
+
+        def work(conn: Connection) -> None:
+            _lock_mirror(conn, repository_id)
+            _set_mirror(conn, repository_id, **values)
+
+        self.database.write(work, settle=run_again)
+
+    def _next_candidate(
+        self,
+        conn: Connection,
+        mirror: MirrorRecord,
+        ref: MirrorRef,
+        promoted: str | None,
+        *,
+        newer: str | None = None,
+        fallbacks: int = 0,
+    ) -> MirrorRef:
+        """Let a ref wait for ``newer``, or for what the source showed last, if that is not what is promoted."""
+        now = unix_seconds(self.database.dialect.now(conn))
+        values: dict[str, Any] = {"promoted": promoted, "candidate": None, "noticed": ref.noticed, **_NO_WAIT}
+        candidate = newer or ref.source_head
+        if promoted == ref.source_head:
+            values["noticed"] = None
+        else:
+            # Heads before the new candidate are not gone back to. None is after what the source showed last.
+            heads = ref.wait.after(candidate) if ref.wait is not None and newer is not None else ()
+            wait = Wait(now, now, fallbacks=fallbacks, heads=heads)
+            values |= {"candidate": candidate, "ticket": mirror.sequence + 1, "wait": wait.to_json()}
+        if promoted != ref.promoted:
+            values["checked"] = now
+        _set_mirror(conn, mirror.repository_id, sequence=mirror.sequence + 1)
+        here = _of_ref(mirror.repository_id, ref.ref)
+        conn.execute(update(MIRROR_REF).where(*here).values(values))
+        return _ref_record(conn.execute(select(MIRROR_REF).where(*here)).one())
 
     def _drop_ref(self, conn: Connection, repository_id: str, ref: MirrorRef, actor: str) -> None:
         table = BRANCH if ref.kind is RefKind.BRANCH else TAG
@@ -286,40 +597,111 @@ class Mirrors(Candidates):
         row = conn.execute(select(table).where(*here)).one_or_none()
         if row is not None:
             if ref.kind is RefKind.BRANCH:
-                self._retire(conn, repository_id, branch_record(row).tokens)
-            delete_rows(conn, table, *here)
+                self.retire(conn, repository_id, branch_record(row).tokens)
+            conn.execute(delete(table).where(*here))
             action = f"delete-{ref.kind}"
-            self._record_move(conn, repository_id, ref.name, row.commit_id, None, action, actor, kind=ref.kind)
-        forget_arrivals(conn, repository_id, ref.ref)
-        delete_rows(conn, MIRROR_REF, *of_ref(repository_id, ref.ref))
+            self.record_move(conn, repository_id, ref.name, row.commit_id, None, action, actor, kind=ref.kind)
+        _forget_arrivals(conn, repository_id, ref.ref)
+        conn.execute(delete(MIRROR_REF).where(*_of_ref(repository_id, ref.ref)))
+
+
+def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = False) -> tuple[MirrorRecord, AnyRow]:
+    """The mirror and its repository's row, both locked, unless it follows no source. Raises ``NotAMirror``."""
+    repository = lock_repository(conn, repository_id, exclusive=exclusive)
+    query = select(MIRROR).where(MIRROR.c.repository_id == repository_id).with_for_update()
+    mirror = _following(conn.execute(query), repository_id)
+    mirror.check_following()
+    return mirror, repository
+
+
+def _find_mirror(conn: Connection, repository_id: str) -> MirrorRecord:
+    """The mirror. Raises ``NotAMirror``, ``RepositoryNotFound``."""
+    find_repository(conn, repository_id)
+    return _following(conn.execute(select(MIRROR).where(MIRROR.c.repository_id == repository_id)), repository_id)
+
+
+def _following(found: CursorResult[Any], repository_id: str) -> MirrorRecord:
+    row = found.one_or_none()
+    if row is None:
+        raise NotAMirror(f"repository {repository_id!r} is no mirror; `lakeops mirror create` makes one")
+    return mirror_record(row)
+
+
+def _set_mirror(conn: Connection, repository_id: str, **values: object) -> None:
+    conn.execute(update(MIRROR).where(MIRROR.c.repository_id == repository_id).values(values))
+
+
+def _check_alone(mirror: MirrorRecord, since: int) -> None:
+    """Refuse when another pass went on since a sequence. Raises ``MirrorOvertaken``."""
+    if mirror.sequence != since:
+        raise MirrorOvertaken(f"another pass over mirror {mirror.repository_id!r} went on meanwhile; try again")
 
 
 def _state(conn: Connection, repository_id: str) -> MirrorState:
-    mirror = mirror_record(mirror_row(conn, repository_id))
+    mirror = _find_mirror(conn, repository_id)
     refs = tuple(_refs(conn, find_repository(conn, repository_id)))
-    return MirrorState(mirror, refs, tuple(find_registrations(conn, repository_id)))
+    return MirrorState(mirror, refs, tuple(_find_registrations(conn, repository_id)))
 
 
 def _refs(conn: Connection, repository: AnyRow) -> list[MirrorRef]:
     """The refs that a mirror follows: the default branch first, then branches, then tags, by name."""
     rows = conn.execute(select(MIRROR_REF).where(MIRROR_REF.c.repository_id == repository.id))
     default = (RefKind.BRANCH, repository.default_branch)
-    return sorted(map(mirror_ref_record, rows), key=lambda ref: (ref.ref != default, ref.ref))
+    return sorted(map(_ref_record, rows), key=lambda ref: (ref.ref != default, ref.ref))
 
 
-def _behind_since(old: MirrorRef | None, head: str, now: int) -> dict[str, Any]:
-    """Since when the source shows something else than what is promoted, where that changes."""
-    behind = old is None or old.promoted != head
-    since = None if old is None else old.noticed
-    if behind == (since is not None):
-        return {}
-    return {"noticed": now if behind else None}
+def _of_ref(repository_id: str, ref: RefName, *, table: Any = MIRROR_REF) -> tuple[ColumnElement[bool], ...]:  # noqa: ANN401
+    """The condition for the rows of one ref of a mirror."""
+    return (table.c.repository_id == repository_id, table.c.kind == str(ref.kind), table.c.name == ref.name)
 
 
-def _known_commits(conn: Connection, repository_id: str, ids: Iterable[str]) -> set[str]:
-    wanted = sorted(ids)
+def _waiting(conn: Connection, repository_id: str, ref: RefName, ticket: int) -> MirrorRef | None:
+    """The ref, if it waits for a candidate under this ticket."""
+    row = conn.execute(select(MIRROR_REF).where(*_of_ref(repository_id, ref))).one_or_none()
+    return None if row is None or row.candidate is None or row.ticket != ticket else _ref_record(row)
+
+
+def _forget_arrivals(conn: Connection, repository_id: str, ref: RefName) -> None:
+    conn.execute(delete(MIRROR_ARRIVAL).where(*_of_ref(repository_id, ref, table=MIRROR_ARRIVAL)))
+
+
+def _expire_unproved(conn: Connection, repository_id: str) -> None:
+    """Expire as unproved every commit that no ref shows, but those that hold nothing or just what a ref shows."""
+    here = COMMIT.c.repository_id == repository_id
+    refs = union(*(select(table.c.commit_id).where(table.c.repository_id == repository_id) for table in (BRANCH, TAG)))
+    shown = COMMIT.c.id.in_(refs)
+    whole = select(COMMIT.c.meta_range_file).where(here, shown)
+    doubtful = (COMMIT.c.expired.is_(False), COMMIT.c.meta_range_file != "", COMMIT.c.meta_range_file.not_in(whole))
+    conn.execute(update(COMMIT).where(here, shown, COMMIT.c.expired.is_(True)).values(expired=False, expired_by=None))
+    conn.execute(update(COMMIT).where(here, ~shown, *doubtful).values(expired=True, expired_by=UNPROVED))
+
+
+def mirror_needs(conn: Connection, repository_id: str) -> Mapping[str, frozenset[str]]:
+    """The commits that each registered mirror needs, as a transaction sees them."""
+    return {one.id: one.commits for one in _find_registrations(conn, repository_id)}
+
+
+def _find_registrations(conn: Connection, repository_id: str) -> list[Registration]:
+    query = select(MIRROR_NEED).where(MIRROR_NEED.c.repository_id == repository_id).order_by(MIRROR_NEED.c.mirror)
+    return [_registration_record(row) for row in conn.execute(query)]
+
+
+def _find_unkept(conn: Connection, repository_id: str, commits: Iterable[str], *, lock: bool = False) -> frozenset[str]:
+    """At a mirror that reports, the commits that its source has not agreed to keep.
+
+    What a commit without objects needs is always there. With ``lock`` no pass over the mirror changes the answer before
+    the transaction ends.
+    """
+    query = select(MIRROR.c.kept).where(
+        MIRROR.c.repository_id == repository_id, MIRROR.c.reports, MIRROR.c.promoted_writable.is_(None)
+    )
+    kept = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
+    if kept is None:
+        return frozenset()
+    asked = sorted(frozenset(commits).difference(kept))
     found: set[str] = set()
-    for start in range(0, len(wanted), IN_CHUNK):
-        some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
-        found.update(conn.execute(select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some)).scalars())
-    return found
+    for start in range(0, len(asked), IN_CHUNK):
+        some = COMMIT.c.id.in_(asked[start : start + IN_CHUNK])
+        full = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some, COMMIT.c.meta_range_file != "")
+        found.update(conn.execute(full).scalars())
+    return frozenset(found)

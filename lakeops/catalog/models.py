@@ -17,24 +17,24 @@ from typing import Any, ClassVar
 from sqlalchemy import Index, MetaData, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from lakeops.catalog import columns
-from lakeops.catalog.columns import partial_index
+from lakeops.catalog import database
+from lakeops.catalog.database import partial_index
 
 
 def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
-    return Field(sa_column=columns.text(key=key, null=null))
+    return Field(sa_column=database.text(key=key, null=null))
 
 
 def _number(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401
-    return Field(sa_column=columns.number(key=key, null=null))
+    return Field(sa_column=database.number(key=key, null=null))
 
 
 def _flag() -> Any:  # noqa: ANN401
-    return Field(sa_column=columns.flag())
+    return Field(sa_column=database.flag())
 
 
 def _json(name: str | None = None) -> Any:  # noqa: ANN401
-    return Field(sa_column=columns.json(name))
+    return Field(sa_column=database.json(name))
 
 
 class _Row(SQLModel):
@@ -188,7 +188,7 @@ class StagedRow(_Row, table=True):
     size_bytes: int | None = _number(null=True)
     mtime: int | None = _number(null=True)
     content_type: str | None = _text(null=True)
-    user_metadata: str | None = Field(sa_column=columns.text("metadata", null=True))
+    user_metadata: str | None = Field(sa_column=database.text("metadata", null=True))
     changes: int = _number()
 
 
@@ -215,7 +215,7 @@ class ReflogRow(_Row, table=True):
         Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"),
         {"sqlite_autoincrement": True},
     )
-    sequence: int = Field(sa_column=columns.counter())
+    sequence: int = Field(sa_column=database.counter())
     repository_id: str = _text()
     kind: str = _text()
     ref: str = _text()
@@ -239,7 +239,7 @@ class AuditRow(_Row, table=True):
         Index("lakeops_audit_repository", "repository_id", "recorded", "sequence"),
         {"sqlite_autoincrement": True},
     )
-    sequence: int = Field(sa_column=columns.counter())
+    sequence: int = Field(sa_column=database.counter())
     repository_id: str = _text()
     action: str = _text()
     kind: str = _text()
@@ -248,8 +248,8 @@ class AuditRow(_Row, table=True):
     after: str | None = _text(null=True)
     person: str | None = _text(null=True)
     claimed: str = _text()
-    login: str = Field(sa_column=columns.login())
-    recorded: int = Field(sa_column=columns.seconds())
+    login: str = Field(sa_column=database.login())
+    recorded: int = Field(sa_column=database.seconds())
 
 
 class KeyRow(_Row, table=True):
@@ -360,7 +360,7 @@ class MirrorArrivalRow(_Row, table=True):
 
 
 class ClockRow(_Row, table=True):
-    """The latest time that the catalog believes in: one row, of no repository. See ``catalog.clock``.
+    """The latest time that the catalog believes in: one row, of no repository. See ``catalog.marks``.
 
     ``seen`` and ``uptime`` are in microseconds, ``sequence`` is the newest reflog row of then.
     """

@@ -12,37 +12,21 @@ from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError
 
 from lakeops.catalog.audit import Audit
-from lakeops.catalog.backup import Backups
-from lakeops.catalog.branches import Branches, Tags
-from lakeops.catalog.clock import Clocks
-from lakeops.catalog.columns import PREFIX, VERSION_TABLE
-from lakeops.catalog.commits import Commits, Expiring, MirrorReports, Retention
-from lakeops.catalog.database import Database, Dialect
-from lakeops.catalog.expiry import Expiry
-from lakeops.catalog.failover import FailOver
-from lakeops.catalog.hooks import HookRecords
-from lakeops.catalog.inspection import Inspection
+from lakeops.catalog.backups import Backups
+from lakeops.catalog.commits import Commits
+from lakeops.catalog.database import PREFIX, VERSION_TABLE, Database, Dialect
 from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
-from lakeops.catalog.overview import Overviews
-from lakeops.catalog.owners import Owners
 from lakeops.catalog.postgres import Postgres
-from lakeops.catalog.protection import Protections
-from lakeops.catalog.pruning import Pruning
-from lakeops.catalog.publishing import Publishing
 from lakeops.catalog.records import Caller
-from lakeops.catalog.reports import Reports
+from lakeops.catalog.refs import Refs
 from lakeops.catalog.repositories import Repositories
+from lakeops.catalog.retention import Retention
 from lakeops.catalog.roles import Roles
 from lakeops.catalog.sqlite import Sqlite
-from lakeops.catalog.staged import RootRows, StagedRows
-from lakeops.catalog.staging import Staging, Uploads
+from lakeops.catalog.staging import Staging
 from lakeops.model.clock import Clock
-from lakeops.model.errors import (
-    CatalogUnavailable,
-    InvalidSettings,
-    PreconditionFailed,
-)
+from lakeops.model.errors import CatalogUnavailable, InvalidSettings, PreconditionFailed
 
 T = TypeVar("T")
 
@@ -50,48 +34,16 @@ DEFAULT_GRACE_SECONDS = 24 * 3600
 """The grace period of new repositories, where nothing else is set."""
 
 
-class _Repositories(Repositories, Owners):
-    pass
-
-
-class _Refs(Branches, Tags, Protections, HookRecords):
-    pass
-
-
-class _Commits(Commits, Publishing):
-    pass
-
-
-class _Staging(Staging, StagedRows, Uploads):
-    pass
-
-
-class _Retention(Retention, Expiring, Expiry, Pruning, RootRows):
-    pass
-
-
-class _Marks(Marks, Clocks):
-    pass
-
-
-class _Mirrors(Mirrors, FailOver, MirrorReports):
-    pass
-
-
-class _Audit(Audit, Reports, Overviews, Inspection):
-    pass
-
-
 class Catalog:
     """One catalog: a database of repositories, over SQLite or PostgreSQL.
 
-    Every method is one transaction. Each transition locks the repository's row shared first (so that expiry, which
-    locks it exclusively, sees all or nothing of it), then the branch's row. Two rules hold for all of them:
+    Every method of a part is one transaction. Each transition locks the repository's row shared first (so that expiry,
+    which locks it exclusively, sees all or nothing of it), then the branch's row. Two rules hold for all of them:
 
     * A repository that is read-only refuses everything but mirror transitions. A protected branch refuses staging,
       commits, reverts and cherry-picks, and takes merges.
     * A transition that rests on a commit refuses one that is expired. Publishing and linking refuse an attempt that
-      began at or before the cutoff of any mark of the repository (the *fence*), or longer ago than the deadline,
+      began at or before the cutoff of any mark of the repository (the *GC watermark*), or longer ago than the deadline,
       which is half of the repository's grace period.
 
     Time is the database's: ``now()`` gives it, and ``started`` parameters are values that it gave.
@@ -105,7 +57,7 @@ class Catalog:
         commits: commits, publishing them, the queue of those who publish, and idempotency keys.
         staging: uncommitted changes, and uploads in flight.
         retention: rules, the grace period, and what goes by them.
-        marks: marks of garbage collection, and whether the clock can be believed.
+        marks: marks of garbage collection, and whether the clock can be trusted.
         mirrors: mirrors and their candidates, and what mirrors elsewhere need.
         audit: what happened, what was found, and everything as it is, for people and for checks.
         roles: what logins of the database may do.
@@ -114,15 +66,15 @@ class Catalog:
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
         self.database, self.clock = database, clock
         given = (database, new_grace, clock, caller)
-        self.repositories = _Repositories(*given)
+        self.repositories = Repositories(*given)
         self.backups = Backups(*given)
-        self.refs = _Refs(*given)
-        self.commits = _Commits(*given)
-        self.staging = _Staging(*given)
-        self.retention = _Retention(*given)
-        self.marks = _Marks(*given)
-        self.mirrors = _Mirrors(*given)
-        self.audit = _Audit(*given)
+        self.refs = Refs(*given)
+        self.commits = Commits(*given)
+        self.staging = Staging(*given)
+        self.retention = Retention(*given)
+        self.marks = Marks(*given)
+        self.mirrors = Mirrors(*given)
+        self.audit = Audit(*given)
         self.roles = Roles(*given)
 
     def now(self) -> datetime:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lakeops.catalog.database import STAGED_VALUES, Described, TransactionFailure, first_line, insert_staged
+from lakeops.catalog.database import Described, TransactionFailure, first_line
+from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.errors import InvalidSettings
 from lakeops.model.names import next_prefix
@@ -188,11 +189,11 @@ class Postgres:
         """A token's rows under a prefix, sorted by path, by COPY."""
         import pyarrow as pa
 
-        from lakeops.catalog.arrow import COLUMNS
+        from lakeops.catalog.staging import staging_columns
         from lakeops.model.arrow import no_rows
 
-        above = next_prefix(prefix)
-        tables, rows, size = [no_rows(COLUMNS)], io.BytesIO(), 0
+        above, columns = next_prefix(prefix), staging_columns()
+        tables, rows, size = [no_rows(columns)], io.BytesIO(), 0
         with _cursor(conn) as cursor:
             values = (repository_id, token, prefix, above or "", above is None)
             with cursor.copy(_COPY_OUT, values) as copy:
@@ -200,10 +201,10 @@ class Postgres:
                     size += rows.write(piece)
                     # Rows may hold newlines, but only between quotes.
                     if size >= _BLOCK and piece[-1] in b"\n" and not rows.getvalue().count(b'"') % 2:
-                        tables.append(_parsed(rows.getvalue(), COLUMNS))
+                        tables.append(_parsed(rows.getvalue(), columns))
                         rows, size = io.BytesIO(), 0
         if size:
-            tables.append(_parsed(rows.getvalue(), COLUMNS))
+            tables.append(_parsed(rows.getvalue(), columns))
         return pa.concat_tables(tables)
 
 

@@ -1,28 +1,102 @@
-"""The records that go into the catalog's transitions and come out of them.
+"""Records that go into the catalog's transitions and come out of them, each beside its rows: decoding and values.
 
-The last part is what the catalog holds as it is, right or wrong: only ``fsck`` looks at it.
+Records of one part alone stand in its module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any, TypeVar
 
-from lakeops.model.errors import KeyReused
-from lakeops.model.findings import Report
-from lakeops.model.marks import Identity
-from lakeops.model.mirrors import Remaining
-from lakeops.model.records import Along, Commit, Entry, Hook, RefRecord, RepositoryRecord, difference
+from sqlalchemy import Table, Text, cast
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from lakeops.catalog.database import AnyRow
+from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED
+from lakeops.model.errors import Corrupted, InvalidInput, KeyReused
+from lakeops.model.records import Along, Commit, Entry, Hook, RepositoryRecord, Split, difference, maker
 
-Pending = Mapping[str, str | None]
-"""Range files that have arrived at a mirror, by name: JSON text that says which of their objects have not, or None."""
+R = TypeVar("R")
 
-NOTHING = Remaining()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WRONG = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
+"""How a value that is not of its column's kind fails where a record is made of it."""
+
+
+def epoch_micros(moment: datetime) -> int:
+    """A moment as microseconds since the Unix epoch, for times whose order matters."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_epoch_micros(count: int) -> datetime:
+    """The moment of so many microseconds since the Unix epoch."""
+    return _EPOCH + timedelta(microseconds=count)
+
+
+def decoding(table: Table, *key: str | int) -> Callable[[Callable[[Any], R]], Callable[[Any], R]]:
+    """Makes a function that decodes a row one that raises ``Corrupted``, naming table and key, where it cannot.
+
+    ``key`` are the names or places of the values that say which row it is.
+    """
+
+    def wrap(make: Callable[[Any], R]) -> Callable[[Any], R]:
+        @wraps(make)
+        def decode(row: Any) -> R:  # noqa: ANN401 - a row
+            try:
+                return make(row)
+            except _WRONG as error:
+                which = " ".join(str(row[part] if isinstance(part, int) else getattr(row, part)) for part in key)
+                raise undecodable(table, which, error) from None
+
+        return decode
+
+    return wrap
+
+
+def undecodable(table: Table, which: str, error: Exception) -> Corrupted:
+    """The error for a row that makes no record."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return Corrupted(
+        f"the catalog's row {which!r} of table {table.name} cannot be decoded: {reason}; "
+        "run `lakeops fsck`, and restore the catalog from its backup"
+    )
+
+
+def text_list(value: object) -> tuple[str, ...]:
+    """A list of texts out of a JSON column."""
+    if type(value) is not list or not all(type(item) is str for item in value):
+        raise TypeError(f"{value!r:.80} is no list of texts")
+    return tuple(value)
+
+
+def text_map(value: object) -> dict[str, str]:
+    """A map of texts out of a JSON column."""
+    if type(value) is not dict or not all(type(item) is str for item in value.values()):
+        raise TypeError(f"{value!r:.80} is no map of texts")
+    return value
+
+
+def number(value: object) -> int:
+    """A whole number. SQLite keeps any value in any column."""
+    if type(value) is not int:
+        raise TypeError(f"{value!r:.80} is no whole number")
+    return value
+
+
+def optional_number(value: object) -> int | None:
+    """A whole number, or nothing."""
+    return None if value is None else number(value)
+
+
+def check_texts(*values: object) -> None:
+    """Refuse values that are no texts."""
+    for value in values:
+        if type(value) is not str:
+            raise TypeError(f"{value!r:.80} is no text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +140,9 @@ Intents = tuple[tuple[str, Intent], ...]
 class BranchState:
     """A branch's row: its head and the tokens of its staging area.
 
-    Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts the
-    times that staged rows were taken away, so that a call that worked with them notices.
-    ``sealed_resets`` counts those that took rows of sealed tokens away: a commit in flight reads no other rows.
-    ``intents`` are of those who are about to commit sealed rows, in the order in which they began.
+    Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts how
+    often staged rows were dropped, and ``sealed_resets`` how often rows of sealed tokens were: a commit in flight reads
+    no others. ``intents`` are of those who are about to commit sealed rows, in the order in which they began.
     """
 
     repository_id: str
@@ -85,6 +158,64 @@ class BranchState:
     def tokens(self) -> tuple[str, ...]:
         """All tokens, newest first."""
         return (self.staging_token, *self.sealed_tokens)
+
+    def without_sealed(self, tokens: Sequence[str]) -> BranchState | None:
+        """The branch without these sealed tokens and their intents. None when they are not its oldest ones.
+
+        Only the oldest may leave: an older row that stayed behind would cover what the newer ones put into a commit.
+        """
+        stay = len(self.sealed_tokens) - len(tokens)
+        if stay < 0 or set(self.sealed_tokens[stay:]) != set(tokens):
+            return None
+        sealed = self.sealed_tokens[:stay]
+        return replace(self, sealed_tokens=sealed, intents=tuple(one for one in self.intents if one[0] in sealed))
+
+
+@decoding(BRANCH, 0, 1)
+def branch_record(row: Sequence[Any]) -> BranchState:
+    """The branch of a row of its table, by position."""
+    repository_id, name, commit_id, staging_token, sealed_tokens, resets, sealed_resets, intents, *_ = row
+    check_texts(name, commit_id, staging_token)
+    return BranchState(
+        repository_id,
+        name,
+        commit_id,
+        staging_token,
+        text_list(sealed_tokens),
+        number(resets),
+        number(sealed_resets),
+        _intents(intents) if intents != [] else (),
+    )
+
+
+def _intents(value: object) -> Intents:
+    if type(value) is not list:
+        raise TypeError(f"{value!r:.80} is no list of intents")
+    found = []
+    for item in value:
+        token, committer, message, metadata, key, fingerprint = item
+        check_texts(token, committer, message, fingerprint)
+        found.append((token, Intent(committer, message, tuple(text_map(metadata).items()), key, fingerprint)))
+    return tuple(found)
+
+
+def intent_values(intents: Intents) -> list[list[Any]]:
+    """Intents as a column value."""
+    return [[token, one.committer, one.message, dict(one.metadata), one.key, one.fingerprint] for token, one in intents]
+
+
+def branch_values(state: BranchState) -> dict[str, Any]:
+    """A branch as column values."""
+    return {
+        "repository_id": state.repository_id,
+        "name": state.id,
+        "commit_id": state.commit_id,
+        "staging_token": state.staging_token,
+        "sealed_tokens": list(state.sealed_tokens),
+        "resets": state.resets,
+        "sealed_resets": state.sealed_resets,
+        "intents": intent_values(state.intents),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +235,6 @@ class Sealed(BranchAt):
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """One staged row: an entry, or a tombstone when ``entry`` is None."""
-
-    path: str
-    entry: Entry | None
-
-
-@dataclass(frozen=True, slots=True)
 class ChangeCounter:
     """How often something was staged at a path, or below a prefix, up to one instant.
 
@@ -127,25 +250,113 @@ class ChangeCounter:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
-    """A branch as somebody is about to look at it: its row, and how often something was staged where they look."""
+class ExpectedState:
+    """What a change of a branch rests on. It is refused when one of these is not so. None is not compared.
 
-    state: BranchState
-    counter: ChangeCounter
+    Attributes:
+        state: the branch's row: head, tokens and resets.
+        counter: how often something was staged at a place. What is committed there does not change with ``state``.
+        addresses: the only stored addresses whose staged rows may be replaced.
+        marks: the marks that are known to hold none of the rows' objects, for rows that link objects which were there
+            before the attempt began. To be found out before the objects are seen to be there.
+    """
+
+    state: BranchState | None = None
+    counter: ChangeCounter | None = None
+    addresses: frozenset[str] | None = None
+    marks: frozenset[str] | None = None
+
+    @property
+    def changes(self) -> int:
+        """How often something was staged where the counter counts."""
+        return 0 if self.counter is None else self.counter.total
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """What an idempotency key stands for: the call's fingerprint and the commit that it published."""
+@decoding(REPOSITORY, "id")
+def repository_record(row: AnyRow) -> RepositoryRecord:
+    """The repository of a row of its table."""
+    split = Split.from_json(row.split)
+    for value in astuple(split):
+        number(value)
+    check_texts(row.id, row.storage_namespace, row.default_branch)
+    if type(row.capabilities) is not dict:
+        raise TypeError(f"{row.capabilities!r:.80} is no map")
+    return RepositoryRecord(
+        id=row.id,
+        storage_namespace=row.storage_namespace,
+        default_branch=row.default_branch,
+        creation_date=number(row.creation_date),
+        read_only=row.read_only,
+        split=split,
+        capabilities=row.capabilities,
+        hooks=hooks_of(row),
+        metadata=text_map(row.metadata),
+    )
 
-    fingerprint: str
-    commit_id: str
 
-    def check(self, key: str, fingerprint: str) -> None:
-        """Raises ``KeyReused``, naming what differs, unless a call under the key asks for the same."""
-        differs = difference(self.fingerprint, fingerprint)
-        if differs:
-            raise KeyReused(key, self.commit_id, differs)
+@decoding(REPOSITORY, "id")
+def hooks_of(row: AnyRow) -> tuple[Hook, ...]:
+    """The hooks of a repository's row. Raises ``Corrupted``."""
+    if row.hooks == []:
+        return ()
+    if type(row.hooks) is not list:
+        raise TypeError(f"{row.hooks!r:.80} is no list of hooks")
+    try:
+        return tuple(map(Hook.from_json, row.hooks))
+    except InvalidInput as error:
+        raise ValueError(error.message) from None
+
+
+def repository_values(repository: RepositoryRecord) -> dict[str, Any]:
+    """A repository as column values."""
+    return {
+        **asdict(repository),
+        "split": repository.split.to_json(),
+        "hooks": [hook.to_json() for hook in repository.hooks],
+    }
+
+
+_commit, _entry = maker(Commit), maker(Entry)
+COMMIT_COLUMNS = [COMMIT.c[field.name] for field in fields(Commit)]
+"""The commit table's columns in the order of the record's fields."""
+PARENTS = cast(COMMIT.c.parents, Text)
+"""The parents of a commit as text, for ``parents_of``."""
+_ONE_OR_TWO = re.compile(r'\["([0-9a-f]{64})"(?:, ?"([0-9a-f]{64})")?\]')
+_PARENTS = re.compile(r'\[(?:"[0-9a-f]{64}"(?:, ?"[0-9a-f]{64}")*)?\]')
+
+
+@decoding(COMMIT, 0)
+def commit_record(row: Sequence[Any]) -> Commit:
+    """The commit of a row of ``COMMIT_COLUMNS``; by position, because logs read thousands of them."""
+    commit_id, parents, committer, message, date, metadata, meta_range_id, generation, file, digest, expired = row
+    return _commit(
+        commit_id, text_list(parents), committer, message, number(date), text_map(metadata), meta_range_id,
+        number(generation), file, digest, expired,
+    )  # fmt: skip
+
+
+def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:
+    """A commit as column values."""
+    return {
+        **{column.name: getattr(commit, column.name) for column in COMMIT_COLUMNS},
+        "repository_id": repository_id,
+        "parents": list(commit.parents),
+        "first_parent": commit.parents[0] if commit.parents else None,
+        "metadata": dict(commit.metadata),
+    }
+
+
+def parents_of(written: object) -> tuple[str, ...] | None:
+    """The ids in the text of ``PARENTS``, which takes a tenth of parsing it as JSON. None where it has no ids."""
+    if type(written) is not str:
+        return None
+    usual = _ONE_OR_TWO.fullmatch(written)
+    if usual is not None:
+        one, other = usual.groups()
+        return (one,) if other is None else (one, other)
+    if not _PARENTS.fullmatch(written):
+        return None
+    return tuple(written.split('"')[1::2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +401,71 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """What an idempotency key stands for: the call's fingerprint and the commit that it published."""
+
+    fingerprint: str
+    commit_id: str
+
+    def check(self, key: str, fingerprint: str) -> None:
+        """Raises ``KeyReused``, naming what differs, unless a call under the key asks for the same."""
+        differs = difference(self.fingerprint, fingerprint)
+        if differs:
+            raise KeyReused(key, self.commit_id, differs)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One staged row: an entry, or a tombstone when ``entry`` is None."""
+
+    path: str
+    entry: Entry | None
+
+
+@decoding(STAGED, 1, 2)
+def staged_record(row: Sequence[Any]) -> Staged:
+    """The staged row of a row of its table, by position."""
+    _, _, path, tombstone, address, checksum, size_bytes, mtime, content_type, metadata, *_ = row
+    if tombstone:
+        return Staged(path, None)
+    check_texts(address, checksum, content_type)
+    return Staged(
+        path,
+        _entry(path, address, checksum, number(size_bytes), number(mtime), content_type, metadata_map(metadata)),
+    )
+
+
+def staged_values(repository_id: str, token: str, staged: Staged) -> dict[str, Any]:
+    """A staged row as column values."""
+    entry = staged.entry
+    return {
+        "repository_id": repository_id,
+        "token": token,
+        "path": staged.path,
+        "tombstone": entry is None,
+        "physical_address": entry and entry.physical_address,
+        "checksum": entry and entry.checksum,
+        "size_bytes": entry and entry.size_bytes,
+        "mtime": entry and entry.mtime,
+        "content_type": entry and entry.content_type,
+        "metadata": entry and metadata_text(entry.metadata),
+        "changes": 1,
+    }
+
+
+def metadata_text(metadata: Mapping[str, str]) -> str | None:
+    """User metadata as the staging table keeps it: JSON, or null when there is none."""
+    return json.dumps(dict(metadata), ensure_ascii=False) if metadata else None
+
+
+def metadata_map(text: str | None) -> dict[str, str]:
+    """User metadata from what the staging table keeps."""
+    if text is None:
+        return {}
+    return text_map(json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
 class StagedPage:
     """Staged rows of a branch, the branch's state and the commit that it points to, at the same instant.
 
@@ -201,251 +477,16 @@ class StagedPage:
     rows: Sequence[Staged] = field(default=())
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """Every ref and every commit of a repository at one instant: what retention decides on.
-
-    ``branches`` and ``tags`` map names to commit ids, ``commits`` ids to commits, expired ones included. ``mirrors``
-    maps each registered mirror to the commits that it needs. ``rules`` are the retention rules as they were set.
-    """
-
-    branches: Mapping[str, str]
-    tags: Mapping[str, str]
-    commits: Mapping[str, Commit]
-    mirrors: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    rules: str | None = None
+STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in {"repository_id", "token"}]
+"""The staging table's columns behind repository and token, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryStep:
-    """What one step of expiry did.
-
-    Attributes:
-        sequence: the newest move of a ref that it took in.
-        complete: whether it did what it was asked; else there are moves left to take in first.
-        expired: those that were live and are expired now.
-        carried: those that an earlier mark had expired and this one has now.
-        rules_changed: whether the rules are others than those that were decided by. Nothing happened then.
-    """
-
-    sequence: int
-    complete: bool = False
-    expired: frozenset[str] = frozenset()
-    carried: frozenset[str] = frozenset()
-    rules_changed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Roots:
-    """What garbage collection must keep, at one instant.
-
-    Attributes:
-        commits: every commit that is not expired.
-        staged: physical addresses (as stored) of all staged entries of all branches, shadowed ones included: one
-            string column ``physical_address``, in any order, with repetitions.
-        uploads: uploads in flight, id to (address, started).
-    """
-
-    commits: Sequence[Commit]
-    staged: pa.Table
-    uploads: Mapping[str, tuple[str, datetime]]
-
-
-@dataclass(frozen=True, slots=True)
-class PrunePlan:
-    """What a step of pruning removes.
-
-    Attributes:
-        kind: ``commits``, ``moves``, ``keys`` or ``tokens``.
-        before: what is older than this goes (Unix seconds).
-        after: where the step begins: what an earlier one gave back.
-        gone: commits that earlier steps removed, or would have.
-    """
-
-    kind: str
-    before: int
-    after: tuple[Any, ...] | None = None
-    gone: frozenset[str] = field(default=frozenset())
-
-
-@dataclass(frozen=True, slots=True)
-class PruneStep:
-    """What a step removed: how many rows, which commits among them, and where the next one begins (None: nowhere)."""
-
-    count: int
-    gone: frozenset[str]
-    after: tuple[Any, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Ownership:
-    """What a catalog knows of a namespace's owner record at one instant, and which catalog it is."""
-
-    identity: Identity
-    current_lease: str | None = None
-    pending_lease: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Since:
-    """Numbers of the newest move and of the newest record of the audit, and the digest of that move's row."""
-
-    moves: int
-    records: int
-    digest: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A moment, in microseconds since the Unix epoch, by which everything up to these numbers is visible."""
-
-    at: int
-    since: Since
-
-
-@dataclass(frozen=True, slots=True)
-class DumpedRepository:
-    """A repository as a dump has it, checked. Rows are column values without the repository's name.
-
-    Attributes:
-        repository: the repository, in the namespace that the dump was found in.
-        at: when the dump was made, in microseconds since the Unix epoch.
-        grace_seconds: its grace period.
-        pruned: the highest generation of a commit that was pruned, if any was.
-        commits: its commits, parents first.
-        branches: names to commits.
-        tags: names to commits.
-        protections: rows of what protects refs.
-        checks: rows of passed checks.
-        rules: the row of the retention rules, if there are any.
-        mirrors: rows of what mirrors need.
-        moves: rows of the reflog, oldest first.
-        records: rows of the audit, oldest first.
-    """
-
-    repository: RepositoryRecord
-    at: int
-    grace_seconds: int
-    pruned: int | None
-    commits: Sequence[Commit]
-    branches: Mapping[str, str]
-    tags: Mapping[str, str]
-    protections: Sequence[Mapping[str, Any]]
-    checks: Sequence[Mapping[str, Any]]
-    rules: Sequence[Mapping[str, Any]]
-    mirrors: Sequence[Mapping[str, Any]]
-    moves: Sequence[Mapping[str, Any]]
-    records: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class StagedLine:
-    """A staged row as the catalog keeps it, right or wrong: values are not checked, ``metadata`` is JSON text."""
-
-    token: str
-    path: str
-    tombstone: bool
-    physical_address: str | None
-    checksum: str | None
-    size_bytes: int | None
-    mtime: int | None
-    content_type: str | None
-    metadata: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class RowFlaw:
-    """A row that makes no record, and why."""
-
-    table: str
-    key: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RefUpdate:
-    """A move of a ref: ``kind`` is ``branch`` or ``tag``."""
-
-    kind: str
-    ref: str
-    old: str | None
-    new: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """What a list shows of a repository.
-
-    Attributes:
-        head: the last commit of its default branch; None where that cannot be read.
-        branches: how many branches it has, or as many as were to be counted.
-        last_check: what its last check found, if there was one.
-    """
-
-    head: Commit | None
-    branches: int
-    last_check: Report | None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Some commits that a search found.
-
-    Attributes:
-        commits: they, the highest generation first.
-        next_below: generation and id of the last commit that was looked at; None where that was the last one.
-    """
-
-    commits: Sequence[Commit]
-    next_below: tuple[int, str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An upload's record: what is written below ``address`` since ``started``, for a branch."""
-
-    id: str
-    branch: str
-    address: str
-    started: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogSnapshot:
-    """What a catalog holds of a repository at one instant, right or wrong: what ``fsck`` looks at.
-
-    Attributes:
-        repository: the repository.
-        branches: all branches with their tokens.
-        tags: all tags.
-        commits: ids to commits, expired ones included.
-        first_parents: ids of commits to what the catalog walks logs by, where it is not the first of their parents.
-        unreadable: ids of commits whose rows make no commit, and why.
-        retired: tokens in use, or with rows, that are retired; to the commit that took them along, if one did.
-        staged: tokens with rows, to how many.
-        uploads: all uploads on record, the overdue ones too.
-        overdue: when an upload must have begun to be linked still.
-        follows: whether it is a mirror that follows its source.
-        dangling_keys: idempotency keys whose commit does not exist, to that commit's id. The first hundred.
-        now: the database's time.
-        flaws: rows of any table that make no record.
-        pruned: the highest generation of a commit that was pruned, if any was.
-        moves: the reflog, ref by ref, oldest first.
-    """
-
-    repository: RepositoryRecord
-    branches: Sequence[BranchState]
-    tags: Sequence[RefRecord]
-    commits: Mapping[str, Commit]
-    first_parents: Mapping[str, str | None]
-    unreadable: Mapping[str, str]
-    retired: Mapping[str, str | None]
-    staged: Mapping[str, int]
-    uploads: Sequence[Upload]
-    overdue: datetime
-    follows: bool
-    dangling_keys: Mapping[str, str]
-    now: datetime
-    flaws: Sequence[RowFlaw]
-    moves: Sequence[RefUpdate]
-    pruned: int | None = None
+def insert_staged(source: str) -> str:
+    """The statement that inserts or replaces staged rows. ``source`` gives the table's columns in order."""
+    names = ", ".join(column.name for column in STAGED.columns)
+    new = {column.name: f"excluded.{column.name}" for column in STAGED.columns if not column.primary_key}
+    new["changes"] = f"{STAGED.name}.changes + 1"
+    changes = ", ".join(f"{name} = {value}" for name, value in new.items())
+    return (
+        f"INSERT INTO {STAGED.name} ({names}) {source} ON CONFLICT (repository_id, token, path) DO UPDATE SET {changes}"
+    )

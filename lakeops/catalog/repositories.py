@@ -1,78 +1,42 @@
-"""CatalogPart of repositories.
+"""Repositories, and who owns their storage namespaces.
 
-* ``create_repository`` needs a free name and namespace. Leaves repository, first commit, default branch, reflog row.
-* ``delete_repository`` leaves no row of it but those of the audit. The storage namespace stays.
-* ``update_metadata`` changes keys of a repository's metadata and leaves the others. Repeating it changes nothing.
-* ``set_read_only`` closes or opens it, once every writer under the old state is done. A mirror stays closed.
-
-None of them can be half done, so none needs recovery.
+None of these transitions can be half done. The owner record of a namespace is noted before it is written
+(``take_owner``) and after (``hold_owner``). The next caller looks whether a noted one was written, and writes it if it
+may.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
-from lakeops.catalog.clock import first_seen
-from lakeops.catalog.database import run_again
+from lakeops.catalog.database import PageLookup, run_again
 from lakeops.catalog.guards import CatalogPart, check_writable, find_repository, lock_repository, under
-from lakeops.catalog.lookups import PageLookup
-from lakeops.catalog.rows import commit_values, repository_record, repository_values, text_map
+from lakeops.catalog.marks import first_seen
+from lakeops.catalog.records import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
-from lakeops.model.errors import (
-    AlreadyExists,
-    NamespaceTaken,
-    PreconditionFailed,
-)
+from lakeops.model.clock import Ids
+from lakeops.model.errors import AlreadyExists, NamespaceTaken, PreconditionFailed
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
+from lakeops.model.marks import Identity
 from lakeops.model.records import Commit, RepositoryRecord
 
 _PAGE = PageLookup(REPOSITORY, "id")
 
 
-class NewRepositories(CatalogPart):
-    """The rows of new repositories."""
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What a catalog knows of a namespace's owner record at one instant, and which catalog it is."""
 
-    def _insert_repository(
-        self, conn: Connection, repository: RepositoryRecord, first: Commit, *, token: str, actor: str, action: str
-    ) -> None:
-        """The rows of a new repository: itself, its first commit, its default branch, a reflog row."""
-        self._check_free(conn, repository)
-        first_seen(conn, self.database.dialect.now(conn), self.clock)
-        grace = int(self.new_grace.total_seconds())
-        conn.execute(insert(REPOSITORY).values(**repository_values(repository), grace_seconds=grace))
-        conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
-        self._insert_branch(conn, repository.id, repository.default_branch, first.id, token)
-        place = repository.storage_namespace
-        audited = self._audit_values(repository.id, action, "repository", repository.id, None, place, claimed=actor)
-        self._record_move(
-            conn, repository.id, repository.default_branch, None, first.id, action, actor, audited=audited
-        )
-
-    @staticmethod
-    def _is_ours(conn: Connection, repository_id: str, token: str) -> bool | None:
-        """Whether the repository is the one that was made with this token."""
-        ours = select(BRANCH.c.name).where(BRANCH.c.repository_id == repository_id, BRANCH.c.staging_token == token)
-        return True if conn.execute(ours).first() else None
-
-    @staticmethod
-    def _check_free(conn: Connection, repository: RepositoryRecord) -> None:
-        place = REPOSITORY.c.storage_namespace
-        around = place.in_(_enclosing_namespaces(repository.storage_namespace))
-        below = and_(*under(place, repository.storage_namespace + "/"))
-        query = select(REPOSITORY.c.id).where((REPOSITORY.c.id == repository.id) | around | below)
-        for name in conn.execute(query).scalars():
-            if name == repository.id:
-                raise AlreadyExists(f"repository {repository.id!r} exists already")
-            raise NamespaceTaken(
-                f"storage namespace {repository.storage_namespace} belongs to repository {name!r}, or overlaps with "
-                "its own; choose another one"
-            )
+    identity: Identity
+    current_lease: str | None = None
+    pending_lease: str | None = None
 
 
-class Repositories(NewRepositories):
+class Repositories(CatalogPart):
     """Repositories: a name, a storage namespace, and everything recorded under them."""
 
     def create_repository(
@@ -85,12 +49,12 @@ class Repositories(NewRepositories):
         """
 
         def work(conn: Connection) -> bool:
-            self._insert_repository(conn, repository, first, token=token, actor=actor, action="create-repository")
+            insert_repository(self, conn, repository, first, token=token, actor=actor, action="create-repository")
             if owner is not None:
                 conn.execute(insert(OWNER).values(repository_id=repository.id, current_lease=owner))
             return True
 
-        self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
+        self.database.write(work, settle=lambda conn: is_ours(conn, repository.id, token))
 
     def get(self, repository_id: str) -> RepositoryRecord:
         """The repository. Raises ``RepositoryNotFound``."""
@@ -105,7 +69,7 @@ class Repositories(NewRepositories):
         return self.database.read(work)
 
     def delete_repository(self, repository_id: str) -> None:
-        """Forget a repository and everything recorded of it. The storage namespace is not touched."""
+        """Forget a repository and everything recorded of it but the audit. The storage namespace is not touched."""
 
         def work(conn: Connection) -> None:
             namespace = lock_repository(conn, repository_id, exclusive=True).storage_namespace
@@ -113,12 +77,12 @@ class Repositories(NewRepositories):
                 if table not in (REPOSITORY, CATALOG, CLOCK, AUDIT):
                     conn.execute(delete(table).where(table.c.repository_id == repository_id))
             conn.execute(delete(REPOSITORY).where(REPOSITORY.c.id == repository_id))
-            self._record(conn, repository_id, "delete-repository", "repository", repository_id, namespace)
+            self.record(conn, repository_id, "delete-repository", "repository", repository_id, namespace)
 
         self.database.write(work)
 
     def set_read_only(self, repository_id: str, read_only: bool) -> None:
-        """Close a repository to every writing transition, or open it again."""
+        """Close a repository to every writing transition, or open it again. A mirror stays closed."""
 
         def work(conn: Connection) -> None:
             was = lock_repository(conn, repository_id, exclusive=True).read_only
@@ -132,8 +96,8 @@ class Repositories(NewRepositories):
                 )
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=read_only))
             if was != read_only:
-                words = ["read-only" if state else "writable" for state in (was, read_only)]
-                self._record(conn, repository_id, "set-read-only", "repository", repository_id, *words)
+                states = ["read-only" if state else "writable" for state in (was, read_only)]
+                self.record(conn, repository_id, "set-read-only", "repository", repository_id, *states)
 
         self.database.write(work, settle=run_again)
 
@@ -154,22 +118,123 @@ class Repositories(NewRepositories):
             )
             if after != before:
                 conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=after))
-                self._record(
-                    conn, repository_id, "set-metadata", "repository", repository_id, *differing(before, after)
-                )
+                keys = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+                changed = [json.dumps({key: side[key] for key in keys if key in side}) for side in (before, after)]
+                self.record(conn, repository_id, "set-metadata", "repository", repository_id, *changed)
             return after
 
         return self.database.write(work, settle=run_again)
 
+    def identity(self) -> Identity:
+        """Which catalog this is. Its id is made when it is first asked for."""
 
-def differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """What two maps do not share, of each as JSON."""
-    keys = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
-    return [json.dumps({key: side[key] for key in keys if key in side}) for side in (before, after)]
+        def find(conn: Connection) -> Identity | None:
+            name = conn.execute(select(CATALOG.c.id)).scalar()
+            return (
+                None if name is None else Identity(name, self.database.dialect.whereabouts(conn), self.database.shown)
+            )
+
+        def make(conn: Connection) -> Identity:
+            found = find(conn)
+            if found is not None:
+                return found
+            name = Ids().new()
+            conn.execute(insert(CATALOG).values(only=1, id=name))
+            return Identity(name, self.database.dialect.whereabouts(conn), self.database.shown)
+
+        return self.database.read(find) or self.database.write(make, settle=find)
+
+    def ownership(self, repository_id: str) -> Ownership:
+        """What is known of the owner record of a repository. Raises ``RepositoryNotFound``."""
+        identity = self.identity()
+
+        def work(conn: Connection) -> Ownership:
+            find_repository(conn, repository_id)
+            return _ownership(conn, repository_id, identity)
+
+        return self.database.read(work)
+
+    def take_owner(self, repository_id: str, record: str, *, over: bool = False) -> Ownership:
+        """Note the record that is about to be written to the namespace.
+
+        A record that is noted already stays and is returned, because the process that noted it was killed or is still
+        writing it. That write is finished first. With ``over`` the noted record is replaced.
+        """
+        identity = self.identity()
+        here = OWNER.c.repository_id == repository_id
+
+        def work(conn: Connection) -> Ownership:
+            # Exclusively, for a moment: two that take at once must see each other.
+            lock_repository(conn, repository_id, exclusive=True)
+            known = _ownership(conn, repository_id, identity)
+            if not conn.execute(select(OWNER.c.repository_id).where(here)).first():
+                conn.execute(insert(OWNER).values(repository_id=repository_id))
+            if over or known.pending_lease is None:
+                conn.execute(update(OWNER).where(here).values(pending_lease=record))
+                if known.pending_lease != record:
+                    self.record(conn, repository_id, "take-owner", "owner", repository_id, known.current_lease, record)
+            return _ownership(conn, repository_id, identity)
+
+        return self.database.write(work, settle=run_again)
+
+    def hold_owner(self, repository_id: str, record: str) -> None:
+        """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile."""
+
+        def work(conn: Connection) -> None:
+            lock_repository(conn, repository_id)
+            here = (OWNER.c.repository_id == repository_id, OWNER.c.pending_lease == record)
+            conn.execute(update(OWNER).where(*here).values(current_lease=record, pending_lease=None))
+
+        self.database.write(work, settle=run_again)
 
 
-def _enclosing_namespaces(namespace: str) -> list[str]:
-    """The namespace, and everything that it lies in."""
-    scheme, _, path = namespace.partition("://")
+def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:
+    row = conn.execute(
+        select(OWNER.c.current_lease, OWNER.c.pending_lease).where(OWNER.c.repository_id == repository_id)
+    ).one_or_none()
+    return Ownership(identity, row.current_lease, row.pending_lease) if row is not None else Ownership(identity)
+
+
+def insert_repository(
+    part: CatalogPart,
+    conn: Connection,
+    repository: RepositoryRecord,
+    first: Commit,
+    *,
+    token: str,
+    actor: str,
+    action: str,
+) -> None:
+    """Insert the rows of a new repository: itself, its first commit, its default branch, a reflog row."""
+    check_free(conn, repository)
+    first_seen(conn, part.database.dialect.now(conn), part.clock)
+    grace = int(part.new_grace.total_seconds())
+    name, branch, place = repository.id, repository.default_branch, repository.storage_namespace
+    conn.execute(insert(REPOSITORY).values(**repository_values(repository), grace_seconds=grace))
+    conn.execute(insert(COMMIT).values(commit_values(name, first)))
+    part.insert_branch(conn, name, branch, first.id, token)
+    audited = part.audit_values(name, action, "repository", name, None, place, claimed=actor)
+    part.record_move(conn, name, branch, None, first.id, action, actor, audited=audited)
+
+
+def is_ours(conn: Connection, repository_id: str, token: str) -> bool | None:
+    """Whether the repository is the one that was made with this token, or None."""
+    ours = select(BRANCH.c.name).where(BRANCH.c.repository_id == repository_id, BRANCH.c.staging_token == token)
+    return True if conn.execute(ours).first() else None
+
+
+def check_free(conn: Connection, repository: RepositoryRecord) -> None:
+    """Refuse a name that is taken, and a namespace that is another one's, or lies in it or around it."""
+    place = REPOSITORY.c.storage_namespace
+    scheme, _, path = repository.storage_namespace.partition("://")
     parts = path.split("/")
-    return [f"{scheme}://{'/'.join(parts[:count])}" for count in range(len(parts), 0, -1)]
+    around = place.in_([f"{scheme}://{'/'.join(parts[:count])}" for count in range(len(parts), 0, -1)])
+    below = and_(*under(place, repository.storage_namespace + "/"))
+    query = select(REPOSITORY.c.id).where((REPOSITORY.c.id == repository.id) | around | below)
+    for name in conn.execute(query).scalars():
+        if name == repository.id:
+            raise AlreadyExists(f"repository {repository.id!r} exists already")
+        raise NamespaceTaken(
+            f"storage namespace {repository.storage_namespace} belongs to repository {name!r}, or overlaps with "
+            "its own; choose another one"
+        )

@@ -28,7 +28,7 @@ from hashlib import md5
 
 from sqlalchemy import Connection, Table
 
-from lakeops.catalog.columns import PREFIX, VERSION_TABLE
+from lakeops.catalog.database import PREFIX, VERSION_TABLE
 from lakeops.catalog.guards import CatalogPart, find_repository
 from lakeops.catalog.tables import (
     AUDIT,
@@ -283,7 +283,7 @@ class Roles(CatalogPart):
             for statement in statements:
                 conn.exec_driver_sql(statement)
             for repository_id in repositories or ("",):
-                self._record(conn, repository_id, "grant", "role", role, None, login)
+                self.record(conn, repository_id, "grant", "role", role, None, login)
             return statements
 
         return self.database.write(work)

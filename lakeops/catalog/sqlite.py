@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 import pydantic_core
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from lakeops.catalog.database import Described, TransactionFailure, first_line, insert_staged
+from lakeops.catalog.database import Described, TransactionFailure, first_line
 from lakeops.catalog.guards import under
+from lakeops.catalog.records import insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import Clock, pause, stopwatch
 from lakeops.model.errors import CatalogError, InvalidSettings
@@ -139,10 +140,11 @@ class Sqlite:
         """A token's rows under a prefix, sorted by path."""
         import pyarrow as pa
 
-        from lakeops.catalog.arrow import COLUMNS
+        from lakeops.catalog.staging import staging_columns
         from lakeops.model.arrow import array
 
-        query = STAGED.select().with_only_columns(*(STAGED.c[name] for name in COLUMNS.names))
+        columns = staging_columns()
+        query = STAGED.select().with_only_columns(*(STAGED.c[name] for name in columns.names))
         where = (STAGED.c.repository_id == repository_id, STAGED.c.token == token, *under(STAGED.c.path, prefix))
         cursor: Any = conn.execute(query.where(*where).order_by(STAGED.c.path)).cursor
         batches = []
@@ -150,9 +152,9 @@ class Sqlite:
             while rows := cursor.fetchmany(_BATCH):
                 path, tombstone, *others = zip(*rows, strict=True)
                 values = [path, list(map(bool, tombstone)), *others]
-                arrays = [array(value, field.type) for value, field in zip(values, COLUMNS, strict=True)]
-                batches.append(pa.record_batch(arrays, COLUMNS))
-        return pa.Table.from_batches(batches, COLUMNS)
+                arrays = [array(value, field.type) for value, field in zip(values, columns, strict=True)]
+                batches.append(pa.record_batch(arrays, columns))
+        return pa.Table.from_batches(batches, columns)
 
 
 def _account_name() -> str:

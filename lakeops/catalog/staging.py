@@ -1,28 +1,41 @@
-"""CatalogPart of the staging area: rows under tokens, read through the active token, then the sealed ones.
-
-* ``put_staged`` leaves rows under the token that is active at that instant. Recovery: repeat it.
-* ``seal`` puts an active token with rows first among the sealed ones and a new one in its place. Recovery: the next
-  commit covers sealed tokens.
-* ``discard`` retires sealed tokens without a commit, if head, tokens and resets are as they were.
-* ``reset`` drops rows. One that drops any counts itself, apart when they were sealed: a commit in flight notices those.
-* ``purge_retired`` removes the rows of retired tokens. Recovery: any later call catches up.
+"""The staging area: rows under tokens, read through the active token, then the sealed ones (newest first).
 
 Stagers hold the branch's row shared, so they run beside each other. Sealing, resetting and publishing hold it
-exclusively. No row can arrive under a token after it was sealed.
+exclusively, so no row arrives under a token after it was sealed. Every transition may be repeated. Sealed tokens are
+covered by the next commit, and the rows of retired ones are removed by any later ``purge_retired``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    union_all,
+    update,
+)
 
-from lakeops.catalog.commits import find_commit, find_head
-from lakeops.catalog.database import run_again
+from lakeops.catalog.commits import (
+    earlier_commit,
+    find_branch_and_head,
+    find_head,
+    look_at_branch,
+    with_head,
+)
+from lakeops.catalog.database import AnyRow, Lookup, PageLookup, run_again
 from lakeops.catalog.guards import (
     PROTECTING,
     CatalogPart,
@@ -30,7 +43,6 @@ from lakeops.catalog.guards import (
     check_started,
     check_writable,
     deadline_of,
-    delete_rows,
     find_branch,
     find_repository,
     grace_of,
@@ -41,41 +53,68 @@ from lakeops.catalog.guards import (
     repository_found,
     under,
 )
-from lakeops.catalog.lookups import Lookup
 from lakeops.catalog.marks import check_links
-from lakeops.catalog.records import BranchAt, BranchState, ChangeCounter, Intent, KeyRecord, Pinned, Sealed, Staged
-from lakeops.catalog.rows import (
+from lakeops.catalog.records import (
     COMMIT_COLUMNS,
-    AnyRow,
+    BranchAt,
+    BranchState,
+    ChangeCounter,
+    ExpectedState,
+    Intent,
+    Sealed,
+    Staged,
+    StagedPage,
     branch_record,
     branch_values,
     commit_record,
-    from_ticks,
+    epoch_micros,
+    from_epoch_micros,
     intent_values,
-    key_record,
+    metadata_map,
+    metadata_text,
+    staged_record,
     staged_values,
-    ticks,
+    undecodable,
 )
-from lakeops.catalog.tables import BRANCH, COMMIT, KEY, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
+from lakeops.catalog.tables import BRANCH, COMMIT, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
 from lakeops.model.errors import BranchMoved, NotAsSeen
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PATHS_AT_ONCE = 500
+"""Paths that one query looks for."""
+
+_AT_HEAD_AND_PATH = with_head(
+    f"LEFT JOIN {STAGED.name} ON {STAGED.name}.repository_id = {BRANCH.name}.repository_id "
+    f"AND {STAGED.name}.token = {BRANCH.name}.staging_token AND {STAGED.name}.path = :path",
+    STAGED.c,
+)
+_SEALED = select(STAGED).where(
+    STAGED.c.repository_id == bindparam("repository"),
+    STAGED.c.token.in_(bindparam("tokens", expanding=True)),
+    STAGED.c.path == bindparam("path"),
+)
+_PAGE = PageLookup(STAGED, "path", "repository_id = :repository AND token = :token")
+_VALUES = [column for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]
+
 
 class Staging(CatalogPart):
-    """Uncommitted changes."""
+    """Uncommitted changes, and uploads in flight."""
 
     def stageable(self, repository_id: str, branch: str) -> BranchAt:
         """The branch, when it may be staged to now.
 
-        Raises ``PreconditionFailed`` (``protected_branch``), ``PreconditionFailed`` (``read_only_repository``).
+        Raises ``PreconditionFailed`` (``protected_branch``, ``read_only_repository``).
         """
 
         def work(conn: Connection) -> BranchAt:
-            state, head = find_stageable(conn, repository_id, branch)
-            return BranchAt(state, head, self.database.dialect.now(conn))
+            row = _find_stageable(conn, _WITH_HEAD, repository_id, branch)
+            state, head = branch_record(row[_BRANCH]), row[_HEAD]
+            if head[0] is None:
+                raise no_commit(repository_id, state.commit_id)
+            return BranchAt(state, commit_record(head), self.database.dialect.now(conn))
 
         return self.database.read(work)
 
@@ -83,7 +122,7 @@ class Staging(CatalogPart):
         """The database's time, when the branch may be staged to now. Raises as ``stageable``."""
 
         def work(conn: Connection) -> datetime:
-            check_stageable(conn, repository_id, branch)
+            _find_stageable(conn, _ALLOWED, repository_id, branch)
             return self.database.dialect.now(conn)
 
         return self.database.read(work)
@@ -95,50 +134,46 @@ class Staging(CatalogPart):
         rows: Sequence[Staged] | pa.Table,
         *,
         started: datetime,
-        expected: BranchState | None = None,
+        expect: ExpectedState | None = None,
         upload: str | None = None,
-        cleared: frozenset[str] | None = None,
-        seen: frozenset[str] | None = None,
-        unchanged: ChangeCounter | None = None,
     ) -> BranchState:
         """Insert or replace staged rows under the branch's active token.
 
-        ``rows`` is a short list, or an Arrow table with the columns of ``model.schema.STAGED_SCHEMA`` (path,
-        tombstone, then the entry's columns) for bulk. With ``expected`` nothing is written, and ``BranchMoved`` raised,
-        unless the branch's head, tokens and resets are still those. ``upload`` ends that upload in the same
-        transaction. ``cleared`` is for rows that link objects which were there before the attempt began: the marks
-        that hold none of them and never will. It is found out before the objects are seen to be there. ``seen`` is for
-        rows that may replace nothing but objects at these stored addresses: ``BranchMoved`` is raised when another one
-        has been staged at one of their paths. ``unchanged`` is for rows that were worked out from what the branch
-        showed at a place: ``BranchMoved`` is raised when anything has been staged there since. What is committed does
-        not change while ``expected`` holds.
-        Raises ``PreconditionFailed`` (``protected_branch``), ``PreconditionFailed`` (``read_only_repository``),
-        ``AttemptExpired``; with ``cleared`` also
-        ``Transient`` (``collection_running``) while a mark is being made, and ``BranchMoved`` when there is a mark
-        beside those.
+        Args:
+            repository_id: the repository.
+            branch: the branch.
+            rows: a short list, or for bulk an Arrow table of ``model.schema.STAGED_SCHEMA``.
+            started: when the attempt began.
+            expect: what the rows rest on. Nothing is written when it is not so.
+            upload: the upload that ends in the same transaction.
+
+        Raises:
+            PreconditionFailed: ``protected_branch``, ``read_only_repository``.
+            AttemptExpired: it began too long ago.
+            BranchMoved: it is not as it was expected, or there is a mark that was not looked into.
+            Transient: ``collection_running``: a mark is being made, and the rows link old objects.
         """
         # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
         dialect = self.database.dialect
-        table = None if isinstance(rows, Sequence) else _columns(rows)
-        paths: list[str] = []
-        if seen is not None:
-            paths = [row.path for row in rows] if isinstance(rows, Sequence) else rows["path"].to_pylist()
-        alone = seen is not None or unchanged is not None
+        table = None if isinstance(rows, Sequence) else to_columns(rows)
+        expect = expect or ExpectedState()
+        alone = expect.addresses is not None or expect.counter is not None
 
         def work(conn: Connection) -> BranchState:
             if table is not None:
                 dialect.bring(conn, table)
-            repository, state = lock_stageable(conn, repository_id, branch, exclusive=alone)
-            if seen is not None:
-                _check_seen(conn, state, paths, seen)
-            if expected is not None and state != expected:
+            repository, state = _lock_stageable(conn, repository_id, branch, exclusive=alone)
+            if expect.addresses is not None:
+                paths = [row.path for row in rows] if isinstance(rows, Sequence) else rows["path"].to_pylist()
+                _check_addresses(conn, state, paths, expect.addresses)
+            if expect.state is not None and state != expect.state:
                 raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
-            if unchanged is not None:
-                _check_unchanged(conn, state, unchanged, rows if table is None else table)
-            now = self.database.dialect.now(conn)
+            if expect.counter is not None:
+                _check_unchanged(conn, state, expect.counter, rows if table is None else table)
+            now = dialect.now(conn)
             check_started(repository, now, started)
-            if cleared is not None:
-                check_links(conn, repository_id, cleared, now - deadline_of(repository, now))
+            if expect.marks is not None:
+                check_links(conn, repository_id, expect.marks, now - deadline_of(repository, now))
             if table is not None:
                 dialect.load(conn, repository_id, state.staging_token, table)
             elif rows:
@@ -152,15 +187,15 @@ class Staging(CatalogPart):
         return self.database.write(work, settle=run_again)
 
     def change_counter(self, state: BranchState, place: str, *, below: bool) -> ChangeCounter:
-        """How often something was staged at a path, or ``below`` a prefix, for ``put_staged`` to compare with."""
+        """How often something was staged at a path, or ``below`` a prefix."""
         return self.database.read(lambda conn: _count_changes(conn, state, place, below=below))
 
-    def pin(self, repository_id: str, branch: str, place: str, *, below: bool) -> Pinned:
+    def pin(self, repository_id: str, branch: str, place: str, *, below: bool) -> ExpectedState:
         """A branch and its change counter at a path, or ``below`` a prefix, for a transition after a look at them."""
 
-        def work(conn: Connection) -> Pinned:
+        def work(conn: Connection) -> ExpectedState:
             state = find_branch(conn, repository_id, branch)
-            return Pinned(state, _count_changes(conn, state, place, below=below))
+            return ExpectedState(state, _count_changes(conn, state, place, below=below))
 
         return self.database.read(work)
 
@@ -174,12 +209,11 @@ class Staging(CatalogPart):
         fingerprint: str = "",
         intent: Intent | None = None,
     ) -> Sealed:
-        """Before a commit: the active token joins the sealed ones and ``token`` takes its place. Writers go on.
+        """Before a commit: an active token with rows joins the sealed ones, and ``token`` takes its place.
 
-        An active token without rows stays where it is. Recovery: sealed tokens are read by everyone, and the next
-        commit covers them. Nothing is sealed when the call's idempotency key stands for a commit already, even if the
-        branch takes no commits any more. Raises ``KeyReused`` when the key was used with another fingerprint.
-        ``intent`` is kept with the newest sealed token, for the case that somebody else commits it.
+        Nothing is sealed when the call's idempotency key stands for a commit already, even if the branch takes no
+        commits any more. ``intent`` is kept with the newest sealed token, in case somebody else commits it.
+        Raises ``KeyReused`` when the key was used with another fingerprint.
         """
 
         def work(conn: Connection) -> Sealed:
@@ -190,9 +224,12 @@ class Staging(CatalogPart):
             if earlier is not None:
                 return Sealed(state, head, now, earlier)
             check_writable(conn, repository, action="seal", branch=branch)
-            if state.staging_token != token and _any_row(conn, state, (state.staging_token,)):
+            if state.staging_token != token and any_staged(conn, state, state.staging_token):
                 state = replace(state, staging_token=token, sealed_tokens=state.tokens)
-            state = _with_intent(state, intent)
+            if intent is not None and state.sealed_tokens:  # a call that is repeated has its intent there
+                others = tuple(one for one in state.intents if not one[1].same_call(intent))
+                kept = (at for at, one in state.intents if one.same_call(intent))
+                state = replace(state, intents=(*others, (next(kept, state.sealed_tokens[0]), intent)))
             if state != before:
                 conn.execute(branch_update(state).values(branch_values(state)))
             return Sealed(state, head, now)
@@ -209,12 +246,11 @@ class Staging(CatalogPart):
             check_writable(conn, lock_repository(conn, state.repository_id), action="seal", branch=state.id)
             now = lock_branch(conn, state.repository_id, state.id, exclusive=True)
             same = (now.commit_id, now.sealed_resets) == (state.commit_id, state.sealed_resets)
-            rest = without(now, tokens) if same else None
-            if rest is None:
+            after = now.without_sealed(tokens) if same else None
+            if after is None:
                 raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
-            after = with_sealed(now, rest)
             conn.execute(branch_update(now).values(branch_values(after)))
-            self._retire(conn, state.repository_id, tokens)
+            self.retire(conn, state.repository_id, tokens)
 
         if tokens:
             self.database.write(work, settle=run_again)
@@ -227,53 +263,52 @@ class Staging(CatalogPart):
         prefix: str | None = None,
         path: str | None = None,
         actor: str,
-        pinned: Pinned | None = None,
+        expect: ExpectedState | None = None,
     ) -> int:
         """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths.
 
-        A reset that drops a row counts itself. One that drops nothing leaves everything as it is.
-        Raises ``NotAsSeen`` when the branch is not as it was ``pinned``.
+        A reset that drops a row counts itself, apart when one was sealed. Raises ``NotAsSeen``.
         """
-        chosen = [STAGED.c.path == path] if path is not None else _below_prefix(prefix or "")
+        chosen = [STAGED.c.path == path] if path is not None else under(STAGED.c.path, prefix or "")
 
         def work(conn: Connection) -> int:
             check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
             state = lock_branch(conn, repository_id, branch, exclusive=True)
-            if pinned is not None:
-                check_pinned(conn, state, pinned)
-            dropped = _drop_staged(conn, state, *chosen)
-            count = len(set().union(*dropped.values()))
-            if not count:
+            check_expected(conn, state, expect)
+            gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *chosen)
+            dropped = conn.execute(gone.returning(STAGED.c.token, STAGED.c.path)).all()
+            if not dropped:
                 return 0
-            sealed = any(token in dropped for token in state.sealed_tokens)
+            tokens = {row.token for row in dropped}
+            sealed = not tokens.isdisjoint(state.sealed_tokens)
             counts: dict[str, Any] = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
             if state.intents:  # those whose rows are all gone have nothing left to commit
-                empty = [token for token in dropped if not _any_row(conn, state, (token,))]
+                empty = [token for token in tokens if not any_staged(conn, state, token)]
                 counts["intents"] = intent_values(tuple(one for one in state.intents if one[0] not in empty))
             conn.execute(branch_update(state).values(**counts))
-            self._record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
-            return count
+            self.record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
+            return len({row.path for row in dropped})
 
         return self.database.write(work)
 
     def purge_retired(self, repository_id: str, *, waiting: bool = False) -> int:
-        """Remove the rows of retired tokens. Returns how many. Called after publishing. Any later call catches up.
+        """Remove the rows of retired tokens. Returns how many. Called after publishing.
 
         With ``waiting`` the caller knows that there are such rows. Otherwise nothing is locked when there are none.
         """
         mine = RETIRED.c.repository_id == repository_id
         unpurged = select(RETIRED.c.token).where(mine, RETIRED.c.purged.is_(False))
-        # Two purges at once share the tokens out between them.
-        mine_now = unpurged.with_for_update(skip_locked=True)
 
         def work(conn: Connection) -> int:
             lock_repository(conn, repository_id)
             removed = 0
-            for token in conn.execute(mine_now).scalars().all():
-                removed += _forget_staged(conn, repository_id, token)
+            # Two purges at once share the tokens out between them.
+            for token in conn.execute(unpurged.with_for_update(skip_locked=True)).scalars().all():
+                rows = delete(STAGED).where(STAGED.c.repository_id == repository_id, STAGED.c.token == token)
+                removed += conn.execute(rows).rowcount
                 this = (mine, RETIRED.c.token == token)
                 conn.execute(update(RETIRED).where(*this, RETIRED.c.commit_id.is_not(None)).values(purged=True))
-                delete_rows(conn, RETIRED, *this, RETIRED.c.commit_id.is_(None))
+                conn.execute(delete(RETIRED).where(*this, RETIRED.c.commit_id.is_(None)))
             return removed
 
         def nothing_to_do(conn: Connection) -> bool:
@@ -289,6 +324,133 @@ class Staging(CatalogPart):
         query = select(RETIRED.c.commit_id).where(RETIRED.c.repository_id == repository_id, RETIRED.c.token == token)
         return self.database.read(lambda conn: conn.execute(query).scalar())
 
+    def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:
+        """The newest staged row of a path, and the commit that the branch points to at the same instant."""
+        values = {"repository": repository_id, "branch": branch, "path": path}
+
+        def work(conn: Connection) -> tuple[Commit, Staged | None]:
+            state, head, rest = look_at_branch(conn, _AT_HEAD_AND_PATH, values)
+            if rest[0] is not None:
+                return head, staged_record(rest)
+            if not state.sealed_tokens:
+                return head, None
+            found = {row.token: row for row in conn.execute(_SEALED, values | {"tokens": state.sealed_tokens})}
+            newest = next((found[token] for token in state.sealed_tokens if token in found), None)
+            return head, None if newest is None else staged_record(newest)
+
+        return self.database.read(work)
+
+    def staged_page(
+        self, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> StagedPage:
+        """Up to ``limit`` staged paths under a prefix and after a path, newest token first, at one instant."""
+
+        def work(conn: Connection) -> StagedPage:
+            state, head = find_branch_and_head(conn, repository_id, branch)
+            newest: dict[str, AnyRow] = {}
+            for token in reversed(state.tokens):
+                # The first ``limit`` paths of all tokens are among the first ``limit`` of each.
+                mine = {"repository": repository_id, "token": token}
+                rows = _PAGE.page(conn, mine, prefix=prefix, after=after, limit=limit)
+                newest.update((row.path, row) for row in rows)
+            return StagedPage(state, head, [staged_record(newest[path]) for path in islice(sorted(newest), limit)])
+
+        return self.database.read(work)
+
+    def staged_table(
+        self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None
+    ) -> tuple[BranchAt, pa.Table]:
+        """The branch, and all staged rows as Arrow (``STAGED_SCHEMA``), by path: the newest token's row of each path.
+
+        ``tokens`` (newest first) limits them to some of the branch's tokens, for a commit that reads sealed ones.
+        """
+
+        def work(conn: Connection) -> tuple[BranchAt, list[pa.Table]]:
+            now = self.database.dialect.now(conn)
+            state, head = find_branch_and_head(conn, repository_id, branch)
+            chosen: Sequence[str] = state.tokens if tokens is None else [t for t in tokens if t in state.tokens]
+            rows = [self.database.dialect.unload(conn, repository_id, token, prefix) for token in chosen]
+            return BranchAt(state, head, now), rows
+
+        found, tables = self.database.read(work)
+        return found, newest_rows([from_columns(table) for table in tables])
+
+    def has_staged(self, repository_id: str, branch: str) -> bool:
+        """Whether any row is staged on the branch, effective or not."""
+        return self.database.read(lambda conn: any_staged(conn, find_branch(conn, repository_id, branch)))
+
+    def staged_counts(self, repository_id: str, branches: Collection[str], *, most: int) -> dict[str, int]:
+        """How many paths are staged on each of the branches, effective or not. Each is counted to ``most``.
+
+        Branches without any are left out. One statement, and one more where a branch has sealed tokens.
+        """
+        mine = STAGED.c.repository_id == repository_id
+        active = select(STAGED.c.path).where(mine, STAGED.c.token == BRANCH.c.staging_token).correlate(BRANCH)
+        count = select(func.count()).select_from(active.limit(most).subquery()).scalar_subquery()
+        here = select(BRANCH, count.label("staged")).where(
+            BRANCH.c.repository_id == repository_id, BRANCH.c.name.in_(branches)
+        )
+
+        def of_all_tokens(branch: BranchState) -> Select[str, int]:
+            paths = select(STAGED.c.path).where(mine, STAGED.c.token.in_(branch.tokens)).distinct().limit(most)
+            return select(literal(branch.id), func.count()).select_from(paths.subquery())
+
+        def work(conn: Connection) -> dict[str, int]:
+            rows = conn.execute(here).all()
+            found = {row.name: row.staged for row in rows}
+            sealed = [branch for row in rows if (branch := branch_record(row)).sealed_tokens]
+            if sealed:
+                found |= {row[0]: row[1] for row in conn.execute(union_all(*map(of_all_tokens, sealed)))}
+            return {name: staged for name, staged in found.items() if staged}
+
+        return self.database.read(work)
+
+    def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
+        """Record that objects are being written below ``address``. Returns when, for ``started``.
+
+        Raises ``AttemptExpired`` when the clock is behind the GC watermark: nothing that begins now could be linked.
+        """
+        here = UPLOAD.c.repository_id == repository_id
+
+        def work(conn: Connection) -> datetime:
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="stage", branch=branch)
+            find_branch(conn, repository_id, branch)
+            started = self.database.dialect.now(conn)
+            check_started(repository, started, started)  # here, and not only once everything is written
+            conn.execute(delete(UPLOAD).where(here, UPLOAD.c.id == upload))  # of an earlier run whose answer was lost
+            given_up = UPLOAD.c.started < epoch_micros(started - grace_of(repository).at(started))
+            conn.execute(delete(UPLOAD).where(here, given_up))
+            values = {"id": upload, "branch": branch, "address": address, "started": epoch_micros(started)}
+            conn.execute(insert(UPLOAD).values(repository_id=repository_id, **values))
+            return started
+
+        return self.database.write(work, settle=run_again)
+
+    def end_upload(self, repository_id: str, upload: str) -> None:
+        """Forget an upload that will not be linked. What it wrote becomes garbage."""
+
+        def work(conn: Connection) -> None:
+            conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
+
+        self.database.write(work, settle=run_again)
+
+    def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
+        """Uploads in flight, none older than the deadline: id to (address, started)."""
+
+        def work(conn: Connection) -> Mapping[str, tuple[str, datetime]]:
+            repository = find_repository(conn, repository_id)
+            return uploads_in_flight(conn, repository, self.database.dialect.now(conn))
+
+        return self.database.read(work)
+
+
+def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
+    """Uploads younger than the deadline: id to (address, started)."""
+    since = epoch_micros(now - deadline_of(repository, now))
+    rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository.id, UPLOAD.c.started >= since))
+    return {row.id: (row.address, from_epoch_micros(row.started)) for row in rows}
+
 
 # --- a branch that may be staged to ---
 #
@@ -296,16 +458,8 @@ class Staging(CatalogPart):
 # the transaction that links it. On PostgreSQL that transaction takes a statement for each lock, because nobody may
 # rely on what is protected before the repository is locked.
 
-_OF_REPOSITORY = (
-    REPOSITORY.c.id,
-    REPOSITORY.c.storage_namespace,
-    REPOSITORY.c.read_only,
-    REPOSITORY.c.grace_seconds,
-    REPOSITORY.c.grace_before,
-    REPOSITORY.c.grace_until,
-    REPOSITORY.c.fence,
-    REPOSITORY.c.pruned,
-)
+_NEEDED = ("id", "storage_namespace", "read_only", "grace_seconds", "grace_before", "grace_until", "fence", "pruned")
+_OF_REPOSITORY = [REPOSITORY.c[name] for name in _NEEDED]
 """What transitions compute with. The rest is JSON, which takes time to parse."""
 _BRANCH = slice(1, 1 + len(BRANCH.c))
 _HEAD = slice(_BRANCH.stop, _BRANCH.stop + len(COMMIT_COLUMNS))
@@ -328,44 +482,23 @@ _ALONE = Lookup((PROTECTION.c.pattern, *BRANCH.c, *_OF_REPOSITORY), _FROM + _HER
 _WITH_HEAD = Lookup((PROTECTION.c.pattern, *BRANCH.c, *COMMIT_COLUMNS, *_OF_REPOSITORY), _FROM + _TO_HEAD + _HERE)
 
 
-def lock_stageable(
-    conn: Connection, repository_id: str, name: str, *, exclusive: bool = False
-) -> tuple[AnyRow, BranchState]:
-    """A repository's row and a branch, both locked, when the branch may be staged to.
-
-    Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``),
-    ``PreconditionFailed`` (``protected_branch``).
-    """
+def _lock_stageable(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> tuple[AnyRow, BranchState]:
+    """A repository's row and a branch, both locked, when the branch may be staged to."""
     if conn.dialect.name == "sqlite":
-        return _found(conn, _ALONE, repository_id, name)
+        row = _find_stageable(conn, _ALONE, repository_id, name)
+        return row, branch_record(row[_BRANCH])
     repository = lock_repository(conn, repository_id)
     state = lock_branch(conn, repository_id, name, exclusive=exclusive)
     check_writable(conn, repository, action="stage", branch=name)
     return repository, state
 
 
-def find_stageable(conn: Connection, repository_id: str, name: str) -> tuple[BranchState, Commit]:
-    """A branch that may be staged to, and the commit that it points to. Raises as ``lock_stageable``."""
-    row, state = _found(conn, _WITH_HEAD, repository_id, name)
-    head = row[_HEAD]
-    if head[0] is None:
-        raise no_commit(repository_id, state.commit_id)
-    return state, commit_record(head)
+def _find_stageable(conn: Connection, query: Lookup, repository_id: str, name: str) -> AnyRow:
+    """The repository's row, with everything else before it, when the branch may be staged to.
 
-
-def check_stageable(conn: Connection, repository_id: str, name: str) -> None:
-    """Refuse a branch that may not be staged to. Raises as ``lock_stageable``."""
-    _allowed(conn, _ALLOWED, repository_id, name)
-
-
-def _found(conn: Connection, query: Lookup, repository_id: str, name: str) -> tuple[AnyRow, BranchState]:
-    """The repository's row, with everything else before it, and the branch."""
-    row = _allowed(conn, query, repository_id, name)
-    return row, branch_record(row[_BRANCH])
-
-
-def _allowed(conn: Connection, query: Lookup, repository_id: str, name: str) -> AnyRow:
-    """The row of a query that has a column of the branch behind the pattern."""
+    Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``,
+    ``protected_branch``).
+    """
     rows = query.all(conn, {"repository": repository_id, "branch": name})
     row = repository_found(rows[0] if rows else None, repository_id)
     if row[_BRANCH.start] is None:
@@ -375,49 +508,13 @@ def _allowed(conn: Connection, query: Lookup, repository_id: str, name: str) -> 
     return row
 
 
-# --- sealed tokens and staged rows ---
+# --- what a transition expects ---
 
 
-def without(state: BranchState, tokens: Sequence[str]) -> tuple[str, ...] | None:
-    """The sealed tokens that stay when ``tokens`` leave. None when these are not the oldest ones of the branch.
-
-    Only the oldest may leave: an older row that stayed behind would cover what the newer ones put into a commit.
-    """
-    stay = len(state.sealed_tokens) - len(tokens)
-    return state.sealed_tokens[:stay] if stay >= 0 and set(state.sealed_tokens[stay:]) == set(tokens) else None
-
-
-def with_sealed(state: BranchState, sealed: tuple[str, ...]) -> BranchState:
-    """The branch with these of its sealed tokens, and what was asked for of them."""
-    return replace(state, sealed_tokens=sealed, intents=tuple(one for one in state.intents if one[0] in sealed))
-
-
-def _with_intent(state: BranchState, intent: Intent | None) -> BranchState:
-    """The branch with an intent kept at its newest sealed token. A call that is repeated has one."""
-    if intent is None or not state.sealed_tokens:
-        return state
-    others = tuple(one for one in state.intents if not one[1].same_call(intent))
-    if len(others) < len(state.intents):
-        kept = next(token for token, one in state.intents if one.same_call(intent))
-        return replace(state, intents=(*others, (kept, intent)))
-    return replace(state, intents=(*others, (state.sealed_tokens[0], intent)))
-
-
-def _of_tokens(state: BranchState, tokens: Sequence[str]) -> tuple[Any, ...]:
-    return (STAGED.c.repository_id == state.repository_id, STAGED.c.token.in_(tokens))
-
-
-def _below_prefix(prefix: str) -> list[Any]:
-    return under(STAGED.c.path, prefix)
-
-
-def any_staged(conn: Connection, state: BranchState) -> bool:
-    """Whether a branch has any staged row, effective or not."""
-    return _any_row(conn, state, state.tokens)
-
-
-def _any_row(conn: Connection, state: BranchState, tokens: Sequence[str]) -> bool:
-    return conn.execute(select(STAGED.c.token).where(*_of_tokens(state, tokens)).limit(1)).first() is not None
+def any_staged(conn: Connection, state: BranchState, *tokens: str) -> bool:
+    """Whether a branch has any staged row under these tokens, or any of its own when none are given."""
+    query = select(STAGED.c.token).where(*_of_tokens(state, tokens or state.tokens))
+    return conn.execute(query.limit(1)).first() is not None
 
 
 def branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Update, before values()
@@ -425,37 +522,37 @@ def branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Upd
     return update(BRANCH).where(BRANCH.c.repository_id == state.repository_id, BRANCH.c.name == state.id)
 
 
-def _columns(rows: pa.Table) -> pa.Table:
-    from lakeops.catalog.arrow import to_columns
-
-    return to_columns(rows)
-
-
-def _drop_staged(conn: Connection, state: BranchState, *where: Any) -> dict[str, list[str]]:  # noqa: ANN401 - conditions
-    """Delete staged rows of a branch that is locked exclusively. Returns their paths by token."""
-    gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *where)
-    paths: dict[str, list[str]] = {}
-    for row in conn.execute(gone.returning(STAGED.c.token, STAGED.c.path)).all():
-        paths.setdefault(row.token, []).append(row.path)
-    return paths
+def check_expected(conn: Connection, state: BranchState, expect: ExpectedState | None) -> None:
+    """Raise ``NotAsSeen`` when a branch, which is locked, is not as it was when somebody looked at it."""
+    counter = None if expect is None else expect.counter
+    if (expect is not None and expect.state not in (None, state)) or (
+        counter is not None and _count_changes(conn, state, counter.place, below=counter.below) != counter
+    ):
+        raise not_as_seen(state.id)
 
 
-def _forget_staged(conn: Connection, repository_id: str, token: str) -> int:
-    """Delete all rows of a token that no branch reads any more. Returns how many."""
-    return delete_rows(conn, STAGED, STAGED.c.repository_id == repository_id, STAGED.c.token == token)
+def not_as_seen(branch: str) -> NotAsSeen:
+    """The error for a branch that is not as it was when somebody looked at it."""
+    return NotAsSeen(
+        f"branch {branch!r}, or what is uncommitted on it, changed since it was looked at; nothing was done"
+    )
 
 
-def _check_seen(conn: Connection, state: BranchState, paths: Sequence[str], seen: frozenset[str]) -> None:
+def _of_tokens(state: BranchState, tokens: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
+    return (STAGED.c.repository_id == state.repository_id, STAGED.c.token.in_(tokens))
+
+
+def _check_addresses(conn: Connection, state: BranchState, paths: Sequence[str], addresses: frozenset[str]) -> None:
     """Raise ``BranchMoved`` when an object that is not at one of these addresses is staged at one of the paths."""
     columns = STAGED.c.path, STAGED.c.token, STAGED.c.tombstone, STAGED.c.physical_address
     for start in range(0, len(paths), PATHS_AT_ONCE):
         some = STAGED.c.path.in_(paths[start : start + PATHS_AT_ONCE])
-        where = STAGED.c.repository_id == state.repository_id, STAGED.c.token.in_(state.tokens), some
+        found = conn.execute(select(*columns).where(*_of_tokens(state, state.tokens), some)).all()
         newest: dict[str, AnyRow] = {}
-        for row in sorted(conn.execute(select(*columns).where(*where)), key=lambda row: state.tokens.index(row.token)):
+        for row in sorted(found, key=lambda row: state.tokens.index(row.token)):
             newest.setdefault(row.path, row)
         for row in newest.values():
-            if not row.tombstone and row.physical_address not in seen:
+            if not row.tombstone and row.physical_address not in addresses:
                 raise BranchMoved(f"{row.path!r} was staged on branch {state.id!r} meanwhile; try again")
 
 
@@ -473,22 +570,8 @@ def _check_unchanged(
         raise BranchMoved(f"{counter.place!r} of branch {state.id!r} was staged to meanwhile; try again")
 
 
-def check_pinned(conn: Connection, state: BranchState, pinned: Pinned) -> None:
-    """Raise ``NotAsSeen`` when a branch, which is locked, is not as it was when somebody looked at it."""
-    counter = pinned.counter
-    if state != pinned.state or _count_changes(conn, state, counter.place, below=counter.below) != counter:
-        raise not_as_seen(state.id)
-
-
-def not_as_seen(branch: str) -> NotAsSeen:
-    """The error for a branch that is not as it was when somebody looked at it."""
-    return NotAsSeen(
-        f"branch {branch!r}, or what is uncommitted on it, changed since it was looked at; nothing was done"
-    )
-
-
 def _count_changes(conn: Connection, state: BranchState, place: str, *, below: bool) -> ChangeCounter:
-    there = _below_prefix(place) if below else [STAGED.c.path == place]
+    there = under(STAGED.c.path, place) if below else [STAGED.c.path == place]
     total = conn.execute(select(func.sum(STAGED.c.changes)).where(*_of_tokens(state, state.tokens), *there)).scalar()
     return ChangeCounter(place, below, int(total or 0))
 
@@ -516,80 +599,115 @@ def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, tuple
     return found == wanted
 
 
-_VALUES = [column for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]
-
-PATHS_AT_ONCE = 500
-"""Paths that one query looks for."""
-
-
-def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:
-    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
-    known = None if key is None else find_key(conn, repository_id, key)
-    if key is None or known is None:
-        return None
-    known.check(key, fingerprint)
-    return find_commit(conn, repository_id, known.commit_id)
+# --- staged rows as Arrow ---
+#
+# The table keeps user metadata as JSON text (null when empty). In Arrow it is a map. Most rows have none, so only those
+# that do are touched one by one. pyarrow is imported by what needs it, since most commands do not.
 
 
-def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-    """What an idempotency key stands for, if it was used."""
-    query = select(KEY).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
-    row = conn.execute(query).one_or_none()
-    return None if row is None else key_record(row)
+def staging_columns() -> pa.Schema:
+    """The staging table's columns behind repository and token, in order. Metadata is text."""
+    import pyarrow as pa
+
+    from lakeops.model.arrow import STAGED_SCHEMA
+
+    return STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
 
 
-class Uploads(CatalogPart):
-    """Uploads in flight."""
+def to_columns(staged: pa.Table) -> pa.Table:
+    """A table of ``STAGED_SCHEMA`` as the staging table keeps it: sorted by path, and of a repeated path the last row.
 
-    def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
-        """Record that objects are being written below ``address``. Returns when, for ``started``.
+    Sorted, because stagers that write the same paths in the same order wait for each other and never in a circle.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-        Raises ``AttemptExpired`` when the clock is behind the fence: nothing that begins now could be linked.
-        """
-        mine = (UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload)
+    from lakeops.model.arrow import METADATA_TYPE, STAGED_SCHEMA, array, from_numpy, scalar
 
-        def work(conn: Connection) -> datetime:
-            repository = lock_repository(conn, repository_id)
-            check_writable(conn, repository, action="stage", branch=branch)
-            find_branch(conn, repository_id, branch)
-            started = self.database.dialect.now(conn)
-            check_started(repository, started, started)  # here, and not only once everything is written
-            conn.execute(delete(UPLOAD).where(*mine))  # of an earlier run whose answer was lost
-            given_up = UPLOAD.c.started < ticks(started - grace_of(repository).at(started))
-            conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, given_up))
-            conn.execute(
-                insert(UPLOAD).values(
-                    repository_id=repository_id,
-                    id=upload,
-                    branch=branch,
-                    address=address,
-                    started=ticks(started),
-                )
-            )
-            return started
+    def texts(maps: pa.MapArray) -> pa.Array:
+        sizes = pc.list_value_length(maps.cast(pa.list_(METADATA_TYPE.field(0).type)))
+        filled = pc.greater(pc.fill_null(sizes, scalar(0, sizes.type)), scalar(0, sizes.type))
+        nothing = pa.nulls(len(maps), pa.string())
+        if not pc.any(filled).as_py():
+            return nothing
+        written = [metadata_text(dict(pairs)) for pairs in maps.filter(filled).to_pylist()]
+        return pc.replace_with_mask(nothing, filled, array(written, pa.string()))
 
-        return self.database.write(work, settle=run_again)
-
-    def end_upload(self, repository_id: str, upload: str) -> None:
-        """Forget an upload that will not be linked. What it wrote becomes garbage."""
-
-        def work(conn: Connection) -> None:
-            conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
-
-        self.database.write(work, settle=run_again)
-
-    def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
-        """Uploads in flight, none older than the deadline: id to (address, started)."""
-
-        def work(conn: Connection) -> Mapping[str, tuple[str, datetime]]:
-            repository = find_repository(conn, repository_id)
-            return uploads_in_flight(conn, repository, self.database.dialect.now(conn))
-
-        return self.database.read(work)
+    table = staged.select(STAGED_SCHEMA.names).cast(STAGED_SCHEMA)
+    paths = table["path"]
+    if len(paths) > 1 and not pc.all(pc.less(paths.slice(0, len(paths) - 1), paths.slice(1))).as_py():
+        table = _one_a_path(table, from_numpy(np.arange(table.num_rows, 0, -1)))
+    written = pa.chunked_array(map(texts, table["metadata"].chunks), pa.string())
+    return table.set_column(table.schema.get_field_index("metadata"), pa.field("metadata", pa.string()), written)
 
 
-def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
-    """Uploads younger than the deadline, as a transaction sees them: id to (address, started)."""
-    since = ticks(now - deadline_of(repository, now))
-    rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository.id, UPLOAD.c.started >= since))
-    return {row.id: (row.address, from_ticks(row.started)) for row in rows}
+def from_columns(columns: pa.Table) -> pa.Table:
+    """A table of ``staging_columns`` as one of ``STAGED_SCHEMA``: the inverse of ``to_columns``."""
+    import numpy as np
+    import pyarrow as pa
+
+    from lakeops.model.arrow import STAGED_SCHEMA, array, from_numpy, to_numpy
+
+    def maps(texts: pa.Array, absent: pa.Array) -> pa.MapArray:
+        parsed = [_parsed(text) for text in texts.drop_null().to_pylist()]
+        sizes = np.zeros(len(texts) + 1, np.int32)
+        sizes[1:][to_numpy(texts.is_valid())] = [len(each) for each in parsed]
+        return pa.MapArray.from_arrays(
+            from_numpy(np.cumsum(sizes, dtype=np.int32)),
+            array(list(chain.from_iterable(parsed)), pa.string()),
+            array(list(chain.from_iterable(each.values() for each in parsed)), pa.string()),
+            mask=absent,
+        )
+
+    batches = [
+        pa.record_batch([*batch.columns[:-1], maps(batch["metadata"], batch["tombstone"])], schema=STAGED_SCHEMA)
+        for batch in columns.to_batches()
+    ]
+    return pa.Table.from_batches(batches, STAGED_SCHEMA)
+
+
+def newest_rows(tables: Sequence[pa.Table]) -> pa.Table:
+    """One row a path, sorted by path, out of the tokens' tables (newest first, each sorted by path)."""
+    import numpy as np
+    import pyarrow as pa
+
+    from lakeops.model.arrow import STAGED_SCHEMA, from_numpy
+
+    filled = [table for table in tables if table.num_rows]
+    if len(filled) < 2:
+        return filled[0] if filled else pa.Table.from_batches([], STAGED_SCHEMA)
+    ranks = np.repeat(np.arange(len(filled)), [table.num_rows for table in filled])
+    return _one_a_path(pa.concat_tables(filled), from_numpy(ranks))
+
+
+def addresses(tables: Iterable[pa.Table]) -> pa.Table:
+    """The physical addresses of entries among staged rows, as one column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = pa.schema([pa.field("physical_address", pa.string(), nullable=False)])
+    columns = [table.filter(pc.invert(table["tombstone"])).select(schema.names).cast(schema) for table in tables]
+    return pa.concat_tables(columns or [pa.Table.from_batches([], schema)])
+
+
+def _one_a_path(table: pa.Table, rank: pa.Array) -> pa.Table:
+    """The table sorted by path, with the row of the lowest rank of each path."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from lakeops.model.arrow import array, in_one
+
+    ranked = table.append_column("_rank", rank)
+    order = pc.sort_indices(ranked, sort_keys=[("path", "ascending"), ("_rank", "ascending")])
+    paths = table["path"].take(order)
+    differs = pc.not_equal(paths.slice(1), paths.slice(0, len(paths) - 1))
+    first = pa.chunked_array([array([True], pa.bool_()), *differs.chunks])
+    return table.take(order.filter(in_one(first)))
+
+
+def _parsed(text: str) -> dict[str, str]:
+    try:
+        return metadata_map(text)
+    except (ValueError, TypeError) as error:
+        raise undecodable(STAGED, f"with the metadata {text:.80}", error) from None

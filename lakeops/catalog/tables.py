@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlalchemy import MetaData, Table, UniqueConstraint
 
-from lakeops.catalog.columns import counter, flag, json, login, number, seconds, text
+from lakeops.catalog.database import counter, flag, json, login, number, seconds, text
 
 METADATA = MetaData()
 
@@ -26,8 +26,8 @@ CATALOG = Table(
     "lakeops_catalog", METADATA, number("only", key=True), text("id"),
 )
 OWNER = Table(
-    "lakeops_owner", METADATA,
-    text("repository_id", key=True), text("current_lease", null=True), text("pending_lease", null=True),
+    "lakeops_owner", METADATA, text("repository_id", key=True), text("current_lease", null=True),
+    text("pending_lease", null=True),
 )
 COMMIT = Table(
     "lakeops_commit", METADATA, text("repository_id", key=True), text("id", key=True), json("parents"),

@@ -1,1 +1,1 @@
-"""Where range work runs: plans of plain tasks, in this process or on Spark."""
+"""Where work runs: plain tasks, in threads of this process or on Spark."""

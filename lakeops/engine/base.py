@@ -1,4 +1,4 @@
-"""What an engine is: something that runs one function over many plain tasks.
+"""Engines: run one function over many plain tasks, in threads or on Spark.
 
 The function is defined at a module's top level and takes a task and the store of the namespace. Tasks and results are
 frozen plain data. Whatever runs them may run a task twice or let two copies race: results carry the task's index, and
@@ -39,7 +39,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """How a plan says where it will run, for instance ``in process``."""
+        """The place in words, for instance ``in process``."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class Engine(Protocol):
         ...
 
     def group(self, items: int, *, at_once: bool = False) -> int:
-        """How many of ``items`` pieces of work (ranges, files, partitions) one task should hold.
+        """The number of pieces of work that one task should hold.
 
         Args:
             items: how many there are.
@@ -63,8 +63,8 @@ class Engine(Protocol):
         """
         ...
 
-    def for_work(self, ranges: int) -> Engine:
-        """The engine for so many ranges to rewrite: this one, unless it is one that chooses."""
+    def for_work(self, seconds: float) -> Engine:
+        """The engine for work that one core would take so long for: this one, unless it is one that chooses."""
         ...
 
     def close(self) -> None:
@@ -87,22 +87,21 @@ class TaskRows:
 
     table: pa.Table
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> TaskRows:
-        """The rows of an Arrow IPC stream, without a copy."""
-        return cls(from_ipc(data))
-
     def to_bytes(self) -> bytes:
         """The rows as an Arrow IPC stream."""
         return to_ipc(self.table)
 
     def __reduce__(self) -> tuple[Callable[[bytes], TaskRows], tuple[bytes]]:
         # A table that is a slice would take all of what it is a slice of along.
-        return TaskRows.from_bytes, (self.to_bytes(),)
+        return _task_rows, (self.to_bytes(),)
+
+
+def _task_rows(data: bytes) -> TaskRows:
+    return TaskRows(from_ipc(data))
 
 
 def to_ipc(table: pa.Table) -> bytes:
-    """The rows as an Arrow IPC stream: how rows travel."""
+    """The rows as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -128,18 +127,11 @@ class LocalEngine:
             memory, and on a local disk more of them get into each other's way.
     """
 
+    name: str = "in process"
+    in_process: bool = True
+
     def __init__(self, threads: int | None = None) -> None:
         self.threads: int = threads or cores()
-
-    @property
-    def name(self) -> str:
-        """Where a plan says that it runs."""
-        return "in process"
-
-    @property
-    def in_process(self) -> bool:
-        """Yes."""
-        return True
 
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
         """The result of each task, as they finish. See ``Engine.run``."""
@@ -149,8 +141,8 @@ class LocalEngine:
             running: set[Future[R]] = set()
             try:
                 while True:
-                    room = threads + 1 - len(running)
-                    running |= {pool.submit(work, task, store) for task in islice(source, room)}
+                    for task in islice(source, threads + 1 - len(running)):
+                        running.add(pool.submit(work, task, store))
                     if not running:
                         return
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
@@ -167,13 +159,9 @@ class LocalEngine:
         tasks = self.threads * _TASKS_PER_THREAD
         return max(1, min(_MOST_IN_A_TASK, -(-items // (tasks if at_once else max(tasks, IN_FLIGHT)))))
 
-    def for_work(self, ranges: int) -> LocalEngine:  # noqa: ARG002 - the protocol's
+    def for_work(self, seconds: float) -> LocalEngine:  # noqa: ARG002 - the protocol's
         """The engine itself."""
         return self
 
     def close(self) -> None:
         """Nothing is held between runs."""
-
-
-RANGE_SECONDS = 0.006
-"""One core reads, changes, cuts and writes one range of 2,800 entries."""

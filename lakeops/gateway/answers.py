@@ -1,4 +1,4 @@
-"""What the gateway says: XML as S3 writes it, headers of objects, and refusals with S3's codes.
+"""Answers in S3's form: XML, headers of objects, and refusals with S3's codes.
 
 Keys, metadata and messages come from whoever wrote them. None of them can end an element, a header or a line.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.header import Header
 from email.utils import formatdate
-from urllib.parse import quote
 from xml.sax.saxutils import escape
+
+from starlette.responses import Response
 
 from lakeops.model.errors import (
     CommitExpired,
@@ -30,11 +31,11 @@ from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import safe
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _LAST_MOMENT = 253402300799
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROLS = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
-
 
 KEPT_HEADERS = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
 """Headers that S3 keeps with an object and gives back as they are."""
@@ -44,7 +45,7 @@ HEADER = "http:"
 
 
 class Refused(Exception):
-    """A request that is not answered, with the status and the code that S3 has for it."""
+    """A request was refused, with S3's status and code."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -55,10 +56,10 @@ class Refused(Exception):
 
 
 def refusal(error: LakeopsError) -> Refused:
-    """The refusal that stands for an error of lakeops.
+    """The refusal for an error of lakeops.
 
-    Only what was never there is "not found". What has expired or is damaged has another code, so that no program takes
-    it for an empty table.
+    Only an object that was never there is "not found". Expired and damaged ones have another code, so that no program
+    takes them for an empty table.
     """
     match error:
         case RepositoryNotFound():
@@ -90,25 +91,22 @@ def nest(name: str, inner: Iterable[str]) -> str:
     return f"<{name}>{''.join(inner)}</{name}>"
 
 
-def document(name: str, inner: Iterable[str]) -> bytes:
-    """A whole answer."""
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} xmlns="{NAMESPACE}">{"".join(inner)}</{name}>'.encode()
+def elements(**contents: str | int | bool) -> list[str]:
+    """An element for each keyword."""
+    return [element(name, content) for name, content in contents.items()]
 
 
-def error_document(refused: Refused, resource: str, request_id: str) -> bytes:
-    """A refusal. S3 writes it without a namespace."""
-    inner = (
-        element("Code", refused.code),
-        element("Message", refused.message),
-        element("Resource", resource),
-        element("RequestId", request_id),
-    )
-    return ('<?xml version="1.0" encoding="UTF-8"?>\n' + nest("Error", inner)).encode()
+def document(name: str, inner: Iterable[str]) -> Response:
+    """An answer that is an XML document."""
+    body = f'{_XML}<{name} xmlns="{NAMESPACE}">{"".join(inner)}</{name}>'
+    return Response(body, headers={"content-type": "application/xml"})
 
 
-def url_encoded(text: str) -> str:
-    """A key as ``encoding-type=url`` asks for it."""
-    return quote(text, safe="/")
+def error_document(refused: Refused, resource: str, request_id: str) -> Response:
+    """An answer that tells of a refusal. S3 writes it without a namespace."""
+    inner = elements(Code=refused.code, Message=refused.message, Resource=resource, RequestId=request_id)
+    headers = {**refused.headers, "content-type": "application/xml"}
+    return Response(_XML + nest("Error", inner), refused.status, headers)
 
 
 def timestamp(seconds: int) -> str:
@@ -117,7 +115,7 @@ def timestamp(seconds: int) -> str:
 
 
 def etag(entry: Entry) -> str:
-    """A quoted mark of the contents. It never looks like an MD5, which some clients would compute and compare."""
+    """The quoted ETag of an object. It never looks like an MD5, which some clients would compute and compare."""
     known = algorithm_of(entry.checksum) == "sha256"
     return f'"{entry.checksum if known else hashlib.sha256(entry.checksum.encode()).hexdigest()}"'
 
@@ -129,7 +127,7 @@ def object_headers(entry: Entry) -> dict[str, str]:
         "last-modified": formatdate(min(max(entry.mtime, 0), _LAST_MOMENT), usegmt=True),
         "content-type": entry.content_type if _is_plain(entry.content_type) else DEFAULT_CONTENT_TYPE,
         "accept-ranges": "bytes",
-        **dict(_metadata(entry.metadata)),
+        **_metadata(entry.metadata),
     }
 
 
@@ -141,18 +139,18 @@ def checksum_headers(entry: Entry) -> dict[str, str]:
     return {"x-amz-checksum-sha256": encoded, "x-amz-checksum-type": "FULL_OBJECT"}
 
 
-def _metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
     missing = 0
     for key, value in metadata.items():
         if key.removeprefix(HEADER) in KEPT_HEADERS and key.startswith(HEADER) and _is_plain(value):
-            yield key.removeprefix(HEADER), value
+            found[key.removeprefix(HEADER)] = value
         elif _TOKEN.fullmatch(key):
             shown = value if _is_plain(value) else Header(safe(value), "utf-8").encode(maxlinelen=0)
-            yield f"x-amz-meta-{key.lower()}", shown
+            found[f"x-amz-meta-{key.lower()}"] = shown
         else:
             missing += 1
-    if missing:
-        yield "x-amz-missing-meta", str(missing)
+    return found | ({"x-amz-missing-meta": str(missing)} if missing else {})
 
 
 def _is_plain(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The application: from a request to the repository, the ref and the path that it names, and to an answer.
+"""The gateway: an ASGI application that finds what a request names and answers it, and its server.
 
 An answer is made in a thread, because the catalog and the stores block. The event loop only sends.
 """
@@ -12,38 +12,44 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from ipaddress import ip_address
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response, StreamingResponse
-
-from lakeops.gateway import reading
-from lakeops.gateway.answers import Refused, document, element, error_document, nest, refusal, timestamp
-from lakeops.gateway.chunks import Chunks, chunks_of
-from lakeops.gateway.signature import Seed, Signed, verify
-from lakeops.gateway.writing import SPOOL_BYTES, WriteRequest, Writing
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, Unsupported, out_of_resources
 from lakeops.model.records import Credentials
 from lakeops.model.text import excerpt, masked, safe
 
-if TYPE_CHECKING:
+try:
     import uvicorn
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import ClientDisconnect
+    from starlette.responses import Response
+except ImportError:
+    raise Unsupported('the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"') from None
+
+from lakeops import serving as limited
+from lakeops.gateway.answers import Refused, document, elements, error_document, nest, refusal, timestamp
+from lakeops.gateway.chunks import Chunks, chunks_of
+from lakeops.gateway.reading import get_object, list_objects
+from lakeops.gateway.signature import S3Request, Seed, verify
+from lakeops.gateway.writing import SPOOL_BYTES, Writing
+
+if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from lakeops.lake import Lake, Repository
+    from lakeops.lake import Lake
     from lakeops.settings import Settings
 
 log: logging.Logger = logging.getLogger(__name__)
 
 REGION = "us-east-1"
+_BACKLOG = 512
 _MAX_PARAMETERS = 100
+_MIN_SECRET = 16
 _LISTING = {"continuation-token", "delimiter", "encoding-type", "fetch-owner", "list-type", "marker", "max-keys"}
 _KNOWN = _LISTING | {"location", "prefix", "start-after", "x-id"}
 """Parameters that are answered, beside those of a signature. Any other one may ask for something that is not here."""
@@ -54,49 +60,22 @@ _INSTEAD = (
 )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request: what is signed of it, and the names in it."""
-
-    signed: Signed
-
-    @classmethod
-    def of(cls, scope: Scope) -> Asked:
-        """The request of an ASGI scope. Raises ``Refused`` for what is no UTF-8."""
-        try:
-            path = unquote(scope["raw_path"].decode("ascii"), errors="strict")
-            query = parse_qsl(
-                scope["query_string"].decode("ascii"),
-                keep_blank_values=True,
-                errors="strict",
-                max_num_fields=_MAX_PARAMETERS,
-            )
-            headers = [(name.decode("ascii").lower(), _text(value)) for name, value in scope["headers"]]
-        except ValueError:
-            raise Refused(400, "InvalidURI", "the path or the query is not UTF-8, or has too many parts") from None
-        if not path.startswith("/"):
-            raise Refused(400, "InvalidURI", "the path must begin with /")
-        return cls(Signed(scope["method"], path, query, headers))
-
-    @cached_property
-    def bucket(self) -> str:
-        """The repository, empty where none is named."""
-        return self.signed.path[1:].partition("/")[0]
-
-    @cached_property
-    def key(self) -> str:
-        """The ref and the path, empty where none are named."""
-        return self.signed.path[1:].partition("/")[2]
-
-    @cached_property
-    def query(self) -> dict[str, str]:
-        """The parameters. The last of equal ones counts."""
-        return dict(self.signed.query)
-
-    @cached_property
-    def headers(self) -> dict[str, str]:
-        """The headers. The last of equal ones counts."""
-        return dict(self.signed.headers)
+def _parse_request(scope: Scope) -> S3Request:
+    """Parse the request of an ASGI scope, without its body. Raises ``Refused`` for other text than UTF-8."""
+    try:
+        path = unquote(scope["raw_path"].decode("ascii"), errors="strict")
+        query = parse_qsl(
+            scope["query_string"].decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_MAX_PARAMETERS,
+        )
+        headers = [(name.decode("ascii").lower(), _text(value)) for name, value in scope["headers"]]
+    except ValueError:
+        raise Refused(400, "InvalidURI", "the path or the query is not UTF-8, or has too many parts") from None
+    if not path.startswith("/"):
+        raise Refused(400, "InvalidURI", "the path must begin with /")
+    return S3Request(scope["method"], path, query, headers)
 
 
 def _text(value: bytes) -> str:
@@ -107,7 +86,7 @@ def _text(value: bytes) -> str:
 
 
 class Gateway:
-    """An ASGI application that answers S3's reading requests from a lake, and those that write objects if it may.
+    """An ASGI application that answers S3's requests from a lake: reads and, if it may, writes of objects.
 
     Args:
         lake: where the repositories are.
@@ -129,12 +108,12 @@ class Gateway:
         try:
             try:
                 if self._writing is not None and scope["method"] in {"PUT", "POST"}:
-                    # What is refused anyway is not read.
+                    # The body of a request that is refused is not read.
                     chunks = await run_in_threadpool(self._chunks, scope)
-                    body = await _received(receive, chunks)
+                    body = await _receive_body(receive, chunks)
             except Refused as error:
                 refused = error
-            response = await run_in_threadpool(self.answer, scope, body, refused)
+            response = await run_in_threadpool(self._answer, scope, body, refused)
         except ClientDisconnect:
             return
         finally:
@@ -149,34 +128,25 @@ class Gateway:
             log.error("%s: broken off: %s", _for_log(scope), error)  # noqa: TRY400 - it is foreseen
 
     def _chunks(self, scope: Scope) -> Chunks | None:
-        """What takes the body of a writing request apart, where it comes in chunks. Raises ``Refused``."""
-        asked = Asked.of(scope)
+        asked = _parse_request(scope)
         seed = self._check_signature(asked)
         return chunks_of(asked.headers, seed) if seed is not None else None
 
-    def answer(self, scope: Scope, body: BinaryIO | None = None, refused: Refused | None = None) -> Response:
-        """The answer to a request, an error included. It raises nothing.
-
-        Args:
-            scope: the request.
-            body: what a writing request brought.
-            refused: why it is refused already.
-        """
+    def _answer(self, scope: Scope, body: BinaryIO | None, refused: Refused | None) -> Response:
+        """Answer a request; errors become answers too."""
         request_id = self._ids.new()
         try:
             if refused is not None:
                 raise refused
-            response = self._answer(Asked.of(scope), body)
+            response = self._dispatch(replace(_parse_request(scope), body=body or io.BytesIO()))
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
             refused = _as_refusal(error)
             if refused.status in {500, 503}:
                 log.error("%s: %s", _for_log(scope), refused.message)  # noqa: TRY400 - the message says it
-            # An answer to HEAD has no body, and one to a request for what has not changed has none either.
-            bare = scope["method"] == "HEAD" or refused.status == 304
-            path = safe(unquote(scope["raw_path"].decode("latin-1")))
-            said = b"" if bare else error_document(refused, path, request_id)
-            headers = refused.headers if bare else {**refused.headers, "content-type": "application/xml"}
-            response = Response(said, refused.status, headers)
+            if scope["method"] == "HEAD" or refused.status == 304:  # whose answers have no body
+                response = Response(None, refused.status, refused.headers)
+            else:
+                response = error_document(refused, safe(unquote(scope["raw_path"].decode("latin-1"))), request_id)
         response.headers["x-amz-request-id"] = request_id
         if body is None and any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"]):
             # The body is not read, and a client that waits for 100 Continue may leave it out. Then nobody can tell
@@ -184,45 +154,46 @@ class Gateway:
             response.headers["connection"] = "close"
         return response
 
-    def _check_signature(self, asked: Asked) -> Seed | None:
-        """Returns when the request may be answered; with keys, what goes on from its signature. Raises ``Refused``."""
+    def _check_signature(self, asked: S3Request) -> Seed | None:
+        """Verify the signature; None without keys. Raises ``Refused``."""
         if self._keys is not None:
-            return verify(asked.signed, self._keys, self._lake.clock.now())
+            return verify(asked, self._keys, self._lake.clock.now())
         if not is_loopback(asked.headers.get("host", "")):
             # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
             raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
         return None
 
-    def _answer(self, asked: Asked, body: BinaryIO | None) -> Response:
+    def _dispatch(self, asked: S3Request) -> Response:
         self._check_signature(asked)
-        if asked.signed.method not in {"GET", "HEAD"}:
-            if self._writing is None or asked.signed.method not in {"PUT", "POST", "DELETE"}:
+        if asked.method not in {"GET", "HEAD"}:
+            if self._writing is None or asked.method not in {"PUT", "POST", "DELETE"}:
                 raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
-            request = WriteRequest(asked.signed.method, asked.key, asked.query, asked.headers, body or io.BytesIO())
-            answered = self._writing.answer(self._lake.repository(asked.bucket), request)
-            return Response(answered.body, answered.status, answered.headers)
+            return self._writing.answer(self._lake.repository(asked.bucket), asked)
         other = sorted(name for name in asked.query.keys() - _KNOWN if not name.startswith("X-Amz-"))
         if other:
             raise Refused(501, "NotImplemented", f"this gateway does not know {excerpt(', '.join(other))}")
         if not asked.bucket:
-            return self._buckets(asked)
+            return self._list_buckets(asked)
         repository = self._lake.repository(asked.bucket)
-        return _object(repository, asked) if asked.key else _bucket(repository, asked)
+        if asked.key:
+            return get_object(repository, asked)
+        if asked.method == "HEAD":
+            return Response(headers={"x-amz-bucket-region": REGION})
+        if "location" in asked.query:
+            return document("LocationConstraint", [])  # what S3 says for us-east-1
+        return list_objects(repository, asked.query)
 
-    def _buckets(self, asked: Asked) -> Response:
-        if asked.signed.method == "HEAD":
+    def _list_buckets(self, asked: S3Request) -> Response:
+        if asked.method == "HEAD":
             raise Refused(405, "MethodNotAllowed", "HEAD needs a bucket", {"allow": "GET"})
         found = (one.record for one in self._lake.repositories() if one.id.startswith(asked.query.get("prefix", "")))
-        buckets = [
-            nest("Bucket", (element("Name", one.id), element("CreationDate", timestamp(one.creation_date))))
-            for one in found
-        ]
-        owner = nest("Owner", [element("ID", "lakeops")])
-        return _xml(document("ListAllMyBucketsResult", [owner, nest("Buckets", buckets)]))
+        buckets = [nest("Bucket", elements(Name=one.id, CreationDate=timestamp(one.creation_date))) for one in found]
+        owner = nest("Owner", elements(ID="lakeops"))
+        return document("ListAllMyBucketsResult", [owner, nest("Buckets", buckets)])
 
 
-async def _received(receive: Receive, chunks: Chunks | None) -> BinaryIO:
-    """The body of a request out of its chunks, in memory or, when it is large, on disk.
+async def _receive_body(receive: Receive, chunks: Chunks | None) -> BinaryIO:
+    """Receive the body of a request out of its chunks, in memory or, when it is large, on disk.
 
     Raises ``ClientDisconnect``, and ``Refused`` for chunks that are not what they say.
     """
@@ -254,39 +225,12 @@ async def _received(receive: Receive, chunks: Chunks | None) -> BinaryIO:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name, with or without a port, is one that a machine calls itself by."""
+    """Tell whether a host, with or without a port, is a name or address of this machine alone."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-def _bucket(repository: Repository, asked: Asked) -> Response:
-    if asked.signed.method == "HEAD":
-        return Response(headers={"x-amz-bucket-region": REGION})
-    if "location" in asked.query:
-        return _xml(document("LocationConstraint", []))  # what S3 says for us-east-1
-    return _xml(reading.answer(repository, asked.query))
-
-
-def _object(repository: Repository, asked: Asked) -> Response:
-    name, _, path = asked.key.partition("/")
-    ref = repository.ref(name)
-    entry = ref.find(path) if path else None
-    if entry is None:
-        raise Refused(404, "NoSuchKey", f"no object {path!r} at {name!r} of repository {repository.id!r}")
-    reading.check_conditions(entry, asked.headers)
-    part = reading.range_of(entry, asked.headers.get("range"))
-    status, headers = 206 if part.is_range else 200, reading.headers_of(entry, part, asked.headers)
-    if asked.signed.method == "HEAD":
-        return Response(None, status, headers)
-    body = reading.contents(ref, entry, part)
-    return Response(body, status, headers) if isinstance(body, bytes) else StreamingResponse(body, status, headers)
-
-
-def _xml(body: bytes) -> Response:
-    return Response(body, headers={"content-type": "application/xml"})
 
 
 def _as_refusal(error: Exception) -> Refused:
@@ -300,16 +244,12 @@ def _as_refusal(error: Exception) -> Refused:
 
 
 def _for_log(scope: Scope) -> str:
-    """A request in the log: without its query, which may hold a signature."""
+    """The request without its query, which may hold a signature."""
     return safe(f"{scope['method']} {scope['raw_path'].decode('latin-1')}")
 
 
-_MIN_SECRET = 16
-_BACKLOG = 512
-
-
 def keys_of(settings: Settings) -> Credentials | None:
-    """What requests must be signed with, where the settings have keys. Raises ``InvalidSettings``."""
+    """The keys of the settings; None without any. Raises ``InvalidSettings``."""
     name, secret = settings.gateway_access_key, settings.gateway_secret_key
     if name is None and secret is None:
         return None
@@ -324,11 +264,11 @@ def keys_of(settings: Settings) -> Credentials | None:
 
 @contextmanager
 def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[socket.socket]:
-    """A socket that takes connections at an address. Without keys only one that no other machine reaches.
+    """A socket that takes connections at an address.
 
     Raises:
-        InvalidInput: it cannot be listened there.
-        InvalidSettings: others would reach it, and there are no keys.
+        InvalidInput: nothing can listen there.
+        InvalidSettings: other machines would reach it, and there are no keys.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -347,13 +287,8 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
 
 
 def server_of(lake: Lake, keys: Credentials | None, *, write: bool = False) -> uvicorn.Server:
-    """A server that is ready to run. Raises ``Unsupported`` without the extra, ``InvalidSettings`` as ``Gateway``."""
-    try:
-        from lakeops.gateway.app import Gateway
-        from lakeops.serving import server_of as limited
-    except ImportError:
-        raise Unsupported('the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"') from None
-    return limited(Gateway(lake, keys, write=write))
+    """A server of a gateway that is ready to run. Raises ``InvalidSettings`` as ``Gateway``."""
+    return limited.server_of(Gateway(lake, keys, write=write))
 
 
 @contextmanager

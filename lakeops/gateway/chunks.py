@@ -13,7 +13,7 @@ import hmac
 import re
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any
 
 from lakeops.gateway.answers import Refused
 from lakeops.gateway.signature import Seed
@@ -36,16 +36,8 @@ _CRCS = {"crc32": ("CRC32", 4), "crc32c": ("CRC32C", 4), "crc64nvme": ("CRC64-NV
 """The model of each sum, and how many bytes it has."""
 
 
-class Digest(Protocol):
-    """A digest in the making, as ``hashlib`` has them."""
-
-    def update(self, data: bytes, /) -> None:
-        """Take the next bytes."""
-        ...
-
-    def digest(self) -> bytes:
-        """The digest of all that came."""
-        ...
+Digest = Any
+"""A digest in the making, with the methods ``update`` and ``digest`` of ``hashlib``'s."""
 
 
 class _Crc:
@@ -84,13 +76,13 @@ def digests_of(names: Mapping[str, str] | list[str]) -> dict[str, Digest]:
 
 
 def check_digest(name: str, digest: Digest, given: str) -> None:
-    """Raises ``Refused`` when a checksum in base64 is another one."""
+    """Compare a digest with the one in base64 that a client gave. Raises ``Refused`` when they differ."""
     if given != base64.b64encode(digest.digest()).decode():
         raise Refused(400, "BadDigest", f"the body is not the one of {name}")
 
 
 def chunks_of(headers: Mapping[str, str], seed: Seed) -> Chunks | None:
-    """What takes the chunks of a request's body apart. None when it does not come in chunks. Raises ``Refused``."""
+    """The decoder of a request's body. None when the body does not come in chunks. Raises ``Refused``."""
     kind = headers.get("x-amz-content-sha256", "")
     if not kind.startswith(STREAMING):
         if "aws-chunked" in headers.get("content-encoding", ""):
@@ -118,7 +110,7 @@ class Chunks:
     """Takes a body apart while it comes in.
 
     Args:
-        seed: what the first chunk's signature continues. None for chunks without signatures.
+        seed: the signature that the first chunk's continues. None for chunks without signatures.
         size: how many bytes the chunks hold in all.
         trailing: the digests whose values follow the last chunk. None where nothing follows.
     """
@@ -137,16 +129,21 @@ class Chunks:
         self._trailers: dict[str, str] = {}
 
     def feed(self, data: bytes) -> bytes:
-        """What the next bytes of the body hold of the object. Raises ``Refused`` for what is no such body."""
+        """Decode the next bytes of the body; returns those of the object. Raises ``Refused`` for malformed bodies."""
         data = self._held + data
         given: list[bytes] = []
         at = 0
         while at < len(data):
             if self._left:
                 piece = data[at : at + self._left]
-                self._take(piece)
-                given.append(piece)
                 at += len(piece)
+                self._left -= len(piece)
+                self._taken += len(piece)
+                if self._seed is not None:
+                    self._chunk.update(piece)
+                for digest in (self._trailing or {}).values():
+                    digest.update(piece)
+                given.append(piece)
                 continue
             end = data.find(b"\n", at)
             if end < 0:
@@ -159,35 +156,25 @@ class Chunks:
         return b"".join(given)
 
     def end(self) -> None:
-        """Raises ``Refused`` unless the body has come to its end."""
+        """Check that the body has come to its end. Raises ``Refused``."""
         if self._at is not _At.END or self._held:
             raise Refused(400, "IncompleteBody", "the body ended before its last chunk")
         if self._taken != self._size:
-            raise Refused(
-                400, "IncompleteBody", f"the chunks hold {self._taken} bytes, and {self._size} were announced"
-            )
-
-    def _take(self, piece: bytes) -> None:
-        self._left -= len(piece)
-        self._taken += len(piece)
-        if self._seed is not None:
-            self._chunk.update(piece)
-        for digest in (self._trailing or {}).values():
-            digest.update(piece)
+            said = f"the chunks hold {self._taken} bytes, and {self._size} were announced"
+            raise Refused(400, "IncompleteBody", said)
 
     def _line(self, line: bytes) -> None:
-        match self._at:
-            case _At.HEADER:
-                self._begin(line)
-            case _At.DATA_END:
-                self._no_more(line)
-                self._verify_chunk()
-                self._at = _At.HEADER
-            case _At.TRAILER:
-                self._trailer(line)
-            case _At.LAST_END | _At.END:
-                self._no_more(line)
-                self._at = _At.END
+        if self._at is _At.HEADER:
+            self._begin(line)
+        elif self._at is _At.TRAILER:
+            self._trailer(line)
+        elif line:
+            raise _malformed("bytes follow where a chunk has ended")
+        elif self._at is _At.DATA_END:
+            self._verify_chunk()
+            self._at = _At.HEADER
+        else:
+            self._at = _At.END
 
     def _begin(self, line: bytes) -> None:
         found = _HEADER.fullmatch(line)
@@ -197,9 +184,8 @@ class Chunks:
         self._signature = (found[2] or b"").decode()
         self._chunk = hashlib.sha256()
         if self._taken + self._left > self._size:
-            raise Refused(
-                400, "IncompleteBody", f"the chunks hold more than the {self._size} bytes that were announced"
-            )
+            said = f"the chunks hold more than the {self._size} bytes that were announced"
+            raise Refused(400, "IncompleteBody", said)
         self._at = _At.DATA_END
         if not self._left:
             self._verify_chunk()
@@ -224,22 +210,16 @@ class Chunks:
                 raise _malformed("a line behind the last chunk is not NAME:VALUE")
             self._trailers[name] = value.strip()
         elif self._seed is None or _TRAILER_SIGNATURE in self._trailers:  # an empty line also precedes the signature
-            self._check_trailers()
             self._at = _At.END
-
-    def _check_trailers(self) -> None:
-        given = self._trailers.pop(_TRAILER_SIGNATURE, "")
-        if self._seed is not None:
-            text = "".join(f"{name}:{value}\n" for name, value in self._trailers.items())
-            self._verify(self._seed, given, f"{_ALGORITHM}-TRAILER", hashlib.sha256(text.encode("latin-1")).hexdigest())
-        if self._trailers.keys() != (self._trailing or {}).keys():
-            raise Refused(400, "MalformedTrailerError", "what follows the last chunk is not what x-amz-trailer names")
-        for name, digest in (self._trailing or {}).items():
-            check_digest(name, digest, self._trailers[name])
-
-    def _no_more(self, line: bytes) -> None:
-        if line:
-            raise _malformed("bytes follow where a chunk has ended")
+            given = self._trailers.pop(_TRAILER_SIGNATURE, "")
+            if self._seed is not None:
+                text = "".join(f"{name}:{value}\n" for name, value in self._trailers.items()).encode("latin-1")
+                self._verify(self._seed, given, f"{_ALGORITHM}-TRAILER", hashlib.sha256(text).hexdigest())
+            if self._trailers.keys() != (self._trailing or {}).keys():
+                said = "what follows the last chunk is not what x-amz-trailer names"
+                raise Refused(400, "MalformedTrailerError", said)
+            for name, digest in (self._trailing or {}).items():
+                check_digest(name, digest, self._trailers[name])
 
 
 def _malformed(what: str) -> Refused:

@@ -1,52 +1,96 @@
-"""Listings: the refs of a repository as folders, and what is below them, a page at a time."""
+"""Requests that read: listings of refs and their objects, a page at a time, and the contents of one object."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.responses import Response, StreamingResponse
 
 from lakeops.gateway.answers import (
     Refused,
     checksum_headers,
     document,
     element,
+    elements,
     etag,
     nest,
     object_headers,
     timestamp,
-    url_encoded,
 )
-from lakeops.model.errors import (
-    InvalidInput,
-    RefNotFound,
-)
+from lakeops.model.errors import InvalidInput, RefNotFound
 from lakeops.model.records import Entry
 
 if TYPE_CHECKING:
+    from lakeops.gateway.signature import S3Request
     from lakeops.lake import Ref, Repository
     from lakeops.store.recorded import ObjectFile
 
 PAGE = 1000
 """Keys that a page holds at most, as in S3."""
+PIECE = 1 << 20
+"""Bytes of one object that an answer has in memory. Smaller objects are checked before their first byte goes out."""
+_RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
-class Item(NamedTuple):
-    """A row of a listing: an object by its key, or a common prefix."""
-
-    key: str
-    entry: Entry | None
+# --- listings ---
 
 
-def items(repository: Repository, prefix: str, after: str, delimiter: str) -> Iterator[Item]:
-    """What is below a prefix and behind ``after``, in byte order. An unknown ref has nothing below it, as in S3.
+def list_objects(repository: Repository, query: Mapping[str, str]) -> Response:
+    """Answer ListObjectsV2 or, without ``list-type=2``, ListObjects. Raises ``Refused``."""
+    newer = query.get("list-type") == "2"
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    token, start = query.get("continuation-token", ""), query.get("start-after" if newer else "marker", "")
+    after = start
+    if newer and token:
+        try:
+            after = base64.b64decode(token, altchars=b"-_", validate=True).decode()
+        except ValueError:
+            raise Refused(400, "InvalidArgument", "the continuation token is not one of this gateway") from None
+    most, encoding = query.get("max-keys", ""), query.get("encoding-type", "")
+    if most and not (most.isascii() and most.isdecimal() and len(most) < 10):
+        raise Refused(400, "InvalidArgument", "max-keys must be a number from 0 on")
+    if encoding not in {"", "url"}:
+        raise Refused(400, "InvalidArgument", "encoding-type must be url")
+    limit = min(int(most), PAGE) if most else PAGE
 
-    Branches and tags are folders. Other refs (``main~1``, a commit id) are not listed, and can be listed below.
+    def shown(key: str) -> str:
+        return quote(key, safe="/") if encoding else key
+
+    page = [*islice(_items(repository, prefix, after, delimiter), limit + 1)] if limit else []
+    truncated, page = len(page) > limit, page[:limit]
+    given: dict[str, str | int | bool] = {"Name": repository.id, "Prefix": shown(prefix)}
+    given |= {"Delimiter": shown(delimiter)} if delimiter else {}
+    given |= {"MaxKeys": limit} | ({"EncodingType": "url"} if encoding else {}) | {"IsTruncated": truncated}
+    if newer:
+        given["KeyCount"] = len(page)
+        given |= {"ContinuationToken": token} if token else {}
+        if truncated:
+            given["NextContinuationToken"] = base64.urlsafe_b64encode(page[-1][0].encode()).decode()
+        given |= {"StartAfter": shown(start)} if start else {}
+    else:
+        given |= {"Marker": shown(start)} | ({"NextMarker": shown(page[-1][0])} if truncated else {})
+    rows = []
+    for key, entry in page:
+        if entry is None:
+            rows.append(nest("CommonPrefixes", [element("Prefix", shown(key))]))
+            continue
+        head = elements(Key=shown(key), LastModified=timestamp(entry.mtime), ETag=etag(entry))
+        rows.append(nest("Contents", [*head, *elements(Size=entry.size_bytes, StorageClass="STANDARD")]))
+    return document("ListBucketResult", [*elements(**given), *rows])
+
+
+def _items(repository: Repository, prefix: str, after: str, delimiter: str) -> Iterator[tuple[str, Entry | None]]:
+    """Keys below a prefix and behind ``after``, in byte order; an object with its entry, a common prefix with None.
+
+    Branches and tags are folders. Other refs (``main~1``, a commit id) are not listed, and can be listed below. An
+    unknown ref has nothing below it, as in S3.
     """
     ref, in_ref, path = prefix.partition("/")
     if in_ref:
@@ -59,10 +103,12 @@ def items(repository: Repository, prefix: str, after: str, delimiter: str) -> It
         if not delimiter:
             yield from _below(repository, folder[:-1], "", after, "")
         elif folder > after:
-            yield Item(folder, None)
+            yield folder, None
 
 
-def _below(repository: Repository, ref: str, path: str, after: str, delimiter: str) -> Iterator[Item]:
+def _below(
+    repository: Repository, ref: str, path: str, after: str, delimiter: str
+) -> Iterator[tuple[str, Entry | None]]:
     folder = ref + "/"
     if not after.startswith(folder) and after > folder:
         return
@@ -74,106 +120,51 @@ def _below(repository: Repository, ref: str, path: str, after: str, delimiter: s
             raise
         return
     for one in found:
-        yield Item(folder + one.path, one if isinstance(one, Entry) else None)
+        yield folder + one.path, one if isinstance(one, Entry) else None
 
 
-def answer(repository: Repository, query: Mapping[str, str]) -> bytes:
-    """A page as ListObjectsV2 or, without ``list-type=2``, as ListObjects writes it. Raises ``Refused``."""
-    newer = query.get("list-type") == "2"
-    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-    token, start = query.get("continuation-token", ""), query.get("start-after" if newer else "marker", "")
-    after = _position(token) if newer and token else start
-    limit = _limit(query.get("max-keys", ""))
-    shown = _encoding(query.get("encoding-type", ""))
-    page = [*islice(items(repository, prefix, after, delimiter), limit + 1)] if limit else []
-    truncated, page = len(page) > limit, page[:limit]
-    inner = [
-        element("Name", repository.id),
-        element("Prefix", shown(prefix)),
-        *([element("Delimiter", shown(delimiter))] if delimiter else []),
-        element("MaxKeys", limit),
-        *([element("EncodingType", "url")] if shown is url_encoded else []),
-        element("IsTruncated", truncated),
-    ]
-    if newer:
-        inner.append(element("KeyCount", len(page)))
-        inner.extend([element("ContinuationToken", token)] if token else [])
-        inner.extend([element("NextContinuationToken", _token(page[-1].key))] if truncated else [])
-        inner.extend([element("StartAfter", shown(start))] if start else [])
-    else:
-        inner.append(element("Marker", shown(start)))
-        inner.extend([element("NextMarker", shown(page[-1].key))] if truncated else [])
-    for key, entry in page:
-        if entry is None:
-            inner.append(nest("CommonPrefixes", [element("Prefix", shown(key))]))
-        else:
-            inner.append(_contents(shown(key), entry))
-    return document("ListBucketResult", inner)
-
-
-def _contents(key: str, entry: Entry) -> str:
-    inner = (
-        element("Key", key),
-        element("LastModified", timestamp(entry.mtime)),
-        element("ETag", etag(entry)),
-        element("Size", entry.size_bytes),
-        element("StorageClass", "STANDARD"),
-    )
-    return nest("Contents", inner)
-
-
-def _limit(text: str) -> int:
-    if text and not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise Refused(400, "InvalidArgument", "max-keys must be a number from 0 on")
-    return min(int(text), PAGE) if text else PAGE
-
-
-def _encoding(text: str) -> Callable[[str], str]:
-    if text not in {"", "url"}:
-        raise Refused(400, "InvalidArgument", "encoding-type must be url")
-    return url_encoded if text else str
-
-
-def _token(key: str) -> str:
-    return base64.urlsafe_b64encode(key.encode()).decode()
-
-
-def _position(token: str) -> str:
-    """The key behind which a listing goes on."""
-    try:
-        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):
-        raise Refused(400, "InvalidArgument", "the continuation token is not one of this gateway") from None
-
-
-PIECE = 1 << 20
-"""Bytes of one object that an answer has in memory. Smaller objects are checked before their first byte goes out."""
-
-_RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
+# --- objects ---
 
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The bytes that a request asks for."""
+    """The bytes of an object that a request asks for."""
 
     start: int
     length: int
     is_range: bool
 
 
-def headers_of(entry: Entry, part: ByteRange, asked: Mapping[str, str]) -> dict[str, str]:
-    """All headers of an object's answer."""
+def find_object(repository: Repository, key: str) -> tuple[Ref, Entry]:
+    """The ref and the object that a key names. Raises ``Refused``."""
+    name, _, path = key.partition("/")
+    ref = repository.ref(name)
+    entry = ref.find(path) if path else None
+    if entry is None:
+        raise Refused(404, "NoSuchKey", f"no object {path!r} at {name!r} of repository {repository.id!r}")
+    return ref, entry
+
+
+def get_object(repository: Repository, asked: S3Request) -> Response:
+    """Answer GetObject or HeadObject. Raises ``Refused``."""
+    ref, entry = find_object(repository, asked.key)
+    _check_conditions(entry, asked.headers)
+    part = range_of(entry, asked.headers.get("range"))
     headers = {**object_headers(entry), "content-length": str(part.length)}
     if part.is_range:
         last = part.start + part.length - 1
         headers["content-range"] = f"bytes {part.start}-{last}/{entry.size_bytes}"
-    elif asked.get("x-amz-checksum-mode", "").upper() == "ENABLED":
+    elif asked.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
         headers.update(checksum_headers(entry))
-    return headers
+    status = 206 if part.is_range else 200
+    if asked.method == "HEAD":
+        return Response(None, status, headers)
+    body = contents(ref, entry, part)
+    return Response(body, status, headers) if isinstance(body, bytes) else StreamingResponse(body, status, headers)
 
 
 def range_of(entry: Entry, wanted: str | None) -> ByteRange:
-    """What a ``Range`` header means for an object. One that is not understood counts for nothing, as in S3.
+    """The bytes of an object that a ``Range`` header names. A malformed header counts for nothing, as in S3.
 
     Raises:
         Refused: the object has no byte of the range.
@@ -191,45 +182,41 @@ def range_of(entry: Entry, wanted: str | None) -> ByteRange:
     return ByteRange(start, end - start, is_range=True)
 
 
-def check_conditions(entry: Entry, asked: Mapping[str, str]) -> None:
-    """Returns when an object may be sent: by its ETag where one is named, otherwise by its time.
+def _check_conditions(entry: Entry, asked: Mapping[str, str]) -> None:
+    """Check the conditions of a request on an object: by ETag where one is named, otherwise by time.
 
     Raises:
-        Refused: it is not (412), or the client has it already (304).
+        Refused: they are not met (412), or the client has the object already (304).
     """
-    mark = etag(entry)
     match, unmatched = asked.get("if-match"), asked.get("if-none-match")
     if match is not None:
-        if not names_mark(match, mark):
+        if not has_etag(match, entry):
             raise Refused(412, "PreconditionFailed", "the object is not the one of If-Match; it was replaced")
     elif _is_later(entry, asked.get("if-unmodified-since")) is True:
         raise Refused(412, "PreconditionFailed", "the object is newer than If-Unmodified-Since")
-    if unmatched is not None:
-        if names_mark(unmatched, mark):
-            raise Refused(304, "NotModified", "", {"etag": mark})
-    elif _is_later(entry, asked.get("if-modified-since")) is False:
-        raise Refused(304, "NotModified", "", {"etag": mark})
+    since = asked.get("if-modified-since")
+    if has_etag(unmatched, entry) if unmatched is not None else _is_later(entry, since) is False:
+        raise Refused(304, "NotModified", "", {"etag": etag(entry)})
 
 
-def names_mark(given: str, mark: str) -> bool:
-    """Whether a list of ETags, with or without quotes, holds this one."""
+def has_etag(given: str, entry: Entry) -> bool:
+    """Tell whether a list of ETags, with or without quotes, holds the one of an object."""
     listed = [one.strip().removeprefix("W/").strip('"') for one in given.split(",")]
-    return "*" in listed or mark.strip('"') in listed
+    return "*" in listed or etag(entry).strip('"') in listed
 
 
 def _is_later(entry: Entry, date: str | None) -> bool | None:
-    """Whether an object is newer than a date. None without a date that can be read."""
     try:
         return None if date is None else entry.mtime > parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError):  # no date
         return None
 
 
 def contents(ref: Ref, entry: Entry, part: ByteRange) -> bytes | Iterator[bytes]:
     """The bytes of a part: at once when they are few, otherwise piece by piece.
 
-    What can be checked is checked before this returns: size and, of a small whole object, the contents. A larger object
-    that turns out wrong at its end raises ``Corrupted`` before the last piece.
+    The size and, of a small whole object, the contents are checked before this returns. A larger object that turns out
+    wrong at its end raises ``Corrupted`` before the last piece.
     """
     if not part.is_range and part.length <= PIECE:
         return ref.read_entry(entry)

@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import cached_property
+from io import BytesIO
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from lakeops.gateway.answers import Refused
@@ -27,41 +29,53 @@ LONGEST = timedelta(days=7)
 """How long a presigned URL may count, as in S3."""
 
 _HEADER = re.compile(r"AWS4-HMAC-SHA256 +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([0-9a-f]{64})")
-_UNSIGNED = "UNSIGNED-PAYLOAD"
+_PARAMETERS = (
+    "X-Amz-Algorithm",
+    "X-Amz-Credential",
+    "X-Amz-Date",
+    "X-Amz-Expires",
+    "X-Amz-SignedHeaders",
+    "X-Amz-Signature",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """The parts of a request that a signature covers.
+@dataclass(frozen=True)
+class S3Request:
+    """A request of S3's protocol, with the decoded path ``/BUCKET/KEY``.
 
-    Attributes:
-        method: ``GET`` and the like.
-        path: the decoded path.
-        query: names and values, decoded, in the order in which they came.
-        headers: names in lower case, and values, in the order in which they came.
+    ``parameters`` are the decoded names and values of the query, ``fields`` the headers with names in lower case, both
+    in the order in which they came. The body is at its beginning, out of its chunks.
     """
 
     method: str
     path: str
-    query: Sequence[tuple[str, str]]
-    headers: Sequence[tuple[str, str]]
+    parameters: Sequence[tuple[str, str]]
+    fields: Sequence[tuple[str, str]]
+    body: BinaryIO = field(default_factory=BytesIO)
 
-    def header(self, name: str) -> str | None:
-        """The first value of a header."""
-        return next((value for key, value in self.headers if key == name), None)
+    @cached_property
+    def bucket(self) -> str:
+        """The repository, empty where none is named."""
+        return self.path[1:].partition("/")[0]
 
-    def parameter(self, name: str) -> str:
-        """The one value of a query parameter. Raises ``Refused`` unless there is exactly one."""
-        found = [value for key, value in self.query if key == name]
-        if len(found) != 1:
-            raise Refused(400, "AuthorizationQueryParametersError", f"a presigned URL has exactly one {name}")
-        return found[0]
+    @cached_property
+    def key(self) -> str:
+        """The ref and the path, empty where none are named."""
+        return self.path[1:].partition("/")[2]
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        """The parameters by name. The last of equal ones counts."""
+        return dict(self.parameters)
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """The headers by name. The last of equal ones counts."""
+        return dict(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a request says of its own signature."""
-
     credential: str
     timestamp: str
     signed_headers: frozenset[str]
@@ -70,13 +84,9 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What the signatures of a body's chunks continue.
+    """The signature of a request, which those of its chunks continue, with its time and scope (date, region, service).
 
-    Attributes:
-        signature: that of the request.
-        timestamp: when it was signed.
-        scope: date, region and service of the key that it was signed with.
-        sign: signs a text with that key.
+    ``sign`` signs a text with the key that the request was signed with.
     """
 
     signature: str = field(repr=False)
@@ -85,17 +95,18 @@ class Seed:
     sign: Callable[[str], str] = field(repr=False)
 
 
-def verify(request: Signed, keys: Credentials, now: datetime) -> Seed:
-    """What goes on from the request's signature, when it was signed with these keys, not too long ago.
+def verify(request: S3Request, keys: Credentials, now: datetime) -> Seed:
+    """Verify that a request was signed with these keys, not too long ago. Returns the seed of its chunks' signatures.
 
     Raises:
         Refused: it was not, with the code that S3 has for the reason.
     """
-    if any(key == "X-Amz-Algorithm" for key, _ in request.query):
-        claim, payload = _presigned(request, now)
-    else:
-        claim, payload = _in_headers(request, now)
-    access_key, date, region = _scope(claim)
+    claim, payload = (_presigned if "X-Amz-Algorithm" in request.query else _in_headers)(request, now)
+    # Any region will do, because the gateway has none.
+    parts = claim.credential.split("/")
+    if len(parts) < 5 or parts[-2:] != ["s3", "aws4_request"]:
+        raise Refused(400, "AuthorizationHeaderMalformed", "the credential must end in DATE/REGION/s3/aws4_request")
+    access_key, date, region = "/".join(parts[:-4]), parts[-4], parts[-3]
     if not hmac.compare_digest(access_key.encode(), keys.access_key.encode()):
         raise Refused(403, "InvalidAccessKeyId", "the gateway does not know this access key")
     expected, seed = _signature(request, claim, keys, region, payload)
@@ -110,31 +121,34 @@ def verify(request: Signed, keys: Credentials, now: datetime) -> Seed:
     return seed
 
 
-def _in_headers(request: Signed, now: datetime) -> tuple[_Claim, str]:
-    given = request.header("authorization")
-    if (given or "").startswith("AWS ") or any(key == "AWSAccessKeyId" for key, _ in request.query):
+def _in_headers(request: S3Request, now: datetime) -> tuple[_Claim, str]:
+    given = request.headers.get("authorization")
+    if (given or "").startswith("AWS ") or "AWSAccessKeyId" in request.query:
         raise Refused(400, "InvalidRequest", "signatures of version 2 are not taken; sign with version 4 (s3v4)")
     if given is None:
         raise Refused(403, "AccessDenied", "this gateway takes signed requests only; configure its access key")
     found = _HEADER.fullmatch(given.strip())
     if found is None:
         raise Refused(400, "InvalidRequest", f"the Authorization header is not one of {ALGORITHM}")
-    timestamp = request.header("x-amz-date") or ""
+    timestamp = request.headers.get("x-amz-date", "")
     if abs(now - _parse_timestamp(timestamp)) > SKEW:
         raise Refused(403, "RequestTimeTooSkewed", "the request's time is more than 15 minutes from the gateway's")
-    payload = request.header("x-amz-content-sha256")
+    payload = request.headers.get("x-amz-content-sha256")
     if payload is None:
         raise Refused(400, "InvalidRequest", "the header x-amz-content-sha256 is missing")
-    claim = _Claim(found[1], timestamp, _covered(request, found[2]), found[3])
-    return claim, payload
+    return _Claim(found[1], timestamp, _covered(request, found[2]), found[3]), payload
 
 
-def _presigned(request: Signed, now: datetime) -> tuple[_Claim, str]:
-    if request.header("authorization") is not None:
+def _presigned(request: S3Request, now: datetime) -> tuple[_Claim, str]:
+    if "authorization" in request.headers:
         raise Refused(400, "InvalidArgument", "a request is signed in its headers or in its query, not in both")
-    if request.parameter("X-Amz-Algorithm") != ALGORITHM:
+    names = [name for name, _ in request.parameters]
+    for name in _PARAMETERS:
+        if names.count(name) != 1:
+            raise Refused(400, "AuthorizationQueryParametersError", f"a presigned URL has exactly one {name}")
+    algorithm, credential, timestamp, seconds, signed, signature = (request.query[name] for name in _PARAMETERS)
+    if algorithm != ALGORITHM:
         raise Refused(400, "AuthorizationQueryParametersError", f"X-Amz-Algorithm must be {ALGORITHM}")
-    timestamp, seconds = request.parameter("X-Amz-Date"), request.parameter("X-Amz-Expires")
     if not re.fullmatch(r"[0-9]{1,6}", seconds) or not 0 < int(seconds) <= LONGEST.total_seconds():
         raise Refused(400, "AuthorizationQueryParametersError", "X-Amz-Expires must be 1 to 604800 seconds")
     begun = _parse_timestamp(timestamp)
@@ -142,34 +156,20 @@ def _presigned(request: Signed, now: datetime) -> tuple[_Claim, str]:
         raise Refused(403, "AccessDenied", "the presigned URL does not count yet")
     if now > begun + timedelta(seconds=int(seconds)):
         raise Refused(403, "AccessDenied", "Request has expired")
-    claim = _Claim(
-        request.parameter("X-Amz-Credential"),
-        timestamp,
-        _covered(request, request.parameter("X-Amz-SignedHeaders")),
-        request.parameter("X-Amz-Signature"),
-    )
-    return claim, request.header("x-amz-content-sha256") or _UNSIGNED
+    payload = request.headers.get("x-amz-content-sha256") or "UNSIGNED-PAYLOAD"
+    return _Claim(credential, timestamp, _covered(request, signed), signature), payload
 
 
-def _covered(request: Signed, listed: str) -> frozenset[str]:
+def _covered(request: S3Request, listed: str) -> frozenset[str]:
     """The headers that the signature covers. It must cover ``Host`` and every ``x-amz-`` header that came."""
     covered = frozenset(listed.split(";"))
-    came = {name for name, _ in request.headers}
-    needed = {"host"} | {name for name in came if name.startswith("x-amz-")}
-    if not needed <= covered:
-        missing = ", ".join(sorted(needed - covered))
-        raise Refused(403, "AccessDenied", f"these headers must be signed and are not: {missing}")
-    if "x-amz-security-token" in came or any(key == "X-Amz-Security-Token" for key, _ in request.query):
+    missing = {"host", *(name for name in request.headers if name.startswith("x-amz-"))} - covered
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise Refused(403, "AccessDenied", f"these headers must be signed and are not: {names}")
+    if "x-amz-security-token" in request.headers or "X-Amz-Security-Token" in request.query:
         raise Refused(400, "InvalidToken", "the gateway's keys have no session token; leave it out")
     return covered
-
-
-def _scope(claim: _Claim) -> tuple[str, str, str]:
-    """Access key, date and region of the credential. Any region will do, because the gateway has none."""
-    parts = claim.credential.split("/")
-    if len(parts) < 5 or parts[-2:] != ["s3", "aws4_request"]:
-        raise Refused(400, "AuthorizationHeaderMalformed", "the credential must end in DATE/REGION/s3/aws4_request")
-    return "/".join(parts[:-4]), parts[-4], parts[-3]
 
 
 def _parse_timestamp(timestamp: str) -> datetime:
@@ -181,14 +181,14 @@ def _parse_timestamp(timestamp: str) -> datetime:
         raise Refused(403, "AccessDenied", "x-amz-date is no date") from None
 
 
-def _signature(request: Signed, claim: _Claim, keys: Credentials, region: str, payload: str) -> tuple[str, Seed]:
+def _signature(request: S3Request, claim: _Claim, keys: Credentials, region: str, payload: str) -> tuple[str, Seed]:
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.compat import HTTPHeaders
     from botocore.credentials import Credentials as Botos
 
     headers = HTTPHeaders()
-    for name, value in request.headers:
+    for name, value in request.fields:
         if name in claim.signed_headers:
             headers.add_header(name, value)
 
@@ -201,7 +201,9 @@ def _signature(request: Signed, claim: _Claim, keys: Credentials, region: str, p
 
     signer = Signer(Botos(keys.access_key, keys.secret_key), "s3", region)
     # Clients escape paths and queries differently on the wire. They all sign this form.
-    query = "&".join(f"{quote(key, '')}={quote(value, '')}" for key, value in request.query if key != "X-Amz-Signature")
+    query = "&".join(
+        f"{quote(key, '')}={quote(value, '')}" for key, value in request.parameters if key != "X-Amz-Signature"
+    )
     again = AWSRequest(method=request.method, url=f"http://gateway{quote(request.path, '/')}?{query}")
     again.context["timestamp"] = claim.timestamp
     expected = str(signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again))

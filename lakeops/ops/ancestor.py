@@ -28,11 +28,11 @@ from lakeops.ops.context import Context, require_live
 from lakeops.ops.history import merge_bases
 from lakeops.ops.resolve import lookup, watched
 from lakeops.ranges.diff import each_change
-from lakeops.ranges.merge import MergePlan, foretold
-from lakeops.ranges.merging import merged_base, needed, plan_merge
+from lakeops.ranges.merge import MergePlan, plan_merge, preview
+from lakeops.ranges.merge_base import bases_matter, merged_base
 from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.splice import sides_behind
 from lakeops.store.local import with_scratch
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class _Folding:
         key = level, tuple(base.id for base in bases)
         if key not in self._merged:
             trees = [self._tree(base) for base in bases]
-            if len(trees) == 1 or not needed(self._reader, sides, trees):
+            if len(trees) == 1 or not bases_matter(self._reader, sides, trees):
                 return trees[0]
             self._merged[key] = self._merge(bases, trees, level)
         return self._merged[key]
@@ -220,6 +220,6 @@ def foretold_tables(
         new, here = _metaranges(ctx, sides)
         base = ancestor(ctx, sides.bases, sides.source, sides.destination)
         before, new = sides_behind(base.metarange, new, after)
-        yield from foretold(base.reader, before, new, here.behind(after), strategy, prefix=prefix)
+        yield from preview(base.reader, before, new, here.behind(after), strategy, prefix=prefix)
 
     return watched(ctx, sides.commits, found())

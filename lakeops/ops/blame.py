@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrow import array
 from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource
 from lakeops.model.names import check_path, check_prefix
@@ -313,8 +314,8 @@ def _version_at(ctx: Context, commit: Commit, path: str, known: _PathState) -> _
     if row.id == known.range_id:
         return known
     file = ctx.reader.open(row)
-    at = file.first_at(key)
-    if file.paths[at].as_py() != path:
+    at = int(file.find(array([path], pa.string()))[0])
+    if at < 0:
         return _PathState(None, row.id)
     digest = file.digests[at].as_py()
     entry = known.entry if digest == known.digest else entries(file.take(np.array([at])))[0]

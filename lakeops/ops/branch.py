@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakeops.catalog.hooks import Hooks
-from lakeops.catalog.records import BranchState, Pinned
+from lakeops.catalog.guards import Hooks
+from lakeops.catalog.records import BranchState, ExpectedState
 from lakeops.model import graph
 from lakeops.model.errors import (
     AlreadyExists,
@@ -55,7 +55,7 @@ def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
     return RefRecord(name, commit_id)
 
 
-def delete_branch(ctx: Context, name: str, *, pinned: Pinned | None = None) -> RefRecord:
+def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = None) -> RefRecord:
     """Delete a branch and its uncommitted changes. Returns where it was.
 
     Its commits stay until retention rules let them expire.
@@ -73,7 +73,7 @@ def delete_branch(ctx: Context, name: str, *, pinned: Pinned | None = None) -> R
 
 
 def drop_branch(
-    ctx: Context, name: str, expected: BranchState | None = None, *, pinned: Pinned | None = None
+    ctx: Context, name: str, expected: BranchState | None = None, *, pinned: ExpectedState | None = None
 ) -> RefRecord:
     """Delete a branch. With ``expected`` only one that is still in that state, and has nothing staged."""
 
@@ -84,7 +84,7 @@ def drop_branch(
 
     def change(hooks: Hooks) -> str:
         return ctx.catalog.refs.delete_branch(
-            ctx.repository_id, name, actor=ctx.actor, expected=expected, pinned=pinned, hooks=hooks
+            ctx.repository_id, name, actor=ctx.actor, unused=expected, expect=pinned, hooks=hooks
         )
 
     return RefRecord(name, changing(ctx, "delete-branch", name, event, change))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import TypeVar
 
-from lakeops.engine.base import RANGE_SECONDS
 from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import Known, check_nobody_owns, copy_object
@@ -135,10 +134,9 @@ def gives_up(failures: Sequence[CopyFailure]) -> bool:
     return sum(isinstance(failure.error, refusals) for failure in failures) >= GIVE_UP
 
 
-def worth_in_ranges(items: Sequence[StoredObject]) -> int:
-    """How many ranges' rewriting takes about as long as copying these objects. What engines are chosen by."""
-    seconds = len(items) * _OBJECT_SECONDS + sum(item.size_bytes for item in items) / _BYTES_PER_SECOND
-    return int(seconds / RANGE_SECONDS)
+def copy_seconds(items: Sequence[StoredObject]) -> float:
+    """The time that one core takes for copying these objects."""
+    return len(items) * _OBJECT_SECONDS + sum(item.size_bytes for item in items) / _BYTES_PER_SECOND
 
 
 def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[CopyFailure]]:

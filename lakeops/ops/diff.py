@@ -21,7 +21,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name, explain_expired, resolve_both, resolve_commit, watched
 from lakeops.ranges.diff import changes, diff, each_change, staged_changes, summary, whole_ranges
 from lakeops.ranges.metarange import Metarange, SortedPaths
-from lakeops.ranges.splice import sides_behind
+from lakeops.ranges.range_merge import sides_behind
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -184,7 +184,7 @@ def log(
 
 def _changed(ctx: Context, commit: Commit, parents: list[Commit], prefix: str, *, exact: bool) -> bool | None:
     """Whether a commit differs from each of its parents under a prefix. None when retention took one of them."""
-    from lakeops.ranges.diff import diff  # late: a log without a prefix reads no ranges
+    from lakeops.ranges.diff import diff
     from lakeops.ranges.metarange import Metarange
 
     try:

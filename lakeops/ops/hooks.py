@@ -16,7 +16,7 @@ from dataclasses import replace
 from threading import Thread
 from typing import TypeVar
 
-from lakeops.catalog.hooks import Hooks
+from lakeops.catalog.guards import Hooks
 from lakeops.model.errors import (
     LakeopsError,
     PreconditionFailed,

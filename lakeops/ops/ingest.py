@@ -39,9 +39,9 @@ from lakeops.ops.publish import (
 from lakeops.ops.resolve import check_name
 from lakeops.ops.view import joined
 from lakeops.ranges.build import build, replace_prefix
-from lakeops.ranges.entry_validation import check_entries
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.write import write_metarange
+from lakeops.ranges.range_file import write_metarange
+from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
 from lakeops.store.base import Listing
 from lakeops.store.disk_cache import background_writes

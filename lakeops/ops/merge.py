@@ -46,7 +46,7 @@ from lakeops.ops.resolve import (
     require_stageable,
     resolve_commit,
 )
-from lakeops.ranges.write import MetarangeFile
+from lakeops.ranges.range_file import MetarangeFile
 
 
 class UpToDate(Exception):

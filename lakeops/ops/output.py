@@ -17,7 +17,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState, Pinned
+from lakeops.catalog.records import BranchState, ExpectedState
 from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
 from lakeops.model.names import as_folder, check_path
@@ -28,7 +28,7 @@ from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import begin_staging
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
 from lakeops.ops.view import with_staged
-from lakeops.ranges.entry_validation import check_entries
+from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 
@@ -198,7 +198,7 @@ def link_output(
         when_moved(ctx)(_append, ctx, opened, files, on_collision)
         return int(files.num_rows)
 
-    def rows() -> tuple[Pinned | None, pa.Table]:
+    def rows() -> tuple[ExpectedState | None, pa.Table]:
         if mode == "append":
             earlier = _added_before(ctx, opened)
             return earlier.pinned, _in_place_of(earlier.paths, files)
@@ -216,7 +216,7 @@ def link_output(
 class _Added:
     """What earlier outputs under the same key have added: their paths, on a branch as it was ``pinned``."""
 
-    pinned: Pinned | None
+    pinned: ExpectedState | None
     paths: pa.ChunkedArray
 
 
@@ -261,22 +261,19 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
             f"{names}; nothing was staged. Write other names, or say on_collision='rename' or 'overwrite'",
             taken,
         )
-    seen, unchanged = None, None
-    if earlier.pinned is None:
+    expect = earlier.pinned
+    if expect is None:
         # What is staged with the contents of the commit does not show, and was looked at all the same.
         looked_at = (files, there, staged)
-        seen = frozenset(address for table in looked_at for address in table["physical_address"].to_pylist())
-    else:
-        state, unchanged = earlier.pinned.state, earlier.pinned.counter
+        shown = frozenset(address for table in looked_at for address in table["physical_address"].to_pylist())
+        expect = ExpectedState(state, addresses=shown)
     ctx.catalog.staging.put_staged(
         ctx.repository_id,
         opened.branch,
         _in_place_of(earlier.paths, files),
         started=opened.started,
-        expected=state,
+        expect=expect,
         upload=opened.upload,
-        seen=seen,
-        unchanged=unchanged,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakeops.catalog.records import Ownership
+from lakeops.catalog.repositories import Ownership
 from lakeops.model.clock import Ids, retry, unix_seconds
 from lakeops.model.errors import NamespaceTaken, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.formatting import moment

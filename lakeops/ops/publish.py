@@ -35,10 +35,9 @@ from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Split, S
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
-from lakeops.ranges.apply import Applied, ApplyPlan, OnPlan, OnProgress, apply
-from lakeops.ranges.apply import merge as apply_plan
+from lakeops.ranges.apply import Applied, ApplyPlan, OnPlan, OnProgress, apply, apply_plan
 from lakeops.ranges.merge import MergePlan
-from lakeops.ranges.write import MetarangeFile, write_metarange
+from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 

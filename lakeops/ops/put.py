@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
-from lakeops.catalog.records import Staged
+from lakeops.catalog.records import ExpectedState, Staged
 from lakeops.model.errors import (
     InvalidInput,
     LakeopsError,
@@ -97,7 +97,8 @@ def _link_if_absent(ctx: Context, branch: str, entry: Entry, started: datetime) 
     if there is not None:
         raise _taken(branch, entry.path)
     row, mine = Staged(entry.path, entry), frozenset([entry.physical_address])
-    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, seen=mine)
+    expect = ExpectedState(state, addresses=mine)
+    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expect=expect)
 
 
 def write(
@@ -156,7 +157,8 @@ def _delete_seen(ctx: Context, branch: str, path: str, seen: Entry, started: dat
     if _object_at(ctx, branch, path) != seen:
         raise another_object(branch, path)
     row = Staged(path, None)
-    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, unchanged=counter)
+    expect = ExpectedState(state, counter)
+    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expect=expect)
 
 
 def _object_at(ctx: Context, branch: str, path: str) -> Entry:

@@ -12,7 +12,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState, ChangeCounter, Staged
+from lakeops.catalog.records import BranchState, ChangeCounter, ExpectedState, Staged
 from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
@@ -136,10 +136,7 @@ def _put(
         branch,
         rows,
         started=started,
-        expected=expected,
-        cleared=clear,
-        seen=seen,
-        unchanged=unchanged,
+        expect=ExpectedState(expected, unchanged, seen, clear),
     )
 
 

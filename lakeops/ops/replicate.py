@@ -25,12 +25,12 @@ from lakeops.model.records import JsonRecord
 from lakeops.ops.copying import (
     Moved,
     copy_objects,
+    copy_seconds,
     copy_tasks,
     delete_objects,
     delete_tasks,
     exceeded,
     gives_up,
-    worth_in_ranges,
 )
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
@@ -84,7 +84,7 @@ def replicate(
     compared = _Comparison(source, destination, keep_extra=delete)
     lacking = compared.lacking()
     first = list(islice(lacking, _LOOKED_AT))
-    results = engine.for_work(worth_in_ranges(first)).run(
+    results = engine.for_work(copy_seconds(first)).run(
         copy_objects, copy_tasks(source, chain(first, lacking), known), destination
     )
     copied = _sum_up(results, destination.url, "copied", lambda done: progress("Copying", done, compared.missing))
@@ -93,7 +93,7 @@ def replicate(
         doomed = compared.extra_keys
         _check_doomed(compared, force=force)
         tasks = delete_tasks(source, reversed(doomed), known)  # what names others first
-        results = engine.for_work(1).run(delete_objects, tasks, destination)
+        results = engine.for_work(0).run(delete_objects, tasks, destination)
         deleted = _sum_up(results, destination.url, "deleted", lambda done: progress("Deleting", done, len(doomed)))
     return Replicated(
         copied=copied.objects,

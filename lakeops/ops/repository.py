@@ -17,7 +17,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import CATALOG, CLAIM_ID, check_apart, claim, claim_text, read_claim
 from lakeops.ops.owner import first_owner, release
-from lakeops.ranges.digest import EMPTY_METARANGE_ID
+from lakeops.ranges.metarange import EMPTY_METARANGE_ID
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import Stores, normalise_namespace

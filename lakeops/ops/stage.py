@@ -8,7 +8,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import Pinned
+from lakeops.catalog.records import ExpectedState
 from lakeops.catalog.staging import not_as_seen
 from lakeops.model.arrow import METADATA_TYPE, STAGED_SCHEMA, in_one, scalar
 from lakeops.model.errors import BranchMoved, InvalidInput, InvalidPath
@@ -21,7 +21,7 @@ from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import begin_staging, check_name
 from lakeops.ops.view import imported_folders, relative, with_staged
-from lakeops.ranges.entry_validation import check_entries
+from lakeops.ranges.validation import check_entries
 
 
 def stage(ctx: Context, branch: str, table: pa.Table) -> int:
@@ -55,10 +55,10 @@ def _link(ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started:
     if len(objects):
         clear = cleared(ctx, objects)
         check_present(ctx, objects)  # after the look into the marks: see ops.gc.files.cleared
-    ctx.catalog.staging.put_staged(ctx.repository_id, branch, rows, started=started, cleared=clear)
+    ctx.catalog.staging.put_staged(ctx.repository_id, branch, rows, started=started, expect=ExpectedState(marks=clear))
 
 
-def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | None = None) -> int:
+def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: ExpectedState | None = None) -> int:
     """Stage the deletion of every object under a prefix. Returns how many there were.
 
     Args:
@@ -75,7 +75,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
     ctx.stage_queue(branch).flush_pending()
     count = 0
 
-    def rows() -> tuple[Pinned, pa.Table]:
+    def rows() -> tuple[ExpectedState, pa.Table]:
         nonlocal count
         now, gone = branch_paths(ctx, branch, prefix)
         count = len(gone)
@@ -87,16 +87,19 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
         return count
     _, table = rows()
     try:
-        ctx.catalog.staging.put_staged(
-            ctx.repository_id, branch, table, started=started, expected=pinned.state, unchanged=pinned.counter
-        )
+        ctx.catalog.staging.put_staged(ctx.repository_id, branch, table, started=started, expect=pinned)
     except BranchMoved:
         raise not_as_seen(branch) from None
     return count
 
 
 def reset(
-    ctx: Context, branch: str, prefix: str | None = None, path: str | None = None, *, pinned: Pinned | None = None
+    ctx: Context,
+    branch: str,
+    prefix: str | None = None,
+    path: str | None = None,
+    *,
+    pinned: ExpectedState | None = None,
 ) -> int:
     """Drop uncommitted changes: all, those under a prefix, or that of one path. Returns how many staged paths went.
 
@@ -110,12 +113,12 @@ def reset(
     """
     name = _check_place(branch, prefix, path)
     ctx.stage_queue(name).flush_pending()
-    count = ctx.catalog.staging.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor, pinned=pinned)
+    count = ctx.catalog.staging.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor, expect=pinned)
     ctx.tidy()
     return count
 
 
-def pin(ctx: Context, branch: str, prefix: str | None = None, path: str | None = None) -> Pinned:
+def pin(ctx: Context, branch: str, prefix: str | None = None, path: str | None = None) -> ExpectedState:
     """What a branch is now, for a call that shall do what somebody is about to be shown, or nothing.
 
     Args:
@@ -144,7 +147,7 @@ def _check_place(branch: str, prefix: str | None, path: str | None) -> str:
 def put_consistently(
     ctx: Context,
     branch: str,
-    rows: Callable[[], tuple[Pinned | None, pa.Table]],
+    rows: Callable[[], tuple[ExpectedState | None, pa.Table]],
     *,
     started: datetime,
     upload: str | None = None,
@@ -158,21 +161,12 @@ def put_consistently(
 
     def attempt() -> None:
         seen, table = rows()
-        expected, unchanged = (seen.state, seen.counter) if seen is not None else (None, None)
-        ctx.catalog.staging.put_staged(
-            ctx.repository_id,
-            branch,
-            table,
-            started=started,
-            expected=expected,
-            upload=upload,
-            unchanged=unchanged,
-        )
+        ctx.catalog.staging.put_staged(ctx.repository_id, branch, table, started=started, expect=seen, upload=upload)
 
     when_moved(ctx)(attempt)
 
 
-def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[Pinned, pa.ChunkedArray]:
+def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[ExpectedState, pa.ChunkedArray]:
     """A branch, and the paths that it shows under a prefix, in order: one string column, however many."""
     # Before the look, so that nothing is missed.
     pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, prefix, below=True)

@@ -27,9 +27,9 @@ from lakeops.model.text import excerpt, flaw
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import at_ref, watched
 from lakeops.ranges import read as records
-from lakeops.ranges.changes import apply_changes
-from lakeops.ranges.entry_validation import ABSOLUTE
 from lakeops.ranges.metarange import SortedPaths, upper_bound
+from lakeops.ranges.rewrite import apply_changes
+from lakeops.ranges.validation import ABSOLUTE
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import AddressPolicy
@@ -370,7 +370,7 @@ class CommitCursor:
         self._ctx = ctx
         self._prefix = prefix
         self._above = upper_bound(prefix)
-        self._inner = ctx.reader.cursor(ctx.metarange(commit))
+        self._inner = records.EntryCursor(ctx.reader, ctx.metarange(commit))
         self._ahead: list[Entry] = []
         self._next = 0
 

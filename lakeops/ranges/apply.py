@@ -20,24 +20,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc
-from lakeops.model.arrow import STAGED_SCHEMA, from_numpy
+from lakeops.model.arrow import STAGED_SCHEMA, from_numpy, no_rows
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Transient
+from lakeops.model.formatting import human_size
 from lakeops.model.records import Split, Summary
-from lakeops.ranges.changelist import FEWEST_RANGES, MOST_CHANGES, MOST_OF_RANGE, ChangeList
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
-from lakeops.ranges.file import read_range
+from lakeops.ranges.digest import Positions
 from lakeops.ranges.merge import MergePlan
-from lakeops.ranges.metarange import Metarange, RangeRow, Rows, rows_table
+from lakeops.ranges.metarange import METARANGE_SCHEMA, Delta, Metarange, RangeRow, rows_table
+from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, Work, fetch_range
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.rewrite import RewrittenRun, Segment, Task, TaskResult, run_task, total
-from lakeops.ranges.write import RangeWriter, Work
+from lakeops.ranges.rewrite import RANGE_SECONDS, Segment, Task, TaskResult, run_task, total
 from lakeops.store.base import ObjectStore
 
 LOOKAHEAD = 4
 """Untouched ranges that a segment brings along. Nearly every edit re-synchronises within one."""
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+FEWEST_RANGES = 8
+"""Ranges that a commit rewrites: fewer are as quick to compare as a list is to read."""
+MOST_OF_RANGE = 100
+"""Changes that a list is made of for each range that is rewritten: with more of them ranges are as quick to compare."""
 
 
 def plan(
@@ -49,16 +52,7 @@ def plan(
     reuse: Metarange | None = None,
     listing: bool = False,
 ) -> ApplyPlan:
-    """What applying ``changes`` to ``base`` will take. Opens nothing.
-
-    Args:
-        base: what to change.
-        changes: ``STAGED_SCHEMA``, paths strictly ascending; else ``InvalidInput``.
-        split: the repository's split.
-        attempt: fresh for every try.
-        reuse: another metarange whose ranges may be referred to (its commit is checked live when this is published).
-        listing: make a list of what changes, also where few ranges are touched.
-    """
+    """The plan of applying ``changes`` to ``base``, whose arguments it has. Opens nothing."""
     check_split(split)
     changes = changes.select(STAGED_SCHEMA.names).cast(STAGED_SCHEMA)
     check_ascending(changes.column("path"))
@@ -82,41 +76,32 @@ class ApplyPlan:
 
     base: Metarange
     changes: pa.Table
-    touched: Rows
-    counts: Rows
+    touched: Positions
+    counts: Positions
     split: Split
     attempt: str
     reuse: Metarange | None = None
     listing: bool = False
 
-    @cached_property
-    def file_bytes(self) -> int:
-        """The size of the range files that will be read and written again."""
-        if not len(self.base):
-            return 0
-        return int(pc.sum(self.base.table.column("file_bytes").take(from_numpy(self.touched))).as_py() or 0)
-
     def describe(self, engine: Engine) -> str:
-        """What will happen, in one line for people."""
+        """The plan in one line for people."""
         if not len(self.touched):
             return "nothing to rewrite"
-        where = engine.for_work(len(self.touched)).name
+        where = engine.for_work(len(self.touched) * RANGE_SECONDS).name
         if not len(self.base):
             return f"will write the first ranges for {self.changes.num_rows:,} changes, {where}"
-        return (
-            f"will rewrite {len(self.touched):,} of {len(self.base):,} ranges, {human_bytes(self.file_bytes)}, {where}"
-        )
+        size = human_size(pc.sum(self.base.table.column("file_bytes").take(from_numpy(self.touched))).as_py())
+        return f"will rewrite {len(self.touched):,} of {len(self.base):,} ranges, {size}, {where}"
 
     def tasks(self, group: int) -> Iterator[Task]:
         """The tasks, with ``group`` touched ranges each, made one by one as the engine asks for them."""
-        borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
+        borders = np.cumsum([0, *self.counts])
         for index, start in enumerate(range(0, len(self.touched), group)):
             stop = min(start + group, len(self.touched))
-            rows = self.changes.slice(borders[start], borders[stop] - borders[start])
+            rows = TaskRows(self.changes.slice(borders[start], borders[stop] - borders[start]))
             segments = tuple(self._segments(start, stop))
-            yield Task(
-                index, segments, TaskRows(rows), self.split, self.attempt, self._reusable(segments), self.listing
-            )
+            reuse = () if self.reuse is None else self._reusable(self.reuse, segments)
+            yield Task(index, segments, rows, self.split, self.attempt, reuse, self.listing)
 
     def _segments(self, start: int, stop: int) -> Iterator[Segment]:
         """The segments of touched ranges ``[start, stop)``: a wide gap of untouched ranges parts two of them."""
@@ -133,53 +118,18 @@ class ApplyPlan:
             rows = tuple(self.base.rows(begin, end))
             yield Segment(begin, rows, tuple(changes.tolist()), last=end == len(self.base))
 
-    def _reusable(self, segments: tuple[Segment, ...]) -> tuple[RangeRow, ...]:
+    def _reusable(self, reuse: Metarange, segments: tuple[Segment, ...]) -> tuple[RangeRow, ...]:
         """Ranges of ``reuse`` that the outcome of these segments may equal."""
-        if self.reuse is None or not len(self._fresh_rows):
-            return ()
-        if not len(self.base):
-            return tuple(self.reuse.at(self._fresh_rows))
-        low = self.reuse.find(segments[0].rows[0].first_path.encode())
-        high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
-        chosen = self._fresh_rows[(self._fresh_rows >= low - 1) & (self._fresh_rows <= high + 1)]
-        return tuple(self.reuse.at(chosen))
+        chosen = self._reusable_rows
+        if len(self.base) and len(chosen):
+            low = reuse.find(segments[0].rows[0].first_path.encode())
+            high = reuse.find(segments[-1].rows[-1].last_path.encode())
+            chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
+        return tuple(reuse.at(chosen))
 
     @cached_property
-    def _fresh_rows(self) -> Rows:
+    def _reusable_rows(self) -> Positions:
         return self.reuse.without(self.base) if self.reuse is not None else np.zeros(0, np.int64)
-
-
-def human_bytes(size: int) -> str:
-    """A size as people read it, in powers of 1,000: ``598 MB``."""
-    value, unit = float(size), 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}" if value >= 9.95 or unit == 0 else f"{value:.1f} {_UNITS[unit]}"
-
-
-def _assemble(
-    base: Metarange, runs: Iterable[RewrittenRun], *, store: ObjectStore, split: Split, attempt: str
-) -> tuple[Metarange, Work]:
-    """The metarange with the runs in place of the base's rows, and the work that repairing borders took.
-
-    Args:
-        base: what the runs were planned on.
-        runs: those of all tasks, ascending, none twice.
-        store: the namespace.
-        split: the repository's split.
-        attempt: a fresh suffix for what is written here.
-    """
-    building = MetarangeBuilder(store, split, attempt)
-    done = 0
-    for run in runs:
-        building.keep(base, done, run.start)
-        building.put(run.rows)
-        if run.remainder:
-            building.open(from_ipc(run.remainder))
-        done = run.stop
-    building.keep(base, done, len(base))
-    building.finish()
-    return building.metarange(), building.work
 
 
 class MetarangeBuilder:
@@ -225,28 +175,29 @@ class MetarangeBuilder:
         """Rows follow whose range is open."""
         self._write(self._chunker.add(remainder), ())
 
-    def finish(self) -> None:
-        """Nothing follows: what is open is the last range."""
+    def finish(self) -> Metarange:
+        """The metarange. Nothing follows, so what is open is the last range."""
         if self._chunker.open:
             self._write([self._chunker.rest()], ())
-
-    def metarange(self) -> Metarange:
-        """What came together."""
         # One table of all new rows: each one by itself would take a quarter of a millisecond.
-        new = rows_table([row for part in self._parts if not isinstance(part, pa.Table) for row in part])
-        parts, done = [], 0
+        new: list[RangeRow] = []
+        for part in self._parts:
+            if not isinstance(part, pa.Table):
+                new += part
+        table = rows_table(new)
+        parts, done = [no_rows(METARANGE_SCHEMA)], 0
         for part in self._parts:
             if isinstance(part, pa.Table):
                 parts.append(part)
             else:
-                parts.append(new.slice(done, len(part)))
+                parts.append(table.slice(done, len(part)))
                 done += len(part)
-        return Metarange.splice(parts)
+        return Metarange(pa.concat_tables(parts))
 
     def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
         self.work += Work(opened=1, bytes_read=row.file_bytes)
-        self._write(self._chunker.add(read_range(self._store, row)), (row,))
+        self._write(self._chunker.add(fetch_range(self._store, row).read()), (row,))
 
     def _write(self, closed: list[pa.Table], known: tuple[RangeRow, ...]) -> None:
         writer = RangeWriter(self._store, self._attempt, (*self._known, *known))
@@ -302,14 +253,23 @@ def apply(
     if on_plan:
         on_plan(planned)
     results = _run(planned, engine, reader, on_progress)
-    runs = [run for result in results for run in result.runs]
-    repaired = attempt + Ids().new()
-    metarange, repair = _assemble(base, runs, store=reader.store, split=split, attempt=repaired)
-    metarange = base if metarange.id == base.id else metarange.telling(_listed(base, results))
-    return Applied(metarange, total(result.summary for result in results), sum((r.work for r in results), repair))
+    building = MetarangeBuilder(reader.store, split, attempt + Ids().new())
+    done, work, summary = 0, Work(), Summary()
+    for result in results:
+        work, summary = work + result.work, total((summary, result.summary))
+        for run in result.runs:
+            building.keep(base, done, run.start)
+            building.put(run.rows)
+            if run.remainder:
+                building.open(from_ipc(run.remainder))
+            done = run.stop
+    building.keep(base, done, len(base))
+    metarange = building.finish()
+    metarange = base if metarange.id == base.id else metarange.with_delta(_delta(base, results))
+    return Applied(metarange, summary, work + building.work)
 
 
-def merge(
+def apply_plan(
     reader: RangeReader,
     planned: MergePlan,
     source: Metarange,
@@ -320,7 +280,7 @@ def merge(
     on_plan: OnPlan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Applied:
-    """The metarange that a merge without conflicts gives. See ``ranges.merge.three_way`` for the plan."""
+    """The metarange that a merge without conflicts gives. See ``ranges.merge.plan_merge`` for the plan."""
     if planned.result is not None:
         return Applied(planned.result, planned.summary, Work())
     exchanged = planned.exchanged
@@ -336,23 +296,27 @@ def merge(
         on_plan=on_plan,
         on_progress=on_progress,
     )
-    own, listed = applied.metarange.changes, None
+    own, delta = applied.metarange.delta, None
     if exchanged is not None and own is not None and own.since == planned.onto.id:
-        listed = exchanged.then(own)
-    return replace(applied, metarange=applied.metarange.telling(listed), summary=planned.summary)
+        delta = exchanged.then(own)
+    return replace(applied, metarange=applied.metarange.with_delta(delta), summary=planned.summary)
 
 
-def _listed(base: Metarange, results: Sequence[TaskResult]) -> ChangeList | None:
-    sides = [[one.before.table, one.after.table] for one in results if one.before is not None and one.after is not None]
-    if not results or len(sides) < len(results):
-        return None
-    return ChangeList.of(base.id, *(pa.concat_tables(side) for side in zip(*sides, strict=True)))
+def _delta(base: Metarange, results: Sequence[TaskResult]) -> Delta | None:
+    """The rows that the tasks changed. None unless all of them have a list."""
+    before, after = [], []
+    for result in results:
+        if result.before is None or result.after is None:
+            return None
+        before.append(result.before.table)
+        after.append(result.after.table)
+    return Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after)) if results else None
 
 
 def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:
     """One result for each task, in order of the base's ranges."""
     touched = len(planned.touched)
-    engine = engine.for_work(touched)
+    engine = engine.for_work(touched * RANGE_SECONDS)
     group = engine.group(touched, at_once=True)
     results: dict[int, TaskResult] = {}
     done = 0
@@ -363,4 +327,4 @@ def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: O
             on_progress(done, touched)
     if done != touched:
         raise Transient(f"the engine ({engine.name}) gave back work for {done} of {touched} ranges; try again")
-    return [results[index] for index in sorted(results)]
+    return list(dict(sorted(results.items())).values())

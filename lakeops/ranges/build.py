@@ -24,9 +24,9 @@ from lakeops.model.records import Split
 from lakeops.ranges.apply import MetarangeBuilder
 from lakeops.ranges.chunker import check_split, chunks
 from lakeops.ranges.digest import with_digests
-from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
-from lakeops.ranges.write import RangeWriter, Work, release_memory
+from lakeops.ranges.range_file import RangeWriter, Work, fetch_range, release_memory
+from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.store.base import ObjectStore
 
 _FIRST = 32
@@ -56,7 +56,7 @@ class BuildTask:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What became of a task: the metarange rows of its ranges."""
+    """The outcome of a task: the metarange rows of its ranges."""
 
     index: int
     rows: tuple[RangeRow, ...]
@@ -87,14 +87,14 @@ def build(
     """
     check_split(split)
     engine = engine or LocalEngine()
-    standing = {_span(row): row for row in known}
+    standing = {(row.first_path, row.last_path, row.count): row for row in known}
     closed = chunks(tables, split)
     numbers = count()
     built: dict[int, tuple[RangeRow, ...]] = {}
     ranges = entries = size_bytes = 0
     for first in closed:
         size = max(_FIRST, ranges)
-        place = engine.for_work(size)
+        place = engine.for_work(size * RANGE_SECONDS)
         tasks = _tasks(
             chain([first], islice(closed, size - 1)), place.group(size, at_once=True), numbers, attempt, standing
         )
@@ -127,24 +127,15 @@ def _tasks(
     closed: Iterator[pa.Table], group: int, numbers: Iterator[int], attempt: str, standing: dict[_Span, RangeRow]
 ) -> Iterator[BuildTask]:
     while some := list(islice(closed, group)):
-        spans = [_span_of(one) for one in some]
-        yield BuildTask(
-            next(numbers),
-            TaskRows(pa.concat_tables(some)),
-            tuple(one.num_rows for one in some),
-            attempt,
-            tuple(standing[span] for span in spans if span in standing),
-        )
-
-
-def _span(row: RangeRow) -> _Span:
-    return row.first_path, row.last_path, row.count
-
-
-def _span_of(rows: pa.Table) -> _Span:
-    """What a range must be like to equal the rows, as far as can be told without digests."""
-    paths = rows.column("path")
-    return paths[0].as_py(), paths[-1].as_py(), len(paths)
+        known = []
+        for rows in some:
+            paths = rows.column("path")
+            # The least that a range must have to equal the rows, as far as can be told without digests.
+            span = paths[0].as_py(), paths[-1].as_py(), len(paths)
+            if span in standing:
+                known.append(standing[span])
+        counts = tuple(rows.num_rows for rows in some)
+        yield BuildTask(next(numbers), TaskRows(pa.concat_tables(some)), counts, attempt, tuple(known))
 
 
 def replace_prefix(
@@ -160,44 +151,34 @@ def replace_prefix(
         split: the repository's split.
         attempt: a fresh suffix for what is written here.
     """
-    above = upper_bound(prefix)
+    above, below = upper_bound(prefix), prefix.encode()
     if above is None:
         return part, Work()
-    _check_within(part, prefix.encode(), above)
-    low, high = base.last_paths.first_at(prefix.encode()), base.last_paths.first_at(above)
+    if len(part) and not (part.first_paths[0] >= below and part.last_paths[len(part) - 1] < above):
+        raise InvalidInput(f"{part!r} holds paths that do not begin with {prefix!r}")
+    low, high = base.find(below), base.find(above)
     # A metarange's last range ends for want of more, not with a cut: it is open again when something follows.
     low = min(low, len(base) - 1) if len(base) and len(part) else low
     borders = base.at(sorted({low, high} - {len(base)}))
     building = MetarangeBuilder(store, split, attempt, borders)
+
+    def read(row: RangeRow) -> pa.Table:
+        building.work += Work(opened=1, bytes_read=row.file_bytes)
+        return fetch_range(store, row).read()
+
     building.keep(base, 0, low)
-    if low < len(base) and base.first_paths[low] < prefix.encode():
-        rows = _read(building, store, base.row(low))
-        building.open(rows.slice(0, SortedPaths(rows.column("path")).first_at(prefix.encode())))
+    if low < len(base) and base.first_paths[low] < below:
+        rows = read(base.row(low))
+        building.open(rows.slice(0, SortedPaths(rows.column("path")).first_at(below)))
     if len(part):
         building.keep(part, 0, len(part) - 1)
-        _end(building, part, store, last=high == len(base))
+        if high == len(base):
+            building.keep(part, len(part) - 1, len(part))
+        else:
+            building.open(read(part.row(len(part) - 1)))
     if high < len(base) and base.first_paths[high] < above:
-        rows = _read(building, store, base.row(high))
+        rows = read(base.row(high))
         building.open(rows.slice(SortedPaths(rows.column("path")).first_at(above)))
         high += 1
     building.keep(base, high, len(base))
-    building.finish()
-    return building.metarange(), building.work
-
-
-def _end(building: MetarangeBuilder, part: Metarange, store: ObjectStore, *, last: bool) -> None:
-    """The part's last range follows, open unless it is the last of all."""
-    if last:
-        building.keep(part, len(part) - 1, len(part))
-    else:
-        building.open(_read(building, store, part.row(len(part) - 1)))
-
-
-def _read(building: MetarangeBuilder, store: ObjectStore, row: RangeRow) -> pa.Table:
-    building.work += Work(opened=1, bytes_read=row.file_bytes)
-    return read_range(store, row)
-
-
-def _check_within(part: Metarange, prefix: bytes, above: bytes) -> None:
-    if len(part) and not (part.first_paths[0] >= prefix and part.last_paths[len(part) - 1] < above):
-        raise InvalidInput(f"{part!r} holds paths that do not begin with {prefix.decode()!r}")
+    return building.finish(), building.work

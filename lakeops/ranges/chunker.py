@@ -45,7 +45,7 @@ def path_hashes(paths: pa.Array | pa.ChunkedArray) -> Hashes:
     if paths.type not in _OFFSETS:
         paths = paths.cast(pa.large_string())
     if isinstance(paths, pa.ChunkedArray) and paths.num_chunks > 1 and paths.nbytes < _COMBINED:
-        # Rows that were spliced come in many short chunks, each of which would cost as much as a long one.
+        # Rows that were put together come in many short chunks, each of which would cost as much as a long one.
         paths = in_one(paths)
     chunks = paths.chunks if isinstance(paths, pa.ChunkedArray) else [paths]
     out = np.empty(len(paths), np.uint64)
@@ -86,7 +86,7 @@ def check_split(split: Split) -> None:
 
 
 class Chunker:
-    """Rows come in, in order, and go out as whole ranges. What is left is the range still open.
+    """Rows come in, in order, and go out as whole ranges. The rest is the range still open, of ``open`` rows.
 
     Rows must start right after a cut, and have one schema with a ``path``.
     """
@@ -95,12 +95,7 @@ class Chunker:
         self._split = split
         self._tables: list[pa.Table] = []
         self._hashes: list[Hashes] = []
-        self._open = 0
-
-    @property
-    def open(self) -> int:
-        """How many rows wait for the end of their range."""
-        return self._open
+        self.open: int = 0
 
     def add(self, table: pa.Table, hashes: Hashes | None = None) -> list[pa.Table]:
         """The rows of each range that these rows bring to an end. ``hashes`` of their paths, if the caller has them."""
@@ -108,8 +103,8 @@ class Chunker:
             hashes = path_hashes(table.column("path"))
         self._tables.append(table)
         self._hashes.append(hashes)
-        self._open += table.num_rows
-        if self._open < self._split.min_entries:
+        self.open += table.num_rows
+        if self.open < self._split.min_entries:
             return []
         ends = cut_ends(np.concatenate(self._hashes), self._split).tolist()
         if not ends:
@@ -120,7 +115,7 @@ class Chunker:
         rest = rows.slice(ends[-1])
         kept = hashes[len(hashes) - rest.num_rows :]
         # A slice of no rows would keep all rows in memory.
-        self._tables, self._hashes, self._open = ([rest], [kept], rest.num_rows) if rest.num_rows else ([], [], 0)
+        self._tables, self._hashes, self.open = ([rest], [kept], rest.num_rows) if rest.num_rows else ([], [], 0)
         return closed
 
     def rest(self) -> pa.Table:
@@ -129,7 +124,7 @@ class Chunker:
         Needs at least one row.
         """
         rows = pa.concat_tables(self._tables)
-        self._tables, self._hashes, self._open = [], [], 0
+        self._tables, self._hashes, self.open = [], [], 0
         return rows
 
 

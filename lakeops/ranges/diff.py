@@ -9,10 +9,10 @@ difference, whatever became of its address or time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -21,13 +21,19 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.records import Change, ChangeType, Summary
-from lakeops.ranges.changelist import ChangeList
-from lakeops.ranges.digest import Positions, same_labels, symmetric_difference
-from lakeops.ranges.file import RangeFile
-from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.digest import Positions, contains, same_labels
+from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths
+from lakeops.ranges.range_file import RangeFile
 from lakeops.ranges.read import RangeReader
 
 Columns: TypeAlias = tuple[list[str], list[str]]
+
+IDENTITY_COLUMNS = ["checksum", "size_bytes", "content_type", "metadata"]
+SKETCH_COLUMNS = ["path", "size_bytes"]
+
+MOST_TOGETHER = 16
+"""Stretches whose differences are handed on in one step."""
+_MANY_ROWS = 8_192
 
 
 @dataclass(frozen=True)
@@ -38,48 +44,32 @@ class RowSpan:
     start: int
     stop: int
 
-    @property
-    def digests(self) -> pa.Array:
-        """The entry digests of its rows."""
-        return self.file.digests.slice(self.start, self.stop - self.start)
-
 
 @dataclass(frozen=True)
 class DifferingRows:
     """Rows that the other side does not share, in path order, and some of their columns.
 
-    ``sources`` say where the rows are in their files. There are none where the table holds all that anybody asks for.
+    ``sources`` are the files that the rows are in, with their numbers there. There are none where the table holds all
+    that anybody asks for.
     """
 
     table: pa.Table
-    sources: tuple[_SourceRows, ...] = ()
+    sources: tuple[tuple[RangeFile, Positions], ...] = ()
 
     @classmethod
-    def of(cls, span: RowSpan | None, which: Positions | None, columns: list[str]) -> DifferingRows:
-        """Some rows of a span by their numbers in it, all of them by default. No rows where this side has nothing."""
+    def of(cls, span: RowSpan | None, other: RowSpan | None, columns: list[str], prefix: str = "") -> DifferingRows:
+        """The rows of a span under ``prefix`` that the other span does not share. None where a side has nothing."""
         if span is None:
             return cls(no_rows(RANGE_SCHEMA).select(columns))
-        numbers = span.start + (np.arange(span.stop - span.start) if which is None else which)
-        return cls(span.file.take(numbers, columns), (_SourceRows(span.file, numbers),))
-
-    @classmethod
-    def together(cls, some: Sequence[DifferingRows]) -> DifferingRows:
-        """The rows of neighbouring spans as one set."""
-        table = pa.concat_tables([one.table for one in some]).combine_chunks()
-        return cls(table, tuple(source for one in some for source in one.sources))
-
-    def under(self, prefix: str) -> DifferingRows:
-        """The rows of one span whose path starts with ``prefix``."""
-        if not prefix or not self.sources:
-            return self
-        under = pc.starts_with(self.table.column("path"), prefix)
-        source = self.sources[0]
-        return DifferingRows(self.table.filter(under), (_SourceRows(source.file, source.numbers[to_numpy(under)]),))
-
-    @property
-    def row(self) -> RangeRow | None:
-        """The range that those of one span are rows of. None where this side has nothing."""
-        return self.sources[0].file.row if self.sources else None
+        numbers = np.arange(span.start, span.stop)
+        if other is not None:
+            mine, theirs = (one.file.digests.slice(one.start, one.stop - one.start) for one in (span, other))
+            numbers = numbers[~contains(theirs, mine)]
+        table = span.file.take(numbers, columns)
+        if prefix:
+            under = pc.starts_with(table.column("path"), prefix)
+            table, numbers = table.filter(under), numbers[to_numpy(under)]
+        return cls(table, ((span.file, numbers),))
 
     def rows(self, which: Positions, columns: list[str]) -> pa.Table:
         """Some columns of some of the rows, by ascending numbers. Columns that were left out before are read now."""
@@ -87,7 +77,7 @@ class DifferingRows:
         known = self.table.select([name for name in columns if name not in missing]).take(from_numpy(which))
         if not missing:
             return known
-        read = [source.file.take(numbers, missing) for source, numbers in self._by_source(which)]
+        read = [file.take(numbers, missing) for file, numbers in self._by_file(which)]
         rest = pa.concat_tables([no_rows(RANGE_SCHEMA).select(missing), *read]).combine_chunks()
         return pa.table([(rest if name in missing else known).column(name) for name in columns], columns)
 
@@ -95,43 +85,18 @@ class DifferingRows:
         """The entry digests of some of the rows, by ascending numbers."""
         if not self.sources and "digest" in self.table.column_names:
             return in_one(self.table.column("digest").take(from_numpy(which)))
-        parts = [source.file.digests.take(from_numpy(numbers)) for source, numbers in self._by_source(which)]
+        parts = [file.digests.take(from_numpy(numbers)) for file, numbers in self._by_file(which)]
         return pa.concat_arrays([no_rows(RANGE_SCHEMA).column("digest").combine_chunks(), *parts])
 
-    def _by_source(self, which: Positions) -> Iterator[tuple[_SourceRows, Positions]]:
-        """For each file that some of the rows are in the numbers of these rows there."""
+    def _by_file(self, which: Positions) -> Iterator[tuple[RangeFile, Positions]]:
+        """The files that some of the rows are in, with the numbers of these rows there."""
         done = 0
-        for source in self.sources:
-            stop = done + len(source.numbers)
+        for file, numbers in self.sources:
+            stop = done + len(numbers)
             low, high = np.searchsorted(which, (done, stop)).tolist()
             if low < high:
-                yield source, source.numbers[which[low:high] - done]
+                yield file, numbers[which[low:high] - done]
             done = stop
-
-
-@dataclass(frozen=True)
-class _SourceRows:
-    """Rows of one file, by their numbers."""
-
-    file: RangeFile
-    numbers: Positions
-
-
-Pair: TypeAlias = tuple[DifferingRows, DifferingRows]
-
-
-def differing_rows(left: RowSpan | None, right: RowSpan | None, columns: Columns) -> Pair:
-    """The rows of each span that the other one does not share, addresses and times included.
-
-    Args:
-        left: one stretch of paths before. None where there is nothing.
-        right: the same stretch after.
-        columns: what the left and the right rows hold.
-    """
-    if left is None or right is None:
-        return DifferingRows.of(left, None, columns[0]), DifferingRows.of(right, None, columns[1])
-    only_left, only_right = symmetric_difference(left.digests, right.digests)
-    return DifferingRows.of(left, only_left, columns[0]), DifferingRows.of(right, only_right, columns[1])
 
 
 def stretches(
@@ -143,10 +108,7 @@ def stretches(
     """
     one, other = (_Side(reader, *sides, prefix) for sides in ((left, right), (right, left)))
     while one.file is not None or other.file is not None:
-        if one.file is None or other.file is None:
-            frontier = (one if other.file is None else other).last
-        else:
-            frontier = min(one.last, other.last)
+        frontier = min(side.file.row.last_path for side in (one, other) if side.file is not None)
         yield one.cut(frontier), other.cut(frontier)
 
 
@@ -164,36 +126,21 @@ class _Side:
         """The open range. None at the end. The first is waited for once both sides have asked for theirs."""
         return next(self._files, None)
 
-    @property
-    def last(self) -> str:
-        """The last path of the open range."""
-        return self.file.row.last_path if self.file else ""
-
     def cut(self, path: str) -> RowSpan | None:
         """Pass the rows up to and including ``path``, which does not come after the open range's last."""
-        if self.file is None:
+        if self.file is None or path < self.file.row.first_path:
             return None
         file, start = self.file, self._start
         if path == file.row.last_path:
             self.file, self._start = next(self._files, None), 0
             return RowSpan(file, start, file.row.count)
-        if path < file.row.first_path:
-            return None
-        self._start = file.first_at(path.encode() + b"\0")
+        self._start = SortedPaths(file.paths).first_at(path.encode() + b"\0")
         return RowSpan(file, start, self._start)
 
 
-IDENTITY_COLUMNS = ["checksum", "size_bytes", "content_type", "metadata"]
-SKETCH_COLUMNS = ["path", "size_bytes"]
-
-MOST_TOGETHER = 16
-"""Stretches whose differences are handed on in one step."""
-_MANY_ROWS = 8_192
-
-
 @dataclass(frozen=True)
-class Delta:
-    """The differing rows of some stretches of paths. A later delta's paths all come after an earlier one's.
+class DiffBatch:
+    """The differing rows of some stretches of paths. A later batch's paths all come after an earlier one's.
 
     ``left`` and ``right`` hold rows in path order. ``removed`` and ``added`` number the rows of ``left``
     and ``right`` whose path the other side does not have. ``pairs`` those of one path whose identities differ.
@@ -207,19 +154,19 @@ class Delta:
 
     @property
     def total(self) -> int:
-        """How many paths differ."""
+        """The number of paths that differ."""
         return len(self.removed) + len(self.added) + len(self.pairs[0])
 
 
-def deltas(
+def diff_batches(
     reader: RangeReader,
     left: Metarange,
     right: Metarange,
     *,
     columns: Columns = (SKETCH_COLUMNS, SKETCH_COLUMNS),
     prefix: str = "",
-) -> Iterator[Delta]:
-    """Everything that differs under ``prefix``, in path order. None of the deltas is empty.
+) -> Iterator[DiffBatch]:
+    """All that differs under ``prefix``, in path order. None of the batches is empty.
 
     Opens nothing where one side has a list of what it changed in the other.
 
@@ -231,46 +178,44 @@ def deltas(
             later, where sizes are equal.
         prefix: leave out paths that do not start with it.
     """
-    listed = right.changes_since(left)
-    if listed is not None:
-        yield from _of_list(listed.under(prefix))
+    delta = right.delta_since(left)
+    if delta is not None:
+        if prefix:
+            delta = delta.only(lambda paths: pc.starts_with(paths, prefix))
+        whole = pair_by_path(DifferingRows(delta.before), DifferingRows(delta.after))
+        if whole.total:
+            yield whole
         return
 
-    def read(spans: tuple[RowSpan | None, RowSpan | None]) -> Delta:
-        left, right = differing_rows(*spans, columns)
-        return pair_by_path(left.under(prefix), right.under(prefix))
+    def read(spans: tuple[RowSpan | None, RowSpan | None]) -> DiffBatch:
+        one, other = spans
+        return pair_by_path(
+            DifferingRows.of(one, other, columns[0], prefix), DifferingRows.of(other, one, columns[1], prefix)
+        )
 
-    found = reader.ahead(read, stretches(reader, left, right, prefix))
-    yield from _join_small(delta for delta in found if delta.total)
-
-
-def _of_list(listed: ChangeList) -> Iterator[Delta]:
-    delta = pair_by_path(DifferingRows(listed.before), DifferingRows(listed.after))
-    if delta.total:
-        yield delta
-
-
-def diff_rows(reader: RangeReader, left: Metarange, right: Metarange, *, columns: Columns) -> Iterator[Pair]:
-    """The rows that the sides do not share in whole, addresses and times included, a stretch of paths at a time.
-
-    Args:
-        reader: the namespace of both.
-        left: before.
-        right: after.
-        columns: what the left and the right rows hold.
-    """
-    yield from reader.ahead(lambda spans: differing_rows(*spans, columns), stretches(reader, left, right))
+    held: list[DiffBatch] = []
+    most = 1  # more at a time the longer the walk goes on, as long as they hold few rows
+    for batch in reader.ahead(read, stretches(reader, left, right, prefix)):
+        if not batch.total:
+            continue
+        held.append(batch)
+        if len(held) == most or sum(one.total for one in held) > _MANY_ROWS:
+            yield _joined(held)
+            held, most = [], min(2 * most, MOST_TOGETHER)
+    if held:
+        yield _joined(held)
 
 
-def pair_by_path(left: DifferingRows, right: DifferingRows) -> Delta:
+def pair_by_path(left: DifferingRows, right: DifferingRows) -> DiffBatch:
     """Differing rows of both sides, paired by path. Pairs of one identity are no difference.
 
-    Both hold at least ``SKETCH_COLUMNS``. What else identities are made of is read as far as it matters.
+    Both hold at least ``SKETCH_COLUMNS``. Other columns of the identities are read as far as they matter.
     """
     partner = pc.index_in(left.table.column("path"), value_set=right.table.column("path"))
     paired = np.flatnonzero(to_numpy(pc.is_valid(partner)))
     partners = to_numpy(pc.drop_null(partner)).astype(np.int64)
-    differ = _sizes(left)[paired] != _sizes(right)[partners]
+    sizes = [to_numpy(side.table.column("size_bytes")) for side in (left, right)]
+    differ = sizes[0][paired] != sizes[1][partners]
     alike = np.flatnonzero(~differ)
     if len(alike):
         old, new = (side.rows(rows[alike], ["checksum"]) for side, rows in ((left, paired), (right, partners)))
@@ -280,59 +225,28 @@ def pair_by_path(left: DifferingRows, right: DifferingRows) -> Delta:
         labels = ["content_type", "metadata"]
         old, new = (side.rows(rows[alike], labels) for side, rows in ((left, paired), (right, partners)))
         differ[alike] = ~same_labels(old, new)
-    return Delta(
-        left, right, _other_rows(left, paired), _other_rows(right, partners), (paired[differ], partners[differ])
-    )
+    removed, added = np.ones(left.table.num_rows, np.bool_), np.ones(right.table.num_rows, np.bool_)
+    removed[paired], added[partners] = False, False
+    pairs = paired[differ], partners[differ]
+    return DiffBatch(left, right, np.flatnonzero(removed), np.flatnonzero(added), pairs)
 
 
-def _sizes(side: DifferingRows) -> Positions:
-    return to_numpy(side.table.column("size_bytes"))
-
-
-def _other_rows(side: DifferingRows, rows: Positions) -> Positions:
-    """The other rows of a side."""
-    others = np.ones(side.table.num_rows, np.bool_)
-    others[rows] = False
-    return np.flatnonzero(others)
-
-
-def _join_small(some: Iterable[Delta]) -> Iterator[Delta]:
-    """Neighbouring deltas as one, more of them the longer the walk goes on, as long as they hold few rows."""
-    held: list[Delta] = []
-    most = 1
-    for delta in some:
-        held.append(delta)
-        if len(held) == most or sum(one.total for one in held) > _MANY_ROWS:
-            yield _joined(held)
-            held, most = [], min(2 * most, MOST_TOGETHER)
-    if held:
-        yield _joined(held)
-
-
-def _joined(some: list[Delta]) -> Delta:
+def _joined(some: list[DiffBatch]) -> DiffBatch:
+    """Neighbouring batches as one."""
     if len(some) == 1:
         return some[0]
-    left, right = (
-        DifferingRows.together([one.left for one in some]),
-        DifferingRows.together([one.right for one in some]),
-    )
-    before, after = (_starts(side) for side in ([one.left for one in some], [one.right for one in some]))
-    return Delta(
-        left,
-        right,
-        _shift_rows([one.removed for one in some], before),
-        _shift_rows([one.added for one in some], after),
-        (_shift_rows([one.pairs[0] for one in some], before), _shift_rows([one.pairs[1] for one in some], after)),
-    )
+    sides, starts = [], []
+    for parts in ([one.left for one in some], [one.right for one in some]):
+        table = pa.concat_tables([part.table for part in parts]).combine_chunks()
+        sides.append(DifferingRows(table, tuple(source for part in parts for source in part.sources)))
+        starts.append(np.cumsum([0, *[part.table.num_rows for part in parts[:-1]]]))
 
+    def shifted(numbers: list[Positions], side: int) -> Positions:
+        return np.concatenate([rows + start for rows, start in zip(numbers, starts[side], strict=True)])
 
-def _starts(sides: list[DifferingRows]) -> list[int]:
-    """Where the rows of each one begin among all of them."""
-    return list(accumulate((side.table.num_rows for side in sides), initial=0))[:-1]
-
-
-def _shift_rows(rows: list[Positions], starts: list[int]) -> Positions:
-    return np.concatenate([one + start for one, start in zip(rows, starts, strict=True)])
+    pairs = shifted([one.pairs[0] for one in some], 0), shifted([one.pairs[1] for one in some], 1)
+    removed, added = shifted([one.removed for one in some], 0), shifted([one.added for one in some], 1)
+    return DiffBatch(sides[0], sides[1], removed, added, pairs)
 
 
 CHANGE_TYPES = (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)
@@ -353,7 +267,7 @@ ROWS_SCHEMA = DIFF_SCHEMA.append(pa.field("left", ROW_TYPE)).append(pa.field("ri
 def diff(
     reader: RangeReader, left: Metarange, right: Metarange, *, rows: bool = False, prefix: str = ""
 ) -> Iterator[pa.Table]:
-    """What changed from ``left`` to ``right``, in path order: tables of ``DIFF_SCHEMA``, none empty.
+    """The changes from ``left`` to ``right``, in path order: tables of ``DIFF_SCHEMA``, none empty.
 
     Args:
         reader: the namespace of both.
@@ -363,8 +277,8 @@ def diff(
         prefix: leave out paths that do not start with it.
     """
     columns = RANGE_SCHEMA.names if rows else SKETCH_COLUMNS
-    for delta in deltas(reader, left, right, columns=(columns, columns), prefix=prefix):
-        yield batch(delta, rows=rows)
+    for batch in diff_batches(reader, left, right, columns=(columns, columns), prefix=prefix):
+        yield diff_table(batch, rows=rows)
 
 
 def changes(table: pa.Table) -> list[Change]:
@@ -386,18 +300,18 @@ _RECORDS = 500
 def written(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[pa.Array]:
     """The paths where ``right`` has an object that ``left`` does not have there, some at a time, in no order."""
     columns = [*SKETCH_COLUMNS, "checksum"]  # most objects that differ differ in it, if not in their sizes
-    for delta in deltas(reader, left, right, columns=(columns, columns)):
-        chosen = from_numpy(np.concatenate([delta.added, delta.pairs[1]]))
-        yield in_one(delta.right.table.column("path").take(chosen))
+    for batch in diff_batches(reader, left, right, columns=(columns, columns)):
+        chosen = from_numpy(np.concatenate([batch.added, batch.pairs[1]]))
+        yield in_one(batch.right.table.column("path").take(chosen))
 
 
 def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
-    """How many paths were added, removed and changed from ``left`` to ``right``."""
+    """The numbers of paths that were added, removed and changed from ``left`` to ``right``."""
     added = removed = changed = 0
-    for delta in deltas(reader, left, right):
-        added += len(delta.added)
-        removed += len(delta.removed)
-        changed += len(delta.pairs[0])
+    for batch in diff_batches(reader, left, right):
+        added += len(batch.added)
+        removed += len(batch.removed)
+        changed += len(batch.pairs[0])
     return Summary(added, removed, changed)
 
 
@@ -442,20 +356,20 @@ def whole_ranges(
     return found, (rest[0], rest[1])
 
 
-def batch(delta: Delta, *, rows: bool = False) -> pa.Table:
-    """A delta as one table of a diff, in path order."""
-    sizes = [len(delta.added), len(delta.removed), len(delta.pairs[0])]
-    parts = ((delta.right, delta.added), (delta.left, delta.removed), (delta.right, delta.pairs[1]))
+def diff_table(batch: DiffBatch, *, rows: bool = False) -> pa.Table:
+    """A batch as a table of a diff, in path order: ``DIFF_SCHEMA``, or with ``rows`` ``ROWS_SCHEMA``."""
+    sizes = [len(batch.added), len(batch.removed), len(batch.pairs[0])]
+    parts = ((batch.right, batch.added), (batch.left, batch.removed), (batch.right, batch.pairs[1]))
     sketch = pa.concat_tables([side.table.select(SKETCH_COLUMNS).take(from_numpy(chosen)) for side, chosen in parts])
     kinds = pa.DictionaryArray.from_arrays(
         from_numpy(np.repeat(np.arange(3, dtype=np.int8), sizes)),
         array([str(kind) for kind in CHANGE_TYPES], pa.string()),
     )
-    columns = {"type": kinds, **{name: sketch.column(name) for name in SKETCH_COLUMNS}}
+    columns = [kinds, sketch.column("path"), sketch.column("size_bytes")]
     if rows:
-        left = np.concatenate([np.full(sizes[0], -1), delta.removed, delta.pairs[0]])
-        right = np.concatenate([delta.added, np.full(sizes[1], -1), delta.pairs[1]])
-        columns |= {"left": _struct(delta.left.table, left), "right": _struct(delta.right.table, right)}
+        left = np.concatenate([np.full(sizes[0], -1), batch.removed, batch.pairs[0]])
+        right = np.concatenate([batch.added, np.full(sizes[1], -1), batch.pairs[1]])
+        columns += [_struct(batch.left.table, left), _struct(batch.right.table, right)]
     table = pa.table(columns, schema=ROWS_SCHEMA if rows else DIFF_SCHEMA)
     return table.take(pc.sort_indices(table.column("path")))
 
@@ -488,36 +402,30 @@ def staged_changes(reader: RangeReader, base: Metarange, staged: pa.Table) -> It
     touched, starts = np.unique(owners, return_index=True)
     stops = [*starts[1:].tolist(), staged.num_rows]
     files = reader.open_each(base, touched if len(base) else touched[:0])
+    columns = ["path", *IDENTITY_COLUMNS]
+    schema = pa.schema([ENTRY_SCHEMA.field(name) for name in columns])  # rows without tombstone hold no nulls
     for start, stop in zip(starts.tolist(), stops, strict=True):
         file = next(files, None)
         for begin in range(start, stop, _AT_ONCE):
-            delta = _changes_over(file, staged.slice(begin, min(_AT_ONCE, stop - begin)))
-            if delta.total:
-                yield batch(delta)
-
-
-def _changes_over(file: RangeFile | None, staged: pa.Table) -> Delta:
-    """What staged rows change over the range that their paths fall in (None: there is no range)."""
-    columns = ["path", *IDENTITY_COLUMNS]
-    # What is no tombstone holds no nulls.
-    schema = pa.schema([ENTRY_SCHEMA.field(name) for name in columns])
-    after = staged.filter(pc.invert(staged.column("tombstone"))).select(columns).cast(schema)
-    before = after.slice(0, 0)
-    if file is not None:
-        before = file.rows_at(staged.column("path"), columns)[1]
-    return pair_by_path(DifferingRows(before), DifferingRows(after))
+            part = staged.slice(begin, min(_AT_ONCE, stop - begin))
+            after = part.filter(pc.invert(part.column("tombstone"))).select(columns).cast(schema)
+            before = after.slice(0, 0)
+            if file is not None:
+                found = file.find(part.column("path"))
+                before = file.take(found[found >= 0], columns)
+            batch = pair_by_path(DifferingRows(before), DifferingRows(after))
+            if batch.total:
+                yield diff_table(batch)
 
 
 NEEDED_SCHEMA = pa.schema([ENTRY_SCHEMA.field(name) for name in ("physical_address", "checksum", "size_bytes", "path")])
 """One object a row. ``path`` is one of its paths in this range, the first where the object is new. Addresses are as the
 ranges hold them: relative to the namespace, absolute for imported objects."""
 
-_OBJECT = NEEDED_SCHEMA.names[:3]
-
 
 @dataclass(frozen=True)
 class NeededOfRange:
-    """What one range needs: ``NEEDED_SCHEMA``, in path order, no object twice. Possibly no rows at all."""
+    """The objects that one range needs: ``NEEDED_SCHEMA``, in path order, none twice. Possibly no rows at all."""
 
     row: RangeRow
     objects: pa.Table
@@ -534,7 +442,7 @@ def needed(
     Args:
         reader: the namespace of both.
         wanted: what has to be there.
-        known: what is there already. ``Metarange.empty()`` for nothing.
+        known: the metarange whose objects are there already.
         proved: ids (32 bytes) of ranges whose objects are known to be there.
     """
     missing = wanted.only(wanted.without(known))
@@ -543,21 +451,23 @@ def needed(
         missing = Metarange(missing.table.filter(pc.invert(proven)))
     others = known.only(known.without(wanted))
     others = others.only(np.flatnonzero(others.meets(missing)))
-    pairs = diff_rows(reader, others, missing, columns=(["physical_address"], NEEDED_SCHEMA.names))
-    for row, parts in groupby(pairs, key=lambda pair: pair[1].row):
+    columns = NEEDED_SCHEMA.names
+
+    def read(spans: tuple[RowSpan | None, RowSpan | None]) -> tuple[RangeRow | None, pa.Table]:
+        """The range of a stretch, and its rows whose object is not among the old ones of this stretch."""
+        old, new = DifferingRows.of(*spans, ["physical_address"]), DifferingRows.of(*spans[::-1], columns)
+        same = pc.is_in(new.table.column("physical_address"), value_set=old.table.column("physical_address"))
+        return None if spans[1] is None else spans[1].file.row, new.table.filter(pc.invert(same))
+
+    found = reader.ahead(read, stretches(reader, others, missing))
+    for row, parts in groupby(found, key=lambda part: part[0]):
         if row is not None:
-            yield NeededOfRange(row, _objects(pa.concat_tables([_moved_rows(*pair) for pair in parts])))
-
-
-def _moved_rows(old: DifferingRows, new: DifferingRows) -> pa.Table:
-    """The new rows whose object is not among the old ones of this stretch."""
-    same = pc.is_in(new.table.column("physical_address"), value_set=old.table.column("physical_address"))
-    return new.table.filter(pc.invert(same))
+            yield NeededOfRange(row, _objects(pa.concat_tables([table for _, table in parts])))
 
 
 def _objects(rows: pa.Table) -> pa.Table:
     """One row an object: the first."""
-    sides = [in_one(rows.column(name)).dictionary_encode() for name in _OBJECT]
+    sides = [in_one(rows.column(name)).dictionary_encode() for name in NEEDED_SCHEMA.names[:3]]
     if len(sides[0].dictionary) < rows.num_rows:  # an address comes twice
         codes = np.column_stack([to_numpy(side.indices) for side in sides])
         rows = rows.take(from_numpy(np.sort(np.unique(codes, axis=0, return_index=True)[1])))

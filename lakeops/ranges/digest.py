@@ -1,9 +1,8 @@
-"""What rows, ranges and metaranges are called: digests of logical content, never of Parquet bytes.
+"""Digests of entries, from their logical content and never from Parquet bytes.
 
-Three steps lead from a row to a commit's metarange id, and each is cryptographic, because ids are what writers trust
-each other by. An *entry digest* (BLAKE2b, 16 bytes) covers every column of a row, path and address included, so equal
-digests mean equal rows. A *range id* (SHA-256) covers the digests of its rows, in order. A *metarange id* (SHA-256) its
-range ids. ``docs/format.md`` spells the bytes out.
+An *entry digest* (BLAKE2b, 16 bytes) covers every column of a row, path and address included, so equal digests mean
+equal rows. The ids of ranges and metaranges are made of them (``metarange.py``). ``docs/format.md`` spells the
+bytes out.
 
 The *identity* is the smaller notion: what a user calls the same object (checksum, size, content type, user metadata).
 It says nothing without the path and is compared only between rows of one path.
@@ -11,8 +10,7 @@ It says nothing without the path and is compared only between rows of one path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -21,20 +19,14 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, from_numpy, in_one, scalar, to_numpy
 from lakeops.model.errors import InvalidInput
-from lakeops.ranges.format import DIGEST_BYTES
 
 Positions = npt.NDArray[np.int64]
 """Numbers of rows."""
 
+DIGEST_BYTES = 16
 _BLOCK = 65_536
 _NOTHING = scalar(b"", pa.binary())
-"""What rows are joined by."""
-_RANGE_TAG = b"lakeops range 2\n"
-_METARANGE_TAG = b"lakeops metarange 1\n"
-_IDENTITY_TEXTS = ("checksum", "content_type")
-_IDENTITY_NUMBERS = ("size_bytes",)
-_ENTRY_TEXTS = ("path", "physical_address", "checksum", "content_type")
-_ENTRY_NUMBERS = ("size_bytes", "mtime")
+"""The separator that rows are joined by."""
 
 
 def entry_digests(table: pa.Table) -> pa.Array:
@@ -46,7 +38,11 @@ def entry_digests(table: pa.Table) -> pa.Array:
     """
     parts: list[bytes] = []
     for start in range(0, table.num_rows, _BLOCK):
-        rows = _canonical(table.slice(start, _BLOCK), _ENTRY_TEXTS, _ENTRY_NUMBERS)
+        rows = _canonical(
+            table.slice(start, _BLOCK),
+            ("path", "physical_address", "checksum", "content_type"),
+            ("size_bytes", "mtime"),
+        )
         parts.append(b"".join([blake2b(row, digest_size=DIGEST_BYTES).digest() for row in rows.to_pylist()]))
     return _fixed(b"".join(parts), DIGEST_BYTES)
 
@@ -70,46 +66,15 @@ def complete(table: pa.Table) -> pa.Table:
     return plain if plain.schema.equals(ENTRY_SCHEMA) else plain.cast(ENTRY_SCHEMA)
 
 
-def identities(table: pa.Table) -> pa.Array:
-    """The canonical bytes of each row's identity (checksum, size, content type, user metadata): ``binary``."""
-    return _canonical(table, _IDENTITY_TEXTS, _IDENTITY_NUMBERS)
-
-
 def same_identity(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
-    """Row by row, whether two tables of equal length hold what a user calls the same object."""
-    return to_numpy(pc.equal(identities(left), identities(right)))
+    """For each row of two tables of equal length whether both hold what a user calls the same object."""
+    sides = (_canonical(side, ("checksum", "content_type"), ("size_bytes",)) for side in (left, right))
+    return to_numpy(pc.equal(*sides))
 
 
 def same_labels(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether rows have equal content types and user metadata. The rest of the identity is known to be equal."""
+    """For each row whether both have one content type and user metadata, where the rest of the identity is equal."""
     return to_numpy(pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right))))
-
-
-def range_id(digests: pa.Array | pa.ChunkedArray | memoryview) -> bytes:
-    """The id of a range with these entry digests, in order: 32 raw bytes."""
-    state = sha256(_RANGE_TAG)
-    if isinstance(digests, memoryview):
-        state.update(digests)
-    else:
-        for chunk in digests.chunks if isinstance(digests, pa.ChunkedArray) else [digests]:
-            state.update(fixed_bytes(chunk))
-    return state.digest()
-
-
-def metarange_id(ids: pa.Array | pa.ChunkedArray | Iterable[bytes]) -> str:
-    """The id of a metarange with these range ids (32 bytes each), in order: 64 hex characters."""
-    state = sha256(_METARANGE_TAG)
-    if isinstance(ids, pa.Array | pa.ChunkedArray):
-        for chunk in ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]:
-            state.update(fixed_bytes(chunk))
-    else:
-        for raw in ids:
-            state.update(raw)
-    return state.hexdigest()
-
-
-EMPTY_METARANGE_ID = metarange_id(())
-"""The id of the metarange without ranges: what a repository starts with."""
 
 
 def symmetric_difference(left: pa.Array, right: pa.Array) -> tuple[Positions, Positions]:
@@ -122,20 +87,6 @@ def contains(digests: pa.Array, wanted: pa.Array) -> npt.NDArray[np.bool_]:
     return to_numpy(pc.is_in(wanted, value_set=digests))
 
 
-def digest_array(data: memoryview) -> pa.Array:
-    """Entry digests that lie end to end, as an array: ``fixed_size_binary(16)``, without a copy."""
-    return pa.Array.from_buffers(pa.binary(DIGEST_BYTES), len(data) // DIGEST_BYTES, [None, pa.py_buffer(data)])
-
-
-def fixed_bytes(array: pa.Array) -> memoryview:
-    """The values of a fixed-size binary array without nulls, end to end, without a copy."""
-    width = array.type.byte_width
-    if len(array) == 0:
-        return memoryview(b"")
-    start = array.offset * width
-    return memoryview(array.buffers()[1])[start : start + len(array) * width]
-
-
 def _fixed(data: bytes, width: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(data) // width, [None, pa.py_buffer(data)])
 
@@ -146,13 +97,14 @@ def _canonical(table: pa.Table, texts: tuple[str, ...], numbers: tuple[str, ...]
     The header holds the byte length of each text (u32), the numbers (i64) and the count of pairs (u32), all
     little-endian. Each pair is two lengths (u32), key and value, and pairs are ordered by key.
     """
-    columns = [_column(table, name).cast(pa.binary()) for name in texts]
     metadata = _column(table, "metadata")
     offsets = to_numpy(metadata.offsets)
-    fields = [*((name, "<u4") for name in texts), *((name, "<i8") for name in numbers), ("pairs", "<u4")]
-    header = np.zeros(table.num_rows, np.dtype(fields))
-    for name, column in zip(texts, columns, strict=True):
-        header[name] = to_numpy(pc.binary_length(column))
+    kinds = ["<u4"] * len(texts) + ["<i8"] * len(numbers) + ["<u4"]
+    header = np.zeros(table.num_rows, np.dtype(list(zip((*texts, *numbers, "pairs"), kinds, strict=True))))
+    columns = []
+    for name in texts:
+        columns.append(_column(table, name).cast(pa.binary()))
+        header[name] = to_numpy(pc.binary_length(columns[-1]))
     for name in numbers:
         header[name] = to_numpy(_column(table, name))
     header["pairs"] = np.diff(offsets)

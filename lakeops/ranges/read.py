@@ -15,22 +15,14 @@ from lakeops.machine import cores
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, to_numpy
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
-from lakeops.ranges.changelist import ChangeList
-from lakeops.ranges.file import RangeFile, fetch, fetch_range
-from lakeops.ranges.format import decode_metarange
-from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
+from lakeops.ranges.digest import Positions
+from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
+from lakeops.ranges.range_file import RangeFile, fetch_metarange, fetch_range
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
-from lakeops.store.layout import metarange_key
 
 _AT_ONCE = 64
 """Rows of a metarange that become plain data in one step."""
-
-
-def _rows(metarange: Metarange, chosen: Rows) -> Iterator[RangeRow]:
-    for start in range(0, len(chosen), _AT_ONCE):
-        yield from metarange.at(chosen[start : start + _AT_ONCE])
-
 
 _entry, _entries = maker(Entry), maker_of_many(Entry)
 *_PLAIN, _METADATA = ENTRY_SCHEMA.names
@@ -41,25 +33,6 @@ def entries(table: pa.Table) -> list[Entry]:
     plain = (table.column(name).to_pylist() for name in _PLAIN)
     maps = chain.from_iterable(map(_maps, table.column(_METADATA).chunks))
     return _entries(*plain, maps)
-
-
-class RowRecords:
-    """The rows of a table as records, one at a time: a few microseconds each.
-
-    Args:
-        table: at least the columns of ``ENTRY_SCHEMA``, and at least one row.
-    """
-
-    def __init__(self, table: pa.Table) -> None:
-        # A table of one chunk stays as it is. A column would be copied.
-        rows = table.combine_chunks()
-        self._plain: list[Any] = [rows.column(name).chunk(0) for name in _PLAIN]
-        self._metadata: Any = rows.column(_METADATA).chunk(0)
-        self._bounds = to_numpy(self._metadata.offsets)
-
-    def __getitem__(self, row: int) -> Entry:
-        metadata = dict(self._metadata[row].as_py()) if self._bounds[row] < self._bounds[row + 1] else {}
-        return _entry(*(column[row].as_py() for column in self._plain), metadata)
 
 
 def _maps(array: pa.MapArray) -> Iterator[dict[str, str]]:
@@ -101,7 +74,7 @@ class RangeCache:
 
     @property
     def nbytes(self) -> int:
-        """What all values keep in memory."""
+        """The memory that all values take."""
         return self._bytes
 
     def get(self, key: Hashable, make: Callable[[], Loaded]) -> Loaded:
@@ -112,10 +85,7 @@ class RangeCache:
                 self._values.move_to_end(key)
                 value: Loaded = found[0]
                 return value
-        return self.put(key, make())
-
-    def put(self, key: Hashable, value: Loaded) -> Loaded:
-        """Remember a value and return it."""
+        value = make()
         size = value.nbytes
         with self._lock:
             if size <= self._max_bytes and key not in self._values:
@@ -126,12 +96,6 @@ class RangeCache:
                     self._bytes -= dropped
         return value
 
-    def peek(self, key: Hashable) -> Any:  # noqa: ANN401 - what a key stands for is the caller's business
-        """The value of ``key`` or None. Does not count as a use."""
-        with self._lock:
-            found = self._values.get(key)
-        return found[0] if found is not None else None
-
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -139,11 +103,9 @@ T = TypeVar("T")
 _AHEAD_NEAR = min(cores(), 4)
 """Loads that are under way at once where only cores limit them. Each may hold a range of either side in memory."""
 
-__all__ = ["DecodedRange", "EntryCursor", "MetarangePointer", "RangeCache", "RangeReader"]
-
 
 class MetarangePointer(Protocol):
-    """What a commit says of its metarange (``model.records.Commit`` is one)."""
+    """A commit's reference to its metarange (``model.records.Commit`` has one)."""
 
     @property
     def meta_range_id(self) -> str:
@@ -159,12 +121,6 @@ class MetarangePointer(Protocol):
     def meta_range_digest(self) -> str:
         """The SHA-256 of the file's bytes, in hex."""
         ...
-
-
-def read_metarange(data: bytes, key: str) -> Metarange:
-    """The metarange of a file whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
-    table, attachment = decode_metarange(data, key)
-    return Metarange(table, None if attachment is None else ChangeList.read(attachment, key))
 
 
 class RangeReader:
@@ -184,21 +140,20 @@ class RangeReader:
 
         Lookups need its ranges in order. Whoever looks for what is wrong with it takes it as it is, not ``ordered``.
         """
-        if not commit.meta_range_file:
+        file = commit.meta_range_file
+        if not file:
             metarange = Metarange.empty()
         else:
             digest = bytes.fromhex(commit.meta_range_digest)
-            key = metarange_key(commit.meta_range_file)
-            metarange = self._cache.get(
-                (self.store.url, digest), lambda: read_metarange(fetch(self.store, key, digest), key)
-            )
+            load = partial(fetch_metarange, self.store, file, digest)
+            metarange = self._cache.get((self.store.url, digest), load)
         if metarange.id != commit.meta_range_id:
             raise Corrupted(
-                f"metarange {commit.meta_range_file!r} holds {metarange.id[:16]}, but the commit says "
+                f"metarange {file!r} holds {metarange.id[:16]}, but the commit says "
                 f"{commit.meta_range_id[:16]}; run `lakeops fsck`"
             )
         if ordered and metarange.disorder is not None:
-            raise Corrupted(f"metarange {commit.meta_range_file!r}: {metarange.disorder}; run `lakeops fsck`")
+            raise Corrupted(f"metarange {file!r}: {metarange.disorder}; run `lakeops fsck`")
         return metarange
 
     def metaranges(self, commits: Sequence[MetarangePointer]) -> list[Metarange]:
@@ -209,20 +164,19 @@ class RangeReader:
         """A range file. It is not remembered. Raises ``Corrupted`` or ``ObjectNotFound``."""
         return fetch_range(self.store, row)
 
-    def open_each(self, ranges: Metarange, chosen: Rows) -> Iterator[RangeFile]:
+    def open_each(self, ranges: Metarange, chosen: Positions) -> Iterator[RangeFile]:
         """Ranges of a metarange by their numbers, in turn. Far ones are asked for at once."""
-        return self._load_each(self.open, _rows(ranges, chosen))
+        starts = range(0, len(chosen), _AT_ONCE)
+        return self._load_each(
+            self.open, chain.from_iterable(ranges.at(chosen[start : start + _AT_ONCE]) for start in starts)
+        )
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-        """What ``load`` gives for each item, in order, as far ahead as the store's distance makes worth while."""
+        """Load the items, in order, as far ahead as the store's distance makes worth while."""
         return self._load_each(load, items) if self.store.remote else read_ahead(load, items, most=_AHEAD_NEAR)
 
     def _load_each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         return in_flight(load, items) if self.store.remote else map(load, items)
-
-    def table(self, row: RangeRow, *, columns: list[str] | None = None) -> pa.Table:
-        """All rows of a range: ``RANGE_SCHEMA``, or some of its columns. They are not remembered."""
-        return fetch_range(self.store, row).read(columns)
 
     def stat(self, metarange: Metarange, path: str) -> Entry | None:
         """The entry at a path, or None."""
@@ -232,17 +186,7 @@ class RangeReader:
             return None
         found = self.decoded(metarange, index)
         row = found.paths.first_at(key)
-        return found.rows[row] if found.paths[row] == key else None
-
-    def first(self, metarange: Metarange, key: str) -> Entry | None:
-        """The first entry whose path is ``key`` or comes after it, or None."""
-        cursor = self.cursor(metarange)
-        cursor.seek(key)
-        return cursor.entry() if cursor.path is not None else None
-
-    def cursor(self, metarange: Metarange) -> EntryCursor:
-        """A cursor, for listings that skip. It goes where ``seek`` sends it."""
-        return EntryCursor(self, metarange)
+        return found.entry(row) if found.paths[row] == key else None
 
     def scan(
         self, metarange: Metarange, prefix: str = "", after: str = "", *, columns: list[str] | None = None
@@ -263,16 +207,17 @@ class RangeReader:
                 row += 1
             yield from _below(found.table.select(columns or RANGE_SCHEMA.names).slice(row), above)
             start += 1
-        rows = (metarange.row(index) for index in range(start, stop))
         # A page ends soon, so the first ones are not fetched all at once.
-        load = partial(self.table, columns=columns)
-        for table in read_ahead(load, rows, IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
+        most = IN_FLIGHT if self.store.remote else _AHEAD_NEAR
+        rows = map(metarange.row, range(start, stop))
+        for table in read_ahead(lambda row: self.open(row).read(columns), rows, most):
             yield from _below(table, above)
 
     def decoded(self, metarange: Metarange, index: int) -> DecodedRange:
         """All rows of one range of a metarange, decoded and remembered."""
         # By name too: another file with the same bytes may be gone.
-        key = (self.store.url, metarange.file(index), metarange.file_digest(index))
+        file = metarange.table.column("file")[index].as_py()
+        key = (self.store.url, file, metarange.file_digest(index))
         return self._cache.get(key, lambda: DecodedRange(self.open(metarange.row(index)).read()))
 
 
@@ -284,7 +229,11 @@ Where a range ends sooner, the next one gives the rest.
 
 
 class DecodedRange:
-    """A range's rows, ready for lookups."""
+    """A range's rows, ready for lookups.
+
+    Args:
+        table: ``RANGE_SCHEMA``, of one chunk, at least one row.
+    """
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -295,10 +244,16 @@ class DecodedRange:
         """The paths, for searching."""
         return SortedPaths(self.table.column("path"))
 
+    def entry(self, row: int) -> Entry:
+        """The record of a row: a few microseconds."""
+        plain, metadata, bounds = self._columns
+        pairs = dict(metadata[row].as_py()) if bounds[row] < bounds[row + 1] else {}
+        return _entry(*[column[row].as_py() for column in plain], pairs)
+
     @cached_property
-    def rows(self) -> RowRecords:
-        """The rows as records, by number."""
-        return RowRecords(self.table)
+    def _columns(self) -> tuple[list[pa.Array], Any, Positions]:
+        metadata: Any = self.table.column(_METADATA).chunk(0)
+        return [self.table.column(name).chunk(0) for name in _PLAIN], metadata, to_numpy(metadata.offsets)
 
 
 class EntryCursor:
@@ -326,7 +281,7 @@ class EntryCursor:
         found = self._present()
         if found is None:
             raise IndexError("the cursor is past the last entry")
-        return found.rows[self._row]
+        return found.entry(self._row)
 
     def seek(self, key: str) -> None:
         """Go to the first entry whose path is ``key`` or comes after it. Forward or back."""

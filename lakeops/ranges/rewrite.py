@@ -6,25 +6,40 @@ function runs in a thread and on a cluster, and it cannot publish anything.
 A *segment* is a run of base ranges of which the first is touched. Rows are cut anew from its start (a cut before is
 still a cut after) until a cut falls on the end of a base range: from there on the base's own ranges stand. A segment
 brings a few untouched ranges along for that. What is still open at its end goes back to the driver as *remainder*.
+
+Every step over some rows has a fixed price, and for a small range that is more than what its rows cost. So ranges are
+read one by one, but their rows are changed and hashed together, a *window* of them at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakeops.engine.base import TaskRows, to_ipc
-from lakeops.model.arrow import RANGE_SCHEMA, no_rows
+from lakeops.model.arrow import RANGE_SCHEMA, array, from_numpy, no_rows, to_numpy
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split, Summary
-from lakeops.ranges.changes import AppliedRows, ChangedRows, apply_in_batches, changed_ranges, digested
-from lakeops.ranges.chunker import Chunker, Hashes
-from lakeops.ranges.file import read_range
+from lakeops.ranges.chunker import Chunker, Hashes, path_hashes
+from lakeops.ranges.digest import Positions, complete, entry_digests, same_identity, with_digests
 from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.write import RangeWriter, Work
+from lakeops.ranges.range_file import RangeWriter, Work, fetch_range, fetch_ranges
 from lakeops.store.base import ObjectStore
+
+RANGE_SECONDS = 0.006
+"""The time in which one core reads, changes, cuts and writes one range of 2,800 entries."""
+
+_FEW = 64
+_AT_ONCE = 50_000
+"""Changes that are digested or applied at a time: a bulk load into one range streams through."""
+_ROWS = 24_000
+"""Rows of a window at most, changes included. More of them gain nothing and take memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +81,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenRun:
-    """What became of base rows ``[start, stop)``: these ranges, and ``remainder``, rows whose range is still open.
+    """The ranges that base rows ``[start, stop)`` became, and ``remainder``, rows whose range is still open.
 
     ``remainder`` is an Arrow IPC stream of ``RANGE_SCHEMA``, empty when a cut fell on the end of range ``stop - 1``.
     """
@@ -79,7 +94,7 @@ class RewrittenRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task gives back.
+    """The outcome of a task.
 
     Attributes:
         index: the task's.
@@ -99,7 +114,7 @@ class TaskResult:
 
 
 def total(summaries: Iterable[Summary]) -> Summary:
-    """All of them together."""
+    """The sum of summaries."""
     added = removed = changed = 0
     for summary in summaries:
         added, removed, changed = added + summary.added, removed + summary.removed, changed + summary.changed
@@ -112,89 +127,225 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     Every run writes under names of its own and publishes nothing, so what a lost or doubled run wrote is garbage that
     nothing refers to. Raises ``Corrupted`` or ``ObjectNotFound`` for a base range that cannot be trusted.
     """
-    attempt = task.attempt + Ids().new()
-    changes = digested(task.changes.table)
-    writer = RangeWriter(store, attempt, [*task.reuse, *(row for segment in task.segments for row in segment.rows)])
-    seen = _ChangeCounter(task.listing)
-    touched = [
-        (row, count)
-        for segment in task.segments
-        for row, count in zip(segment.rows, segment.changes[: len(segment.rows)], strict=True)
-        if count
-    ]
-    changed = changed_ranges(store, touched, changes, seen.add)
-    if not touched:  # then there is no base
-        changed = iter([apply_in_batches(no_rows(RANGE_SCHEMA), changes, seen.add)])
-    runs: list[RewrittenRun] = []
-    work = Work()
+    known: list[RangeRow] = list(task.reuse)
+    touched: list[tuple[RangeRow, int]] = []
     for segment in task.segments:
-        rewriting = _Rewriting(segment, task.split, writer, store)
-        runs += rewriting.runs(changed)
-        work += rewriting.work
-    return TaskResult(task.index, tuple(runs), seen.summary, work + writer.work, *seen.rows())
+        known += segment.rows
+        for row, count in zip(segment.rows, segment.changes[: len(segment.rows)], strict=True):
+            if count:
+                touched.append((row, count))
+    writer = RangeWriter(store, task.attempt + Ids().new(), known)
+    summaries: list[Summary] = []
+    before, after = [no_rows(RANGE_SCHEMA)], [no_rows(RANGE_SCHEMA)]
+
+    def on_applied(applied: AppliedRows) -> None:
+        summaries.append(applied.summary)
+        if task.listing and applied.summary.total:
+            before.append(applied.base.take(from_numpy(applied.gone)))
+            after.append(applied.after)
+
+    changes = with_change_digests(task.changes.table)
+    changed = changed_ranges(store, touched, changes, on_applied)
+    if not touched:  # then there is no base
+        changed = iter([apply_in_batches(no_rows(RANGE_SCHEMA), changes, on_applied)])
+    runs: list[RewrittenRun] = []
+    for segment in task.segments:
+        runs += _rewrite(segment, changed, Chunker(task.split), writer, store)
+    listed = [TaskRows(pa.concat_tables(tables)) if task.listing else None for tables in (before, after)]
+    return TaskResult(task.index, tuple(runs), total(summaries), writer.work, *listed)
 
 
-class _ChangeCounter:
-    """What changed so far: how many paths, and if that is asked for the rows."""
+def _rewrite(
+    segment: Segment,
+    changed: Iterator[Iterable[ChangedRows]],
+    chunker: Chunker,
+    writer: RangeWriter,
+    store: ObjectStore,
+) -> Iterator[RewrittenRun]:
+    """The segment's runs. Ranges that were not touched and are not needed to re-synchronise are in none.
 
-    def __init__(self, listing: bool) -> None:
-        self.summary: Summary = Summary()
-        self._listing = listing
-        self._before: list[pa.Table] = [no_rows(RANGE_SCHEMA)]
-        self._after: list[pa.Table] = [no_rows(RANGE_SCHEMA)]
-
-    def add(self, applied: AppliedRows) -> None:
-        """The next paths."""
-        self.summary = total((self.summary, applied.summary))
-        if self._listing and applied.summary.total:
-            self._before.append(applied.before)
-            self._after.append(applied.after)
-
-    def rows(self) -> tuple[TaskRows, TaskRows] | tuple[()]:
-        """The rows that are no more, and those that are new."""
-        if not self._listing:
-            return ()
-        return TaskRows(pa.concat_tables(self._before)), TaskRows(pa.concat_tables(self._after))
-
-
-class _Rewriting:
-    """One segment on its way from base rows to runs."""
-
-    def __init__(self, segment: Segment, split: Split, writer: RangeWriter, store: ObjectStore) -> None:
-        self.work = Work()
-        self._segment = segment
-        self._chunker = Chunker(split)
-        self._writer = writer
-        self._store = store
-
-    def runs(self, changed: Iterator[Iterable[ChangedRows]]) -> Iterator[RewrittenRun]:
-        """The segment's runs. Ranges that were not touched and are not needed to re-synchronise are in none.
-
-        Args:
-            changed: the rows of each touched range, from this segment's first on.
-        """
-        segment = self._segment
-        start = 0
-        written: list[RangeRow] = []
-        for index, count in enumerate(segment.changes):
-            if not count and not self._chunker.open:
+    Args:
+        segment: where to work.
+        changed: the rows of each touched range, from this segment's first on.
+        chunker: cuts them; nothing is open.
+        writer: writes them, and counts the work.
+        store: the namespace.
+    """
+    start = 0
+    written: list[RangeRow] = []
+    for index, count in enumerate(segment.changes):
+        if not chunker.open:
+            if not count:
                 continue
-            if not self._chunker.open:
-                start, written = index, []
-            if segment.rows:
-                self.work += Work(opened=1, bytes_read=segment.rows[index].file_bytes)
-            rows: Iterable[tuple[pa.Table, Hashes | None]] = (
-                next(changed) if count else [(read_range(self._store, segment.rows[index]), None)]
-            )
-            for some in rows:
-                written += [self._writer.write(one) for one in self._chunker.add(*some)]
-            if not self._chunker.open:
-                stop = min(index + 1, len(segment.rows))
-                yield RewrittenRun(segment.start + start, segment.start + stop, tuple(written))
-        if self._chunker.open:
-            rest, remainder = self._chunker.rest(), b""
-            if segment.last:
-                written.append(self._writer.write(rest))
-            else:
-                remainder = to_ipc(rest)
-            yield RewrittenRun(segment.start + start, segment.start + len(segment.rows), tuple(written), remainder)
+            start, written = index, []
+        if segment.rows:
+            writer.work += Work(opened=1, bytes_read=segment.rows[index].file_bytes)
+        rows = next(changed) if count else [(fetch_range(store, segment.rows[index]).read(), None)]
+        for table, hashes in rows:
+            written += map(writer.write, chunker.add(table, hashes))
+        if not chunker.open:
+            stop = min(index + 1, len(segment.rows))
+            yield RewrittenRun(segment.start + start, segment.start + stop, tuple(written))
+    if chunker.open:
+        rest, remainder = chunker.rest(), b""
+        if segment.last:
+            written.append(writer.write(rest))
+        else:
+            remainder = to_ipc(rest)
+        yield RewrittenRun(segment.start + start, segment.start + len(segment.rows), tuple(written), remainder)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRows:
+    """Rows after the changes (``RANGE_SCHEMA``, in order), and what really changed.
+
+    Attributes:
+        table: the rows.
+        summary: how many paths changed.
+        base: the rows before.
+        gone: the numbers of those that are no more.
+        after: the rows that are new.
+    """
+
+    table: pa.Table
+    summary: Summary
+    base: pa.Table
+    gone: Positions
+    after: pa.Table
+
+
+ChangedRows: TypeAlias = tuple[pa.Table, Hashes | None]
+"""Rows that changes were applied to, ``RANGE_SCHEMA``, and the boundary hash of each path where that is known."""
+
+OnApplied: TypeAlias = Callable[[AppliedRows], None]
+
+
+def apply_changes(base: pa.Table, changes: pa.Table) -> AppliedRows:
+    """The rows of ``base`` with ``changes`` applied.
+
+    A change that writes what is already there (same path, same identity) keeps the base row, a tombstone of an absent
+    path does nothing, and neither is counted. So re-uploading a whole prefix is no change at all.
+
+    Args:
+        base: ``RANGE_SCHEMA``, in order.
+        changes: ``STAGED_SCHEMA``, strictly ascending paths. A column ``digest`` may come along.
+    """
+    paths = changes.column("path")
+    places: Positions = to_numpy(pc.search_sorted(base.column("path"), paths)).astype(np.int64)
+    found = np.zeros(changes.num_rows, np.bool_)
+    if base.num_rows:
+        # Past the last row the last path is compared, which is smaller, so it is never equal.
+        present = base.column("path").take(from_numpy(np.minimum(places, base.num_rows - 1)))
+        found = to_numpy(pc.equal(present, paths))
+    dead = to_numpy(changes.column("tombstone"))
+    rewritten = np.flatnonzero(found & ~dead)
+    if len(rewritten):
+        old = base.take(from_numpy(places[rewritten]))
+        rewritten = rewritten[~same_identity(old, changes.take(from_numpy(rewritten)))]
+    added = np.flatnonzero(~found & ~dead)
+    removed = np.flatnonzero(found & dead)
+    summary = Summary(added=len(added), removed=len(removed), changed=len(rewritten))
+    if not summary.total:
+        return AppliedRows(base, summary, base, np.zeros(0, np.int64), base.slice(0, 0))
+    written = np.union1d(added, rewritten)
+    new = with_digests(changes.take(from_numpy(written)))
+    gone = places[np.union1d(removed, rewritten)]
+    return AppliedRows(_replaced(base, gone, new, places[written]), summary, base, gone, new)
+
+
+def _replaced(base: pa.Table, gone: Positions, new: pa.Table, places: Positions) -> pa.Table:
+    """``base`` without the rows ``gone``, with ``new`` rows put in before the rows ``places``."""
+    if new.num_rows + len(gone) > _FEW:
+        keep = np.ones(base.num_rows, np.bool_)
+        keep[gone] = False
+        kept = np.flatnonzero(keep)
+        order = np.insert(kept, np.searchsorted(kept, places), base.num_rows + np.arange(new.num_rows))
+        return pa.concat_tables([base, new]).take(from_numpy(order))
+    # A few changes are put in without copying the rows in between.
+    parts, done, row = [], 0, 0
+    for place in np.union1d(places, gone).tolist():
+        parts.append(base.slice(done, place - done))
+        done = place
+        while row < len(places) and places[row] == place:
+            parts.append(new.slice(row, 1))
+            row += 1
+        if place in gone:
+            done += 1
+    return pa.concat_tables([*parts, base.slice(done)])
+
+
+def with_change_digests(changes: pa.Table) -> pa.Table:
+    """Changes (``STAGED_SCHEMA``) with a column ``digest``, null for tombstones.
+
+    Digests of the changes of each range apart would take longer than those of all.
+    """
+    blocks = []
+    for start in range(0, changes.num_rows, _AT_ONCE):
+        block = changes.slice(start, _AT_ONCE)
+        dead = to_numpy(block.column("tombstone"))
+        digests = entry_digests(complete(block.take(from_numpy(np.flatnonzero(~dead)))))
+        blocks.append(digests.take(from_numpy(np.cumsum(~dead) - 1, dead)))
+    return changes.append_column("digest", pa.chunked_array(blocks, RANGE_SCHEMA.field("digest").type))
+
+
+def changed_ranges(
+    store: ObjectStore, touched: Sequence[tuple[RangeRow, int]], changes: pa.Table, on_applied: OnApplied
+) -> Iterator[Iterable[ChangedRows]]:
+    """The rows that each of some ranges becomes with its changes, in order, not cut yet.
+
+    Args:
+        store: the namespace.
+        touched: ranges, ascending, and how many of the changes belong to each.
+        changes: ``STAGED_SCHEMA``, strictly ascending paths. A column ``digest`` may come along.
+        on_applied: called with what really changed, in order. Several ranges' changes come together.
+
+    Raises ``Corrupted`` or ``ObjectNotFound`` for a range that cannot be trusted.
+    """
+    done = 0
+    for window in _windows(touched):
+        tables = [file.read() for file in fetch_ranges(store, [row for row, _ in window])]
+        counts = [count for _, count in window]
+        mine = changes.slice(done, sum(counts))
+        done += mine.num_rows
+        if len(window) == 1 and mine.num_rows > _AT_ONCE:
+            yield apply_in_batches(tables[0], mine, on_applied)
+            continue
+        applied = apply_changes(pa.concat_tables(tables).combine_chunks(), mine)
+        on_applied(applied)
+        rows = applied.table.combine_chunks()
+        hashes = path_hashes(rows.column("path"))
+        # A new path may come before a range's first one. Strings compare by code points, as UTF-8 does by bytes.
+        changed = mine.column("path").take(from_numpy(np.cumsum([0, *counts[:-1]]))).to_pylist()
+        firsts = [min(table.column("path")[0].as_py(), path) for table, path in zip(tables, changed, strict=True)]
+        borders = [*pc.search_sorted(rows.column("path"), array(firsts, pa.string())).to_pylist(), rows.num_rows]
+        for start, end in pairwise(borders):
+            yield [(rows.slice(start, end - start), hashes[start:end])]
+
+
+def _windows(touched: Sequence[tuple[RangeRow, int]]) -> Iterator[list[tuple[RangeRow, int]]]:
+    window: list[tuple[RangeRow, int]] = []
+    size = 0
+    for row, count in touched:
+        if window and size + row.count + count > _ROWS:
+            yield window
+            window, size = [], 0
+        window.append((row, count))
+        size += row.count + count
+    if window:
+        yield window
+
+
+def apply_in_batches(base: pa.Table, changes: pa.Table, on_applied: OnApplied) -> Iterator[ChangedRows]:
+    """The rows that ``base`` becomes with very many changes, of which some are applied at a time."""
+    done = 0
+    for start in range(0, changes.num_rows, _AT_ONCE):
+        part = changes.slice(start, _AT_ONCE)
+        # The base's rows up to the next part's first path go with this part.
+        following = changes.slice(start + _AT_ONCE, 1).column("path")
+        stop = base.num_rows
+        if len(following):
+            stop = pc.search_sorted(base.column("path"), following[0]).as_py()
+        applied = apply_changes(base.slice(done, stop - done), part)
+        on_applied(applied)
+        done = stop
+        yield applied.table, path_hashes(applied.table.column("path"))

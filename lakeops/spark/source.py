@@ -1,10 +1,8 @@
 """Spark's format ``lakeops``: tables of refs through Python workers and lakeops' own stores.
 
-Spark asks a data source in processes of their own: on the driver's machine for the plan, on executors for the rows.
-Those on the driver's machine open the lake. Executors get files, each with the store that it lies in, and no catalog.
-
-Spark does not tell a reader of this kind which columns are wanted, so all are read. ``lakeops.spark.read`` is quicker
-where Spark itself reaches the store.
+Workers on the driver's machine open the lake and plan. Executors get files, each with its store, and no catalog. Spark
+does not tell such a reader which columns are wanted, so all are read. ``lakeops.spark.read`` is quicker where Spark
+itself reaches the store.
 """
 
 from __future__ import annotations
@@ -67,7 +65,6 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
     Options: ``ref``, the URI (or the path that ``load`` and ``save`` are called with). ``format``, when the names of
     the files do not tell it. ``header``, whether CSV files have one (``true``). ``home``, the lake's directory.
     ``on_collision`` and ``idempotency_key``, for appends. ``startingRef``, the commit whose successors a stream gives.
-
     Options travel to executors, so none of them is the catalog's URL, which may hold a password.
     """
 
@@ -110,9 +107,10 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
                 self._pinned = files(self.uri, lake=lake)
         return self._pinned
 
-    def format_of(self, found: Files) -> str:
-        """The format of the files."""
-        return self.options.get("format") or found.format()
+    @property
+    def file_format(self) -> str:
+        """The format of the pinned files."""
+        return self.options.get("format") or self.pinned.format()
 
     @property
     def header(self) -> bool:
@@ -122,7 +120,8 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
     def schema(self) -> StructType:
         """The columns of the first file, and the partition columns."""
         found = self.pinned
-        from_files = from_arrow_schema(schema_of(found.files[0], self.format_of(found), header=self.header))
+        with closing(batches_of(found.files[0], self.file_format, None, header=self.header)) as batches:
+            from_files = from_arrow_schema(next(batches).schema)
         schema = StructType([field for field in from_files if field.name not in found.columns])
         for name, kind in zip(found.columns, found.types(), strict=True):
             digits = re.fullmatch(r"decimal\((\d+),0\)", kind)
@@ -131,7 +130,7 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
 
     def reader(self, schema: StructType) -> spark_api.DataSourceReader:
         """A reader of the pinned files."""
-        return Reader(self.pinned, self.format_of(self.pinned), schema, header=self.header)
+        return Reader(self.pinned, self.file_format, schema, header=self.header)
 
     def streamReader(self, schema: StructType) -> spark_api.DataSourceStreamReader:  # noqa: N802 - Spark's
         """A reader of the files that later commits add."""
@@ -147,7 +146,7 @@ class PruningDataSource(LakeopsDataSource):
 
     def reader(self, schema: StructType) -> spark_api.DataSourceReader:
         """A reader of the pinned files that meet the pushed filters."""
-        return PruningReader(self.pinned, self.format_of(self.pinned), schema, header=self.header)
+        return PruningReader(self.pinned, self.file_format, schema, header=self.header)
 
 
 @dataclass
@@ -159,8 +158,6 @@ class FilePartition(spark_api.InputPartition):  # type: ignore[misc]
 
 
 class _FileReader:
-    """Reads files on executors."""
-
     def __init__(self, kind: str | None, schema: StructType, *, header: bool) -> None:
         self._kind, self._header = kind, header
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -196,7 +193,7 @@ class PruningReader(Reader):
     """Opens only files whose partition columns meet the conditions that Spark pushes down."""
 
     def pushFilters(self, filters: list[spark_api.Filter]) -> Iterable[spark_api.Filter]:  # noqa: N802 - Spark's
-        """Drop files by the filters on partition columns, and return the filters that Spark has to apply itself."""
+        """Drop files by the filters on partition columns; returns the filters that Spark has to apply itself."""
         for one in filters:
             name = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
             if name not in self._files.columns or type(one) not in _PUSHED:
@@ -232,7 +229,7 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: igno
         self._source, self._repository, self._ref, self._prefix = source, repository, ref, prefix
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's
-        """The empty state, so that the first batch reads all existing files; or ``startingRef``."""
+        """The empty state, after which the first batch reads all files; or ``startingRef``."""
         return {"commit": self._first}
 
     def latestOffset(self, start: dict[str, str], limit: object) -> dict[str, str]:  # noqa: N802, ARG002 - Spark's
@@ -321,13 +318,6 @@ class Writer(spark_api.DataSourceArrowWriter):  # type: ignore[misc]
             lake.repository(self._repository).branch(self._output.branch).abandon_output(self._output)
 
 
-def schema_of(file: File, kind: str, *, header: bool) -> pa.Schema:
-    """The columns of a file."""
-    with closing(batches_of(file, kind, None, header=header)) as batches:
-        schema: pa.Schema = next(batches).schema
-    return schema
-
-
 def batches_of(file: File, kind: str, schema: pa.Schema | None, *, header: bool) -> Generator[pa.RecordBatch]:
     """Read a file: first an empty batch with its schema, then its rows, in the columns that ``schema`` has too."""
     what = recorded.Recorded(file.path, file.address, file.size_bytes, file.checksum, file.algorithm)
@@ -362,20 +352,16 @@ def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: 
         if field.name in values:
             columns.append(pa.repeat(_scalar(values[field.name], field.type), batch.num_rows))
         elif place >= 0:
-            columns.append(_cast(batch.column(place), field, path))
+            try:
+                columns.append(batch.column(place).cast(field.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                raise InvalidInput(
+                    f"column {excerpt(field.name)} of {excerpt(path)} is {batch.column(place).type}, and has a value "
+                    f"that is no {field.type}; give the table another schema"
+                ) from None
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
-    try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InvalidInput(
-            f"column {excerpt(field.name)} of {excerpt(path)} is {column.type}, and has a value that is no "
-            f"{field.type}; give the table another schema"
-        ) from None
 
 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:

@@ -1,11 +1,9 @@
-"""Tables through Spark's own readers and writers: fast, and with whatever options they have.
+"""Tables through Spark's own readers and writers, with whatever options they have.
 
-An executor opens the physical files itself, so Spark needs to reach the storage namespace: a bucket through its S3
-connector, or a directory that every machine mounts.
-
-The folders of a path need not be in the address of a file. So the values of partition columns come from a small table
-that is joined by the file's address. Where all files that are read have the same values, they are literals. Where one
-job wrote all files, and the folders with them, Spark finds the values there, which is quicker than a join.
+An executor opens the physical files itself, so Spark needs to reach the storage namespace. The folders of a path need
+not be in the address of a file. So the values of partition columns come from a small table that is joined by address.
+Where all files have the same values, they are literals. Where one job wrote all files, and the folders with them, Spark
+finds the values there, which is quicker than a join.
 """
 
 from __future__ import annotations
@@ -42,17 +40,10 @@ MOST_DIGITS = 38
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One physical file of a table.
+    """One physical file of a table: its object's path, physical address (a URL) and recorded checksum, and its store.
 
-    Attributes:
-        path: the object's path.
-        address: its physical address, a URL.
-        size_bytes: its size.
-        values: the values of the partition columns, as the folders spell them. None for a null.
-        store: the object store that holds it.
-        key: its key in the store.
-        checksum: the checksum that was recorded.
-        algorithm: how the checksum is computed from the contents. None where it cannot be.
+    ``values`` are those of the partition columns, as the folders spell them; None for a null. ``algorithm`` is None
+    where the checksum cannot be computed.
     """
 
     path: str
@@ -71,14 +62,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a table at one commit.
-
-    Attributes:
-        uri: the URI that was read.
-        commit_id: the commit that its ref named.
-        columns: the partition columns, in the order of the folders.
-        files: the files by path.
-    """
+    """The files of a table at one commit, by path, with its partition columns in the order of the folders."""
 
     uri: str
     commit_id: str
@@ -116,8 +100,8 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
 
     Args:
         uri: ``lakefs://REPO/REF/PREFIX``.
-        lake: where the repository is. What the settings say when left out.
-        check: compare the size of each file with what was recorded.
+        lake: the lake; that of the settings when left out.
+        check: compare the size of each file with the recorded one.
 
     Raises:
         InvalidUri: the text is no such URI.
@@ -255,11 +239,11 @@ def read(
     Args:
         spark: the session, of this process or Spark Connect.
         uri: ``lakefs://REPO/REF/PREFIX``.
-        format: ``parquet``, ``csv``, ``json`` or whatever Spark reads. What the files' names tell when left out.
+        format: ``parquet``, ``csv``, ``json`` or whatever Spark reads; by the files' names when left out.
         schema: the columns, those of the folders included or not.
         where: a condition on partition columns. Files that it rules out are not opened.
-        lake: where the repository is. What the settings say when left out.
-        check: compare the size of each file with what was recorded before Spark reads it.
+        lake: the lake; that of the settings when left out.
+        check: compare the size of each file with the recorded one before Spark reads it.
         s3: the scheme of Spark's S3 connector.
         **options: the reader's, such as ``header=True``.
 
@@ -319,54 +303,45 @@ def _looked_up_together(spark: SparkSession, files: int) -> Iterator[None]:
 
 
 def _folder_of_one_job(found: Files, s3: str) -> str | None:
-    """Find the directory below which each file's folders spell its partition values; None without one."""
+    """The directory below which each file's folders spell its partition values; None without one."""
     if len({file.values for file in found}) < 2 or len({file.address for file in found}) < len(found):
         return None
-    ends = {}
-    for values in {file.values for file in found}:
-        texts = [NULL if value is None else value for value in values]
-        ends[values] = "".join(f"/{name}={text}" for name, text in zip(found.columns, texts, strict=True))
     roots: set[str] = set()
     for file in found:
+        texts = [NULL if value is None else value for value in file.values]
+        end = "".join(f"/{name}={text}" for name, text in zip(found.columns, texts, strict=True))
         directory = file.url(s3).rpartition("/")[0]
-        root = directory.removesuffix(ends[file.values])
-        if root == directory or len(roots | {root}) > 1:
+        roots.add(directory.removesuffix(end))
+        if len(roots) > 1 or directory in roots:
             return None
-        roots.add(root)
     return roots.pop()
 
 
 def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Mapping[str, str], s3: str) -> DataFrame:
     """Add the partition columns to a frame, and repeat the rows of a physical file for each path that it has."""
+    import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 
     plain = frame.drop(*types)
     if len({file.values for file in found}) == 1 and len({file.address for file in found}) == len(found):
         literals = zip(types.items(), found.files[0].values, strict=True)
         return plain.withColumns({name: F.lit(value).cast(type_of) for (name, type_of), value in literals})
-    named = [file.url(s3).translate(_ENCODED) for file in found]
+    # Java's URIs percent-encode some ASCII characters and keep letters of other scripts.
+    encoded = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x80))})
+    named = [file.url(s3).translate(encoded) for file in found]
     strangers = {re.sub("^file:/+", "file:/", one) for one in frame.inputFiles()} ^ {*named}
     if strangers:  # a file that the join does not know would lose its rows
         raise Unsupported(
             f"Spark calls a file of {found.uri!r} by a name that lakeops does not expect, {excerpt(min(strangers))}: "
             "read it with spark.read.format('lakeops')"
         )
-    values = _values(spark, found, types, named)
+    columns = [list(column) for column in zip(*(file.values for file in found), strict=True)]
+    arrays = [pa.array(column, pa.string()) for column in (named, *columns)]
+    values = _typed(spark.createDataFrame(pa.table(arrays, names=[_ADDRESS, *found.columns])), types)
     return plain.withColumn(_ADDRESS, F.col("_metadata.file_path")).join(F.broadcast(values), _ADDRESS).drop(_ADDRESS)
 
 
-def _values(spark: SparkSession, found: Files, types: Mapping[str, str], addresses: Sequence[str]) -> DataFrame:
-    """The partition columns of each file, beside the address by which Spark names it."""
-    import pyarrow as pa
-
-    columns = [list(column) for column in zip(*(file.values for file in found), strict=True)]
-    arrays = [pa.array(column, pa.string()) for column in (list(addresses), *columns)]
-    table = pa.table(arrays, names=[_ADDRESS, *found.columns])
-    return _typed(spark.createDataFrame(table), types)
-
-
 def _typed(frame: DataFrame, types: Mapping[str, str]) -> DataFrame:
-    """The partition columns of a frame in their types, beside the address of each row."""
     from pyspark.sql import functions as F  # noqa: N812
 
     quoted = {name: "`" + name.replace("`", "``") + "`" for name in types}
@@ -406,10 +381,6 @@ def _check_names(found: Files, kind: str) -> None:
             )
 
 
-# Java's URIs percent-encode some ASCII characters and keep letters of other scripts.
-_ENCODED = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x80))})
-
-
 def write(
     frame: DataFrame,
     uri: str,
@@ -425,12 +396,12 @@ def write(
     s3: str = "s3a",
     **options: Any,  # noqa: ANN401 - the writer's own
 ) -> int:
-    """Write a DataFrame under a prefix of a branch with Spark's own writer. Returns how many files were staged.
+    """Write a DataFrame under a prefix of a branch with Spark's own writer. Returns the number of staged files.
 
     The files are staged in one step after the job has succeeded, and not at all after an error. Nothing is committed.
 
     Args:
-        frame: what to write.
+        frame: the rows.
         uri: ``lakefs://REPO/BRANCH/PREFIX``.
         mode: ``append`` adds files, ``overwrite`` replaces all that is under the prefix, ``error`` wants it empty when
             the files are staged, ``ignore`` stages nothing when it is not empty then.
@@ -438,10 +409,9 @@ def write(
         partition_by: columns whose values become folders.
         on_collision: what ``append`` does with a path that is taken, see ``Branch.output``.
         success_file: keep the file ``_SUCCESS``.
-        idempotency_key: what ``append`` adds takes the place of what it has added under the same key before, see
-            ``Branch.output``.
+        idempotency_key: ``append`` replaces the files that it has added under this key, see ``Branch.output``.
         allow_empty: let a job that wrote no file empty the prefix, as one does that partitions no rows.
-        lake: where the repository is. What the settings say when left out.
+        lake: the lake; that of the settings when left out.
         s3: the scheme of Spark's S3 connector.
         **options: the writer's, such as ``compression="zstd"``.
 
@@ -480,7 +450,6 @@ def write(
 
 
 def _check_overwrite(spark: SparkSession, options: Mapping[str, object]) -> None:
-    """Raise ``Unsupported`` for dynamic overwrite: Spark would keep other partitions, lakeops would delete them."""
     given = {name.lower(): str(value) for name, value in options.items()}
     how = given.get("partitionoverwritemode") or spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
     if str(how).lower() == "dynamic":

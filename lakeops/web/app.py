@@ -1,4 +1,4 @@
-"""Answers requests with pages, for every server of them. An error is a page too, and says what to do."""
+"""The application that answers requests with pages. An error is a page too, and says what to do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from lakeops.model.errors import CatalogError, LakeopsError, PreconditionFailed, RepositoryNotFound, out_of_resources
-from lakeops.web.page import HEADERS, Problem, Redirect, Site, address, render
+from lakeops.web.page import HEADERS, Problem, Site, address, render
 from lakeops.web.pages import ROUTES, Pages
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _places = BoundedSemaphore(AT_ONCE)
 def answer(
     request: Request,
     site: Site,
-    view: Callable[[Pages], str | Redirect],
+    view: Callable[[Pages], str | Response],
     open_lake: Callable[[], AbstractContextManager[Lake]],
 ) -> Response:
     """Answer a request with its page, or with a page about the error."""
@@ -62,7 +63,7 @@ def answer(
         )
     finally:
         _places.release()
-    return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Redirect) else page(made)
+    return made if isinstance(made, Response) else page(made)
 
 
 def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool) -> tuple[str, str] | None:
@@ -76,7 +77,7 @@ def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool
 
 
 def page(text: str, status: int = 200) -> HTMLResponse:
-    """A response of a document, with the headers of every response."""
+    """A document with the headers of every response."""
     return HTMLResponse(text, status, headers=HEADERS)
 
 
@@ -128,9 +129,9 @@ def application(lake: Lake) -> Starlette:
     def opened() -> Iterator[Lake]:
         yield lake
 
-    routes = [Route(path, _endpoint(site, view, opened), methods=["GET"]) for path, view in ROUTES]
+    given: dict[str, Any] = {"site": site, "open_lake": opened}
     return Starlette(
-        routes=routes,
+        routes=[Route(path, partial(answer, view=view, **given), methods=["GET"]) for path, view in ROUTES],
         middleware=[
             Middleware(BaseHTTPMiddleware, dispatch=guarded),
             Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False),
@@ -139,24 +140,11 @@ def application(lake: Lake) -> Starlette:
     )
 
 
-def _endpoint(
-    site: Site, view: Callable[[Pages], str | Redirect], opened: Callable[[], AbstractContextManager[Lake]]
-) -> Callable[[Request], Response]:
-    def endpoint(request: Request) -> Response:
-        return answer(request, site, view, opened)
-
-    return endpoint
-
-
 def listening(port: int) -> tuple[socket.socket, str]:
     """A socket on 127.0.0.1, and its address for a browser. Raises ``PreconditionFailed`` when the port is taken."""
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind(("127.0.0.1", port))
-        found.listen()  # so whoever reads the address can ask at once
+        found = socket.create_server(("127.0.0.1", port))  # it listens, so whoever reads the address can ask at once
     except OSError as error:
-        found.close()
         raise PreconditionFailed(
             f"port {port} of 127.0.0.1 cannot be taken ({error.strerror}); name another one with --port"
         ) from None

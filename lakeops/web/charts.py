@@ -1,9 +1,8 @@
 """SVG pictures drawn on the server: bars and areas over time, and the commit graph in lanes.
 
-Charts draw only numbers, times and words of lakeops, and a page shows the numbers of a chart as a table beneath it.
-
-The rows of a graph come children before parents. A lane stands for a commit that is still to come. The first parent
-continues in its child's lane, so a branch is a straight line and a merge is where another lane comes in.
+Charts draw only numbers, times and words of lakeops. The rows of a graph come children before parents. A lane stands
+for a commit that is still to come. The first parent continues in its child's lane, so a branch is a straight line and a
+merge is where another lane comes in.
 """
 
 from __future__ import annotations
@@ -29,14 +28,7 @@ _SPANS = (
 
 @dataclass(frozen=True)
 class Point:
-    """A number at a moment.
-
-    Attributes:
-        at: Unix seconds.
-        value: the number, not negative.
-        kind: the CSS class of its bar: ``done`` or ``open``.
-        text: the tooltip of its bar.
-    """
+    """A number, not negative, at a Unix second. Its bar has a CSS class (``done``, ``open``) and a tooltip."""
 
     at: int
     value: int
@@ -58,15 +50,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart for the template to draw, in SVG units.
+    """A chart for the template to draw, in SVG units, with a description for screen readers.
 
-    Attributes:
-        title: its title.
-        text: its description, for screen readers too.
-        heights: horizontal grid lines, each with its label.
-        moments: labels of the time axis, each with its x and its alignment.
-        bars: the bars of a bar chart.
-        line: the upper edge of an area chart as an SVG path; ``area`` is the area below it.
+    ``heights`` are the horizontal grid lines with their labels, ``moments`` the labels of the time axis with their x
+    and alignment. ``line`` is the upper edge of an area chart as an SVG path, and ``area`` the area below it.
     """
 
     title: str
@@ -108,8 +95,6 @@ def lag_area(title: str, text: str, points: Sequence[Point]) -> Chart:
 
 
 class _Scale:
-    """Maps times and values to SVG units."""
-
     bottom = HEIGHT - BOTTOM
 
     def __init__(self, points: Sequence[Point], top: int) -> None:
@@ -128,16 +113,11 @@ class _Scale:
 
     def moments(self) -> tuple[tuple[float, str, str], ...]:
         length = self._last - self._first
-        form = "%H:%M" if length < _DAY else "%b %d" if length > 3 * _DAY else "%b %d %H:%M"
-        if self._first == self._last:
-            return ((self.x(self._first), _format_time(self._first, "%b %d %H:%M"), "middle"),)
+        form = "%H:%M" if 0 < length < _DAY else "%b %d" if length > 3 * _DAY else "%b %d %H:%M"
         middle = (self._first + self._last) // 2
-        places = ((self._first, "start"), (middle, "middle"), (self._last, "end"))
-        return tuple((self.x(at), _format_time(at, form), anchor) for at, anchor in places)
-
-
-def _format_time(at: int, form: str) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime(form)
+        ends = (self._first, "start"), (self._last, "end")
+        places = (ends[0], (middle, "middle"), ends[1]) if length else ((middle, "middle"),)
+        return tuple((self.x(at), f"{datetime.fromtimestamp(at, UTC):{form}}", anchor) for at, anchor in places)
 
 
 DRAWN_LANES = 12

@@ -9,6 +9,7 @@ import csv
 import json
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
@@ -34,16 +35,10 @@ _BUDGET = f"would take more than {PAGE_BYTES >> 20} MiB of memory or {PAGE_SECON
 
 @dataclass(frozen=True)
 class ObjectPreview:
-    """The beginning of an object's contents, for a page.
+    """The beginning of an object's contents: the lines of a text, or the header and first rows of a table.
 
-    Attributes:
-        kind: the format that it was read as.
-        text: the lines of a text.
-        header: the names of a table's columns.
-        rows: the first rows, as text.
-        schema: the names and types of the columns, where the file declares them.
-        facts: the numbers of rows and columns.
-        note: what is left out, and why.
+    ``schema`` has the names and types of the columns, where the file declares them, ``facts`` their numbers. ``note``
+    says what is left out, and why.
     """
 
     kind: str
@@ -66,7 +61,9 @@ def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
     )
     if not data:
         return ObjectPreview("Empty", note="The object is empty.")
-    text = _decoded(data)
+    text = None
+    with suppress(UnicodeDecodeError):  # a last character that the limit cut in two is left out
+        text = None if b"\0" in data else getincrementaldecoder("utf-8")().decode(data)
     if text is None:
         rows = "\n".join(f"{at:08x}  {data[at : at + 16].hex(' ')}" for at in range(0, min(len(data), 512), 16))
         return ObjectPreview("Binary", text=rows, note="Not a text. Its first bytes, in hex.")
@@ -79,14 +76,6 @@ def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
         except (ValueError, RecursionError):
             return ObjectPreview("Text", text=text, note="Named like JSON, but it is not.")
     return ObjectPreview("Text", text=text, note=cut)
-
-
-def _decoded(data: bytes) -> str | None:
-    """Decode text; None for binary data. A last character that the limit cut in two is left out."""
-    try:
-        return None if b"\0" in data else getincrementaldecoder("utf-8")().decode(data)
-    except UnicodeDecodeError:
-        return None
 
 
 def _indented(document: object) -> str:
@@ -142,13 +131,9 @@ DEPTH = 100
 
 
 class Side(NamedTuple):
-    """An object on one side of a change.
+    """An object on one side of a change, with its preview or the problem of it.
 
-    Attributes:
-        ref: the ref; empty for the state before the first commit.
-        entry: the object, if there is one.
-        shown: its preview.
-        problem: why it cannot be previewed.
+    The ref is empty for the state before the first commit.
     """
 
     ref: str
@@ -273,16 +258,12 @@ class ObjectPages(Page):
         )
 
     def _side_at(self, repository: Repository, ref: str, path: str) -> Side:
-        """The object of a ref at a path. An empty ref is the state before the first commit."""
-        if not ref:
-            return Side(ref, None)
-        at = repository.ref(ref)
-        entry = at.find(path)
-        return Side(ref, None) if entry is None else Side(ref, entry, *_previewed(at, entry))
+        at = repository.ref(ref) if ref else None
+        entry = at and at.find(path)
+        return Side(ref, None) if not at or not entry else Side(ref, entry, *_previewed(at, entry))
 
 
 def _previewed(at: Readable, entry: Entry) -> tuple[ObjectPreview | None, str | None]:
-    """The preview of an object, or why there is none."""
     try:
         with at.open_entry(entry, verify=False) as file:
             return preview(file, entry), None
@@ -291,12 +272,11 @@ def _previewed(at: Readable, entry: Entry) -> tuple[ObjectPreview | None, str | 
 
 
 def _name(path: str) -> str:
-    """The last part of a path, as the name of its object."""
     return path.rpartition("/")[2] or path
 
 
 def _folders(path: str) -> Iterator[tuple[str, str]]:
-    """Give the ancestors of a path: the name and the prefix of each folder."""
+    """The name and the prefix of each folder that a path lies in."""
     end = path.find("/")
     start = 0
     while end >= 0:

@@ -71,7 +71,6 @@ def is_web_address(value: str) -> bool:
 
 
 def _with_code(text: str) -> Markup:
-    """Mark the text between backticks as code."""
     parts = [safe(part) for part in text.split("`")]
     if len(parts) % 2 == 0:
         return Markup("{}").format(safe(text))
@@ -124,21 +123,13 @@ STATUS: tuple[tuple[type[LakeopsError] | str, int, str], ...] = (
     (errors.InvalidSettings, 500, "Whoever looks after this server has to correct its settings."),
     (errors.PermissionDenied, 500, "Whoever looks after this server has to let it read the catalog."),
     (errors.CatalogUnavailable, 503, "The catalog's database does not answer. Try again in a while."),
-    (
-        errors.CatalogError,
-        503,
-        "The catalog refused. Try again in a while; `lakeops doctor` says what is wrong.",
-    ),
+    (errors.CatalogError, 503, "The catalog refused. Try again in a while; `lakeops doctor` says what is wrong."),
     (
         errors.StoreUnavailable,
         503,
         "The object store does not answer. Try again in a while; refs and upkeep still work.",
     ),
-    (
-        errors.StoreError,
-        503,
-        "The object store refused. Whoever looks after this server has to check its rights.",
-    ),
+    (errors.StoreError, 503, "The object store refused. Whoever looks after this server has to check its rights."),
     (errors.InvalidInput, 400, "Correct the address, or go back to the list."),
     (errors.Transient, 503, "Try again in a while."),
 )
@@ -146,13 +137,7 @@ DAMAGED = "Something is damaged or missing. `lakeops fsck` says what, and what t
 
 
 class Problem(NamedTuple):
-    """An error on a page.
-
-    Attributes:
-        message: what went wrong.
-        status: the HTTP status of a page that shows nothing else.
-        advice: what the reader can do.
-    """
+    """An error on a page, with the HTTP status of a page that shows nothing else, and advice for the reader."""
 
     message: str
     status: int
@@ -187,12 +172,6 @@ VIEWS = {
 """Views of a ref beside its history: the title of each, and its part of the address."""
 
 
-class Redirect(NamedTuple):
-    """A response that sends the browser to another address."""
-
-    to: str
-
-
 @dataclass(frozen=True)
 class Site:
     """The place where the pages of a lake are served.
@@ -225,14 +204,7 @@ class Site:
 
 
 class Page:
-    """The base class of pages, made for one request.
-
-    Args:
-        site: the place where the page is served.
-        lake: the open lake.
-        path: the parameters in the path.
-        query: the parameters in the query.
-    """
+    """The base class of pages, made for the parameters in the path and in the query of one request."""
 
     def __init__(self, site: Site, lake: Lake, path: Mapping[str, str], query: Mapping[str, str]) -> None:
         self._site, self._lake, self._path, self._query = site, lake, path, query
@@ -249,7 +221,6 @@ class Page:
         return self._lake.repository(self._path["repository"])
 
     def _address(self, *parts: str, **query: object) -> str:
-        """The address of a page of this repository."""
         return address(self._site.root, self._path["repository"], *parts, **query)
 
     def _of_ref(self, template: str, view: str, *, item: str = "", **values: Any) -> str:  # noqa: ANN401

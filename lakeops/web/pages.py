@@ -7,19 +7,15 @@ ended. Commits are immutable, so what was computed from them is cached by their 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from starlette.responses import RedirectResponse, Response
 
 from lakeops.lake.mirror import Mirror
-from lakeops.model.errors import (
-    InvalidInput,
-    LakeopsError,
-    NotAMirror,
-    RefNotFound,
-    StoreUnavailable,
-)
+from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, RefNotFound, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
 from lakeops.model.names import COMMIT_ID
@@ -30,11 +26,13 @@ from lakeops.store.in_flight import in_flight
 from lakeops.web import charts
 from lakeops.web.charts import Point, lag_area, size_bars
 from lakeops.web.objects import ObjectPages
-from lakeops.web.page import SHORT, Page, Problem, Redirect
+from lakeops.web.page import HEADERS, SHORT, Problem
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.model.records import ReflogRecord
+
+T = TypeVar("T")
 
 COUNTED = 50_000
 """Changes that are counted; with more the page says *at least*."""
@@ -60,50 +58,47 @@ STAGED = 1_000
 MOST_LANES = 20
 OFFERED = 100
 """Branches, and tags, that a field suggests."""
-CommitKey = tuple[str, ...]
-"""A storage namespace, what was computed, and the ids that it was computed from."""
+RECORDS = 100
+"""Records of a log, marks or refs of a mirror on a page."""
+FREED = {MarkState.SWEPT, MarkState.SWEEPING, MarkState.INCOMPLETE}
 
 
 class CommitCache:
-    """Keeps the most recently used results computed from commits, by the commits' ids. Threads may share it.
+    """Caches results that were computed from immutable commits. Threads share it.
+
+    A key has a storage namespace, what was computed, and the ids that it was computed from.
 
     Args:
-        most: results that are kept.
+        most: results that are kept; those that were not used for longest go first.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, Lock()
-        self._results: OrderedDict[CommitKey, Any] = OrderedDict()
+        self._results: OrderedDict[tuple[str, ...], Any] = OrderedDict()
 
-    def get(self, keys: Iterable[CommitKey]) -> dict[CommitKey, Any]:
-        """The results of those keys that have one."""
+    def get(self, key: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever was computed
+        """The result of a key; None where there is none."""
         with self._lock:
-            found = {key: self._results[key] for key in keys if key in self._results}
-            for key in found:
+            if key in self._results:
                 self._results.move_to_end(key)
-            return found
+            return self._results.get(key)
 
-    def put(self, results: Mapping[CommitKey, Any]) -> None:
-        """Keep results, and drop those that were not used for longest."""
+    def put(self, key: tuple[str, ...], result: T) -> T:
+        """Keep a result, and return it."""
         with self._lock:
-            self._results |= results
-            while len(self._results) > self._most:
+            self._results[key] = result
+            if len(self._results) > self._most:
                 self._results.popitem(last=False)
+        return result
 
 
-_sums = CommitCache(128)
-_facts = CommitCache(4096)
-"""Merge bases, distances and sizes, which are small."""
+_cache = CommitCache(1024)
 
 
 class Shown(NamedTuple):
-    """A page of the difference between two commits.
+    """A page of the changes between two commits under a prefix.
 
-    Attributes:
-        prefix: the prefix of the paths.
-        sums: the sums of all changes; None on a later page, which reads no more than it lists.
-        listed: the changes of this page.
-        next_after: the path after which the next page begins; None at the end.
+    ``sums`` is None on a later page, which reads no more than it lists. The next page begins after ``next_after``.
     """
 
     prefix: str
@@ -113,41 +108,25 @@ class Shown(NamedTuple):
 
 
 def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
-    """The sums of what differs between two commits, by their ids."""
-    key: CommitKey = (repository.storage_namespace, str(two_way), left, right, prefix)
-    known = _sums.get([key])
-    if not known:
-        found = repository.sums(
-            left, right, two_way=two_way, prefix=prefix, most=COUNTED, folders=FOLDERS, first=LISTED + 1
-        )
-        _sums.put(known := {key: found})
-    sums: Sums = known[key]
-    return sums
-
-
-def base_of(repository: Repository, left: str, right: str) -> str:
-    """The id of the merge base of two commits. Raises what ``Repository.merge_base`` raises."""
-    key: CommitKey = (repository.storage_namespace, "base", left, right)
-    known = _facts.get([key])
-    if not known:
-        _facts.put(known := {key: repository.merge_base(left, right).id})
-    return str(known[key])
+    """The sums of the changes between two commits, by their ids."""
+    key = (repository.storage_namespace, str(two_way), left, right, prefix)
+    found: Sums | None = _cache.get(key)
+    options: dict[str, Any] = {"prefix": prefix, "most": COUNTED, "folders": FOLDERS, "first": LISTED + 1}
+    return found or _cache.put(key, repository.sums(left, right, two_way=two_way, **options))
 
 
 def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tuple[int, int] | None]:
     """The distance of each commit from another one, as ``Repository.divergence`` counts it."""
-    keys: dict[str, CommitKey] = {one: (repository.storage_namespace, "apart", base, one) for one in commits}
-    known = _facts.get(keys.values())
-    missing = [one for one, key in keys.items() if key not in known]
-    if missing:
-        found = zip(missing, repository.divergence(base, missing), strict=True)
-        _facts.put(counted := {keys[one]: distance for one, distance in found})
-        known |= counted
-    return [known[keys[one]] for one in commits]
+    keys = {one: (repository.storage_namespace, "apart", base, one) for one in commits}
+    known = {one: _cache.get(key) for one, key in keys.items()}
+    missing = [one for one in known if known[one] is None]
+    for one, distance in zip(missing, repository.divergence(base, missing) if missing else (), strict=True):
+        known[one] = _cache.put(keys[one], (distance,))
+    return [known[one][0] for one in commits]
 
 
 def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None]:
-    """The sizes of commits, each of its repository; None where it cannot be read now.
+    """The sizes of commits, each of its repository; None for one that cannot be read now.
 
     Unknown ones are read with several requests in flight. A store that did not answer once is not asked again, so a
     page waits for it once.
@@ -158,126 +137,22 @@ def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None
         repository, commit = asked
         if commit is None or commit.expired:
             return None
-        key: CommitKey = (repository.storage_namespace, "size", commit.meta_range_id)
+        key = (repository.storage_namespace, "size", commit.meta_range_id)
         server = "/".join(key[0].split("/", 3)[:3])  # the scheme and the bucket
-        known = _facts.get([key])
-        if not known and server not in down:
+        found: Size | None = _cache.get(key)
+        if found is None and server not in down:
             try:
-                _facts.put(known := {key: repository.size(commit)})
+                found = _cache.put(key, repository.size(commit))
             except StoreUnavailable:
                 down.add(server)
             except LakeopsError:
                 return None
-        return known.get(key)
+        return found
 
     return list(in_flight(size, heads))
 
 
-class UpkeepPages(Page):
-    """The pages about upkeep."""
-
-    def audit(self) -> str:
-        """Show the audit: who changed what, in all repositories or in one."""
-        name = self._path.get("repository")
-        actor = self._query_value("actor")
-        below = self._place(2, "the place in the audit is a time and a number")
-        place = None if below is None else (below[0], below[1])
-        repository = None if name is None else self._lake.repository(name)
-        records = self._lake.catalog.audit.page(name, actor=actor or None, below=place, limit=RECORDS + 1)
-        last = records[RECORDS - 1] if len(records) > RECORDS else None
-        values: dict[str, Any] = {
-            "records": records[:RECORDS],
-            "next_before": None if last is None else f"{last.at}-{last.sequence}",
-            "actor": actor,
-        }
-        if repository is None:
-            return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
-        return self._of_repository("audit.html", "Audit", tab="audit", **values)
-
-    def _place(self, length: int, rule: str) -> tuple[int, ...] | None:
-        """The place in a log before which the page begins; None for its newest record. Raises ``InvalidInput``."""
-        parts = self._query_value("before").split("-")
-        if parts == [""]:
-            return None
-        if len(parts) != length or not all(part.isdecimal() and len(part) <= 18 for part in parts):
-            raise InvalidInput(rule)
-        return tuple(map(int, parts))
-
-    def moves(self) -> str:
-        """Show the reflog, of all refs or of one."""
-        repository = self._repository
-        ref = self._query_value("of")
-        below = self._place(1, "the place in the reflog is a number")
-        place = None if below is None else below[0]
-        found = self._lake.catalog.refs.reflog(repository.id, ref or None, below=place, limit=RECORDS + 1)
-        more = found[RECORDS - 1].sequence if len(found) > RECORDS else None
-        return self._of_repository(
-            "moves.html", "Moves", tab="moves", records=found[:RECORDS], next_before=more, of=ref
-        )
-
-    def collection(self) -> str:
-        """Show the rules of garbage collection, the marks, and the garbage that they found over time."""
-        repository = self._repository
-        marks = repository.gc.marks()[:RECORDS]
-        points = [
-            Point(
-                int(mark.created.timestamp()),
-                mark.bytes,
-                "done" if mark.state in FREED else "open",
-                f"{moment(int(mark.created.timestamp()))}: {human_size(mark.bytes)}, {mark.state.value}",
-            )
-            for mark in reversed(marks)
-        ]
-        freed = sum(mark.bytes for mark in marks if mark.state in FREED)
-        said = f"{counted(len(marks), 'mark')} of the last 30 days; those that were swept freed {human_size(freed)}."
-        return self._of_repository(
-            "gc.html",
-            "Garbage collection",
-            tab="gc",
-            rules=repository.gc.rules(),
-            grace=repository.gc.grace(),
-            marks=marks,
-            chart=size_bars("Garbage over time", said, points) if any(mark.bytes for mark in marks) else None,
-            sweepable=SWEEPABLE,
-            registrations=repository.registrations(),
-        )
-
-    def mirror(self) -> str:
-        """Show the lag of a mirror, now and over time, and the mirrors of the repository."""
-        repository = self._repository
-        lags, chart = [], None
-        try:
-            status = Mirror.of(repository).status()
-        except NotAMirror:
-            status = None
-        refs = [] if status is None else [*status.branches.values(), *status.tags.values()]
-        if status is not None:
-            lags = repository.lags()
-            points = [Point(one.at, one.number("seconds")) for one in lags]
-            if points and status.mirror.last_sync and status.mirror.last_sync > points[-1].at:
-                points.append(Point(status.mirror.last_sync, max((ref.lag_seconds for ref in refs), default=0)))
-            most = max((point.value for point in points), default=0)
-            said = f"How far the ref that was furthest behind was behind its source: at most {span(most)}."
-            chart = lag_area("Lag over time", said, points) if len(points) > 1 else None
-        return self._of_repository(
-            "mirror.html",
-            "Mirrors",
-            tab="mirror",
-            status=status,
-            refs=sorted(refs, key=lambda ref: -ref.lag_seconds)[:RECORDS],
-            count=len(refs),
-            chart=chart,
-            lags=lags[: -RECORDS - 1 : -1],
-            registrations=repository.registrations(),
-        )
-
-    def checks(self) -> str:
-        """Show the findings of the last check."""
-        repository = self._repository
-        return self._of_repository("checks.html", "Checks", tab="checks", last=repository.last_check())
-
-
-class Pages(ObjectPages, UpkeepPages):
+class Pages(ObjectPages):
     """All pages of a lake."""
 
     def repositories(self) -> str:
@@ -301,7 +176,6 @@ class Pages(ObjectPages, UpkeepPages):
         )
 
     def _seen(self, prefix: str, after: str) -> tuple[list[Repository], str | None]:
-        """The repositories of a page, and the name after which the next page begins."""
         shown: list[Repository] = []
         last = None
         for number, repository in enumerate(self._lake.repositories(prefix=prefix, after=after)):
@@ -312,12 +186,12 @@ class Pages(ObjectPages, UpkeepPages):
                 shown.append(repository)
         return shown, None
 
-    def go(self) -> Redirect:
+    def go(self) -> Response:
         """Redirect to the page of the ref or commit that the visitor typed."""
         ref = self._query_value("ref").strip()
         if not ref:
             raise InvalidInput("type a branch, a tag, a commit id or an expression such as main~2")
-        return Redirect(self._address("ref", ref))
+        return RedirectResponse(self._address("ref", ref), 303, headers=HEADERS)
 
     def search(self) -> str:
         """Search refs and commits by name, and commits by message."""
@@ -345,7 +219,6 @@ class Pages(ObjectPages, UpkeepPages):
         )
 
     def _below(self) -> tuple[int, str] | None:
-        """The place where a search continues. Raises ``InvalidInput``."""
         asked = self._query_value("below")
         if not asked:
             return None
@@ -381,10 +254,8 @@ class Pages(ObjectPages, UpkeepPages):
             for ref, distance in zip(shown, far, strict=True)
             if ref.commit_id in commits
         ]
-        more = found[REFS - 1].id if len(found) > REFS else None
-        return self._of_repository(
-            "branches.html", "Branches", tab="branches", rows=rows, next_after=more, q=q, most=STAGED
-        )
+        given: dict[str, Any] = {"rows": rows, "next_after": found[REFS - 1].id if len(found) > REFS else None}
+        return self._of_repository("branches.html", "Branches", tab="branches", q=q, most=STAGED, **given)
 
     def tags(self) -> str:
         """List the tags with their commits."""
@@ -458,8 +329,11 @@ class Pages(ObjectPages, UpkeepPages):
         sides = left, right
         if right:
             heads = [repository.ref(ref).commit for ref in (left, right)]
-            ids = heads[0].id, heads[1].id
-            sides = ids if two_way else (base_of(repository, *ids), heads[1].id)
+            sides = ids = heads[0].id, heads[1].id
+            if not two_way:
+                key = (repository.storage_namespace, "base", *ids)
+                base = _cache.get(key) or _cache.put(key, repository.merge_base(*ids).id)
+                sides = base, heads[1].id
             values["shown"] = self._differing(*ids, two_way=two_way)
             values["heads"] = heads
             values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]
@@ -493,8 +367,107 @@ class Pages(ObjectPages, UpkeepPages):
             "changed": lambda path: self._address("change", before=before, after=after, path=path),
         }
 
+    def audit(self) -> str:
+        """Show the audit: who changed what, in all repositories or in one."""
+        name = self._path.get("repository")
+        actor = self._query_value("actor")
+        place: Any = self._place(2, "the place in the audit is a time and a number")
+        repository = None if name is None else self._lake.repository(name)
+        records = self._lake.catalog.audit.page(name, actor=actor or None, below=place, limit=RECORDS + 1)
+        last = records[RECORDS - 1] if len(records) > RECORDS else None
+        values: dict[str, Any] = {
+            "records": records[:RECORDS],
+            "next_before": None if last is None else f"{last.at}-{last.sequence}",
+            "actor": actor,
+        }
+        if repository is None:
+            return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
+        return self._of_repository("audit.html", "Audit", tab="audit", **values)
 
-ROUTES: tuple[tuple[str, Callable[[Pages], str | Redirect]], ...] = (
+    def _place(self, length: int, rule: str) -> tuple[int, ...] | None:
+        """The place in a log before which the page begins; None for its newest record. Raises ``InvalidInput``."""
+        parts = self._query_value("before").split("-")
+        if parts == [""]:
+            return None
+        if len(parts) != length or not all(part.isdecimal() and len(part) <= 18 for part in parts):
+            raise InvalidInput(rule)
+        return tuple(map(int, parts))
+
+    def moves(self) -> str:
+        """Show the reflog, of all refs or of one."""
+        repository = self._repository
+        ref = self._query_value("of")
+        place = self._place(1, "the place in the reflog is a number")
+        below = None if place is None else place[0]
+        found = self._lake.catalog.refs.reflog(repository.id, ref or None, below=below, limit=RECORDS + 1)
+        more = found[RECORDS - 1].sequence if len(found) > RECORDS else None
+        return self._of_repository(
+            "moves.html", "Moves", tab="moves", records=found[:RECORDS], next_before=more, of=ref
+        )
+
+    def collection(self) -> str:
+        """Show the rules of garbage collection, the marks, and the garbage that they found over time."""
+        repository = self._repository
+        marks = repository.gc.marks()[:RECORDS]
+        points = [
+            Point(
+                int(mark.created.timestamp()),
+                mark.bytes,
+                "done" if mark.state in FREED else "open",
+                f"{moment(int(mark.created.timestamp()))}: {human_size(mark.bytes)}, {mark.state.value}",
+            )
+            for mark in reversed(marks)
+        ]
+        freed = sum(mark.bytes for mark in marks if mark.state in FREED)
+        said = f"{counted(len(marks), 'mark')} of the last 30 days; those that were swept freed {human_size(freed)}."
+        return self._of_repository(
+            "gc.html",
+            "Garbage collection",
+            tab="gc",
+            rules=repository.gc.rules(),
+            grace=repository.gc.grace(),
+            marks=marks,
+            chart=size_bars("Garbage over time", said, points) if any(mark.bytes for mark in marks) else None,
+            sweepable=SWEEPABLE,
+            registrations=repository.registrations(),
+        )
+
+    def mirror(self) -> str:
+        """Show the lag of a mirror, now and over time, and the mirrors of the repository."""
+        repository = self._repository
+        lags, chart = [], None
+        try:
+            status = Mirror.of(repository).status()
+        except NotAMirror:
+            status = None
+        refs = [] if status is None else [*status.branches.values(), *status.tags.values()]
+        if status is not None:
+            lags = repository.lags()
+            points = [Point(one.at, one.number("seconds")) for one in lags]
+            if points and status.mirror.last_sync and status.mirror.last_sync > points[-1].at:
+                points.append(Point(status.mirror.last_sync, max((ref.lag_seconds for ref in refs), default=0)))
+            most = max((point.value for point in points), default=0)
+            said = f"How far the ref that was furthest behind was behind its source: at most {span(most)}."
+            chart = lag_area("Lag over time", said, points) if len(points) > 1 else None
+        return self._of_repository(
+            "mirror.html",
+            "Mirrors",
+            tab="mirror",
+            status=status,
+            refs=sorted(refs, key=lambda ref: -ref.lag_seconds)[:RECORDS],
+            count=len(refs),
+            chart=chart,
+            lags=lags[: -RECORDS - 1 : -1],
+            registrations=repository.registrations(),
+        )
+
+    def checks(self) -> str:
+        """Show the findings of the last check."""
+        repository = self._repository
+        return self._of_repository("checks.html", "Checks", tab="checks", last=repository.last_check())
+
+
+ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
     ("/", Pages.repositories),
     ("/_audit", Pages.audit),
     ("/{repository}", Pages.branches),
@@ -520,7 +493,6 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Redirect]], ...] = (
 
 
 def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
-    """The reflog record that deleted a branch or tag; None for any other name."""
     try:
         last = next(iter(repository.reflog(name, limit=1)), None)
     except LakeopsError:  # no name of a ref
@@ -529,7 +501,6 @@ def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
 
 
 def _problem(repository: Repository) -> str:
-    """The reason why a repository's default branch cannot be shown."""
     try:
         head = repository.ref(repository.default_branch).commit
     except LakeopsError as error:
@@ -538,12 +509,7 @@ def _problem(repository: Repository) -> str:
 
 
 def _resolved(repository: Repository, ref: str) -> Commit | None:
-    """The commit of a ref expression; None for other text."""
     try:
         return repository.ref(ref).commit
     except LakeopsError:
         return None
-
-
-RECORDS = 100
-FREED = {MarkState.SWEPT, MarkState.SWEEPING, MarkState.INCOMPLETE}

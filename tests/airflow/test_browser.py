@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from services.spark import until
+from support.catalogs import expire_commits
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import LakeopsError
@@ -87,7 +88,7 @@ def flights(lake_home: Path) -> Iterator[Repository]:
             repo.create_branch(name).put(name, b"1")
             repo.branch(name).commit(f"on {name}")
             repo.delete_branch(name)
-        lake.catalog.retention.expire_commits("flights", [last_of(repo, "lost")])
+        expire_commits(lake.catalog, "flights", [last_of(repo, "lost")])
         repo.gc.mark()
         check = repo.fsck()
         list(check)

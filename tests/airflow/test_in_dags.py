@@ -155,7 +155,7 @@ def test_a_published_commit_is_an_event_and_a_link(
     with sdk.DAG("follows", schedule=[branch_asset("flights")]) as follows:
         pass
     known(follows)
-    with sdk.DAG("told", schedule=None) as dag:
+    with sdk.DAG("announces", schedule=None) as dag:
         LakeopsCommitOperator(task_id="commit", repo="flights", branch="main", message="empty", on_empty="commit")
     assert run_dag(dag) == {"commit": ("success", 1)}
     head = flights.branch("main").commit_id
@@ -163,14 +163,14 @@ def test_a_published_commit_is_an_event_and_a_link(
         links = dict(
             session.execute(
                 select(XComModel.key, XComModel.value).where(
-                    XComModel.dag_id == "told", XComModel.key.startswith("_link")
+                    XComModel.dag_id == "announces", XComModel.key.startswith("_link")
                 )
             ).all()
         )
         events = session.execute(
             select(AssetModel.uri, AssetEvent.extra)
             .join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
-            .where(AssetEvent.source_dag_id == "told")
+            .where(AssetEvent.source_dag_id == "announces")
         ).all()
     assert links == {
         "_link_LakeopsCommitLink": f"/lakeops/lakeops_default/flights/commit/{head}",

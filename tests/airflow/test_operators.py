@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.airflow_tasks import kill_at
 from support.scenes import open_faulty
 
 from lakeops import Repository, Settings
@@ -128,51 +127,6 @@ def test_mapped_tasks_and_other_runs_have_keys_of_their_own(flights: Repository,
     assert len(made) == 4
 
 
-# --- killed ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_commit_killed_anywhere_and_run_again_is_one_commit(
-    home: Any, flights: Repository, run: Run, first_parents: Messages, when: str
-) -> None:
-    flights.create_branch("dev")
-    killed = 0
-    for effect in range(1, 50):
-        flights.branch("dev").put("a", str(effect).encode())
-        task = f"commit-{effect}"
-        died = kill_at(home, effect, when, lambda task=task: run(commit(task_id=task, message=task)))
-        made = run(commit(task_id=task, message=task), try_number=2)
-        assert first_parents("dev").count(task) == 1
-        assert made["id"] == flights.branch("dev").commit_id
-        assert flights.ref("dev").read("a") == str(effect).encode()
-        assert not list(flights.branch("dev").uncommitted())
-        if not died:
-            break
-        killed += 1
-    assert killed >= 3
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_merge_killed_anywhere_and_run_again_is_one_merge(
-    home: Any, flights: Repository, run: Run, first_parents: Messages, when: str
-) -> None:
-    killed = 0
-    for effect in range(1, 50):
-        task = f"merge-{effect}"
-        flights.create_branch("dev", source="main").put("a", task.encode())
-        flights.branch("dev").commit(task)
-        died = kill_at(home, effect, when, lambda task=task: run(merge(task_id=task, message=task)))
-        made = run(merge(task_id=task, message=task), try_number=2)
-        assert first_parents("main").count(task) == 1
-        assert made["reference"] == flights.ref("main").commit_id
-        assert flights.ref("main").read("a") == task.encode()
-        flights.delete_branch("dev")
-        if not died:
-            break
-        killed += 1
-    assert killed >= 1  # a merge that only takes over the other side is one transaction
-
-
 # --- cleared -----------------------------------------------------------------------------------------------------
 
 
@@ -183,23 +137,6 @@ def _publish(flights: Repository, run: Run, data: bytes, try_number: int) -> tup
     merged = run(merge(), try_number=try_number)
     run(delete(merged_into="main"), try_number=try_number)
     return made["id"], merged["reference"]
-
-
-def test_a_cleared_run_with_the_same_data_publishes_nothing_twice(
-    flights: Repository, run: Run, first_parents: Messages
-) -> None:
-    first = _publish(flights, run, b"1", 1)
-    assert _publish(flights, run, b"1", 2) == first
-    assert first_parents("main") == ["publish"]
-    assert [branch.id for branch in flights.branches()] == ["main"]
-
-
-def test_a_cleared_run_with_new_data_publishes_it_once(flights: Repository, run: Run, first_parents: Messages) -> None:
-    first = _publish(flights, run, b"1", 1)
-    second = _publish(flights, run, b"2", 2)
-    assert _publish(flights, run, b"2", 3) == second != first
-    assert first_parents("main") == ["publish", "publish"]
-    assert flights.ref("main").read("a") == b"2"
 
 
 def test_a_branch_deleted_before_its_merge_is_built_again(flights: Repository, run: Run) -> None:
@@ -284,34 +221,6 @@ def test_an_unknown_way_to_treat_nothing_is_refused_when_the_dag_is_read() -> No
 
 
 # --- errors ------------------------------------------------------------------------------------------------------
-
-
-def test_a_conflict_fails_without_retry_and_lists_every_path(flights: Repository, run: Run) -> None:
-    paths = [f"day={number:02}" for number in range(20)]
-    for branch in ("dev", "main"):
-        if branch != "main":
-            flights.create_branch(branch)
-        for path in paths:
-            flights.branch(branch).put(path, branch.encode())
-    for branch in ("dev", "main"):
-        flights.branch(branch).commit("mine")
-    head = flights.ref("main").commit_id
-    with pytest.raises(AirflowFailException) as caught:
-        run(merge())
-    assert str(caught.value).split("All conflicting paths:\n")[1].splitlines() == paths
-    assert flights.ref("main").commit_id == head
-    assert run(merge(strategy="source-wins"))["summary"] == {"added": 0, "removed": 0, "changed": 20}
-
-
-def test_bad_input_fails_without_retry(flights: Repository, run: Run) -> None:
-    with pytest.raises(AirflowFailException, match="invalid_name"):
-        run(create(branch="no way"))
-    with pytest.raises(AirflowFailException, match="ref_not_found"):
-        run(create(source="nowhere"))
-    with pytest.raises(AirflowFailException, match="repository_not_found"):
-        run(create(repo="nowhere"))
-    with pytest.raises(AirflowFailException, match="no repository: set repo"):
-        run(create(repo=None))
 
 
 def test_a_transient_error_is_left_to_airflows_retries(

@@ -504,6 +504,14 @@ def approve(**kwargs: Any) -> LakeopsApprovalOperator:
     )
 
 
+AT, ADA = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
+
+
+def answer(option: str, user: dict[str, str] | None = ADA) -> dict[str, Any]:
+    """The event of an answer in Airflow's form."""
+    return {"chosen_options": [option], "params_input": {}, "responded_at": AT, "responded_by_user": user}
+
+
 HEADER = ("| change | path | bytes |", "|---|---|---|")
 
 
@@ -561,9 +569,9 @@ def test_a_form_sums_up_what_is_much_and_leads_to_the_whole(
         "| other folders | 2 | 4 B |",
     ]
     assert link == f"[Compare `lakefs://flights/main` with `{head[:16]}`]({page})"
-    later, event = approve(fail_on_reject=True), {"chosen_options": ["Reject"], "params_input": {}}
+    later = approve(fail_on_reject=True)
     with pytest.raises(AirflowFailException, match=r"somebody rejected it: Publish 'load' to lakefs://"):
-        later.execute_complete(context, {**event, "responded_at": datetime.now(UTC), "responded_by_user": None})
+        later.execute_complete(context, answer("Reject", user=None))
     for asking in (task, later):
         (found,) = asking.operator_extra_links
         assert found.get_link(asking, ti_key=None) == page, "also in the process that takes the answer"
@@ -572,7 +580,7 @@ def test_a_form_sums_up_what_is_much_and_leads_to_the_whole(
 def test_a_form_is_safe_from_what_paths_hold_and_stays_short(
     flights: Repository, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakeops.airflow.approval.LISTED", 2)
+    monkeypatch.setattr("lakeops.airflow.previews.LISTED", 2)
     branch = flights.create_branch("dev")
     for path in ("a|b`![x](http://x)", "c\n| d |", "e", "f"):
         branch.put(path, b"1")
@@ -613,9 +621,8 @@ def test_an_answer_counts_though_airflow_has_failed_the_try(flights: Repository,
     with pytest.raises(TaskAwaitingInput):
         approve().execute(context)
     assert len(asked) == 2, "the answer was about something else"
-    event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": datetime.now(UTC)}
     for _ in range(2):
-        approve().execute_complete(context, {**event, "responded_by_user": {"id": "7", "name": "ada"}})
+        approve().execute_complete(context, answer("Approve"))
         with pytest.raises(TaskDeferred):
             approve().execute(context)
         assert len(asked) == 2, "Airflow has failed a try that had gone by the answer"
@@ -653,11 +660,9 @@ def test_a_form_keeps_its_answer_in_the_next_try(airflow_database: None) -> None
     ("user", "name"), [({"id": "7", "name": "ada"}, "ada"), ({"id": "7", "name": ""}, "7"), (None, None)]
 )
 def test_the_answer_says_who_approved(user: Any, name: str | None) -> None:
-    at = datetime(2026, 1, 1, tzinfo=UTC)
     CONTEXT["ti"].clear()
-    event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": at, "responded_by_user": user}
-    answer = approve(source="abc").execute_complete(CONTEXT, event)
-    assert (answer["approved_by"], answer["approved_at"], answer["source"]) == (name, at.isoformat(), "abc")
+    found = approve(source="abc").execute_complete(CONTEXT, answer("Approve", user=user))
+    assert (found["approved_by"], found["approved_at"], found["source"]) == (name, AT.isoformat(), "abc")
 
 
 @pytest.mark.parametrize("option", ["Approve", "Reject"])
@@ -669,8 +674,7 @@ def test_an_approval_is_a_check_that_the_shown_commit_has_passed(
         approve().execute(CONTEXT)
     flights.branch("dev").put("more", b"1")
     later = flights.branch("dev").commit("after the question").id
-    at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
-    event = {"chosen_options": [option], "params_input": {}, "responded_at": at, "responded_by_user": user}
+    event = answer(option)
     approve().execute_complete(CONTEXT, event)
     found = [(check.name, check.passed_by) for check in flights.ref(shown).passed_checks()]
     assert found == ([("approval", "ada")] if option == "Approve" else [])
@@ -679,8 +683,7 @@ def test_an_approval_is_a_check_that_the_shown_commit_has_passed(
 
 def test_a_rejection_and_silence_are_not_asked_about_again() -> None:
     CONTEXT["ti"].clear()
-    at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
-    rejected = {"chosen_options": ["Reject"], "params_input": {}, "responded_at": at, "responded_by_user": user}
+    rejected = answer("Reject")
     with pytest.raises(AirflowFailException, match=r"^ada rejected it: Publish to main\?$"):
         approve(fail_on_reject=True).execute_complete(CONTEXT, rejected)
     with pytest.raises(AirflowFailException, match=r"^nobody answered in time: Publish to main\?$"):
@@ -739,8 +742,7 @@ def test_what_was_approved_is_published_or_nothing(
 
     def approved(self: Any, context: Any) -> dict[str, Any]:
         other_commit(flights, path)()
-        at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
-        event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": at, "responded_by_user": user}
+        event = answer("Approve")
         return dict(self.execute_complete(context, event))
 
     monkeypatch.setattr(ApprovalOperator, "execute", approved)
@@ -770,8 +772,7 @@ def test_the_answer_decides(flights: Repository, monkeypatch: pytest.MonkeyPatch
 
     def answered(self: LakeopsApprovalOperator, context: Any) -> dict[str, Any]:
         seen.append(self.source)
-        at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
-        event = {"chosen_options": [option], "params_input": {}, "responded_at": at, "responded_by_user": user}
+        event = answer(option)
         return self.execute_complete(context, event)
 
     monkeypatch.setattr(LakeopsApprovalOperator, "execute", answered)

@@ -180,10 +180,8 @@ def test_a_lake_that_does_not_answer_holds_up_no_other(
     monkeypatch.setattr("lakeops.airflow.pages.WAIT_SECONDS", 60.0)
     text = page("/").text
     assert shown_lakes(text) == ["mine", "yours"]
+    assert told.asked["yours"] == 1, "the answer that came too late for one look is there for the next one"
     assert "Not every lake" not in text
-    told.answers.clear()
-    monkeypatch.setattr("lakeops.airflow.pages.WAIT_SECONDS", 0.0)
-    assert "yours" in shown_lakes(page("/").text), "what it told last counts"
     granted.remove("Lakeops:yours/repo")
     assert "yours" not in shown_lakes(page("/").text), "rights are asked anew"
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.catalogs import expire_commits
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import CatalogUnavailable, InvalidInput
@@ -220,7 +221,7 @@ def test_a_commit_that_expires_meanwhile_is_named(lake: Lake, flights: Repositor
     commit(flights)()
     flights.delete_branch("side")
     with pytest.raises(AirflowFailException, match=rf"expired.*{old[:12]}"):
-        wait(lambda: lake.catalog.retention.expire_commits("flights", [old])).end(
+        wait(lambda: expire_commits(lake.catalog, "flights", [old])).end(
             sensor(LakeopsObjectSensor, ref=old, path=PATH)
         )
 

@@ -410,6 +410,6 @@ def test_a_watcher_tells_of_what_airflow_does_not_tell_of_itself(
     cursor = flights.branch("main").commit_id
     for metadata in made:
         head = commit(flights, **metadata)
-    found = HeadSince("main", cursor, every).met(flights)
-    assert found.head == head
-    assert (found.event is not None) is told
+    seen, event = HeadSince("main", cursor, every).met(flights)
+    assert seen == head
+    assert (event is not None) is told

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.catalogs import expire_commits
 
 from lakeops import Lake, Repository
 from lakeops.airflow.previews import DiffSummary
@@ -164,6 +165,7 @@ def test_a_repository_elsewhere_is_not_taken(lake: Lake, run: Run, tmp_path: Pat
 
 
 def test_a_conflict_is_told_in_log_error_and_xcom(history: Repository, run: Any, capfd: Any) -> None:
+    head = history.ref("main").commit_id
     with pytest.raises(AirflowFailException, match="All conflicting paths:\na\ngone"):
         run(make("Merge", source="dev"))
     assert run.xcoms["conflicts"] == {
@@ -179,6 +181,9 @@ def test_a_conflict_is_told_in_log_error_and_xcom(history: Repository, run: Any,
     logged = capfd.readouterr()
     for line in ("Conflicts: 2", "path  source   destination", "a     5 B      6 B", "gone  deleted  7 B"):
         assert line in logged.out + logged.err
+    assert history.ref("main").commit_id == head
+    settled = run(make("Merge", source="dev", strategy="source-wins"))
+    assert settled["summary"] == {"added": 1, "removed": 1, "changed": 1}
 
 
 def test_a_conflicting_revert_lists_its_paths(history: Repository, run: Any) -> None:
@@ -219,6 +224,9 @@ def test_what_was_there_already_is_no_news(history: Repository, run: Any) -> Non
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
+        ("CreateBranch", {"branch": "no way"}, "invalid_name"),
+        ("CreateBranch", {"branch": "new", "source": "nosuch"}, "ref_not_found"),
+        ("CreateBranch", {"branch": "new", "repo": None}, "no repository: set repo"),
         ("Commit", {"branch": "nosuch", "message": "m"}, r"ref_not_found: .*'nosuch'"),
         ("Merge", {"source": "nosuch"}, r"ref_not_found: .*'nosuch'"),
         ("Merge", {"source": "dev", "strategy": "mine"}, "unknown strategy 'mine'; choose one of"),
@@ -255,7 +263,7 @@ def test_an_unknown_way_is_refused_when_the_dag_is_read() -> None:
 def test_an_expired_commit_is_named(history: Repository, lake: Lake, run: Run) -> None:
     lost = history.branch("dev").commit_id
     history.delete_branch("dev")
-    lake.catalog.retention.expire_commits("flights", [lost])
+    expire_commits(lake.catalog, "flights", [lost])
     for name, arguments in {
         "CherryPick": {"ref": lost},
         "Merge": {"source": lost},

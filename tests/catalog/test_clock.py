@@ -8,7 +8,7 @@ import pytest
 from support.catalogs import REPO, an_entry, commit_all, create, everything, put
 from support.errors import has_kind
 
-from lakeops.catalog.clock import BOUND
+from lakeops.catalog.marks import BOUND
 from lakeops.catalog.tables import CLOCK, REFLOG
 from lakeops.model.clock import SystemClock, uptime_of
 from lakeops.model.errors import (

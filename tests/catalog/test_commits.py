@@ -14,6 +14,7 @@ from support.catalogs import (
     create,
     draft,
     everything,
+    expire_commits,
     gone,
     new_token,
     put,
@@ -23,7 +24,7 @@ from support.histories import make_history, random_parents
 from support.statements import statements
 
 from lakeops.catalog import commits
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import COMMIT
 from lakeops.model.errors import CommitExpired, Corrupted, RefNotFound
 from lakeops.model.records import Commit
@@ -79,37 +80,22 @@ def test_a_neighbours_commits_are_not_seen(catalog):
     create(catalog, "neighbour")
     chain(catalog, 3)
     assert catalog.commits.first_parents("neighbour", FIRST.id, limit=9) == [FIRST]
-    assert list(catalog.commits.get_many("neighbour", catalog.commits.history(REPO).commits)) == [FIRST.id]
+    assert list(catalog.commits.get_many("neighbour", catalog.commits.all(REPO))) == [FIRST.id]
     assert catalog.commits.commits_with_prefix("neighbour", "") == [FIRST.id]
     catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
-    assert catalog.retention.expire_commits("neighbour", [catalog.refs.branch(REPO, "main").commit_id]) == []
+    assert expire_commits(catalog, "neighbour", [catalog.refs.branch(REPO, "main").commit_id]) == []
 
 
 def test_expired_commits_are_marked_and_still_read(catalog):
     head, middle, oldest, first = chain(catalog, 3)
     catalog.refs.create_tag(REPO, "v1", oldest.id, actor="ada")
     every = [head.id, middle.id, oldest.id, first.id, "f" * 64]
-    assert catalog.retention.expire_commits(REPO, every) == sorted([middle.id, first.id])
-    assert catalog.retention.expire_commits(REPO, every) == []
+    assert expire_commits(catalog, REPO, every) == sorted([middle.id, first.id])
+    assert expire_commits(catalog, REPO, every) == []
     assert [c.expired for c in catalog.commits.first_parents(REPO, head.id, limit=9)] == [False, True, False, True]
     assert catalog.commits.get(REPO, middle.id).expired
-    history = catalog.commits.history(REPO)
-    assert {commit.id for commit in history.commits.values() if not commit.expired} == {head.id, oldest.id}
+    assert {commit.id for commit in catalog.commits.all(REPO).values() if not commit.expired} == {head.id, oldest.id}
     assert {commit.id for commit in catalog.retention.roots(REPO).commits} == {head.id, oldest.id}
-
-
-def test_what_to_expire_can_be_decided_under_the_lock(catalog):
-    made = chain(catalog, 2)
-    seen = []
-
-    def decide(history):
-        seen.append(history)
-        return [commit_id for commit_id in history.commits if commit_id not in history.branches.values()]
-
-    assert catalog.retention.expire_commits(REPO, decide) == sorted(commit.id for commit in made[1:])
-    assert seen[-1].branches == {"main": made[0].id}
-    assert seen[-1].tags == {}
-    assert seen[-1].commits == {commit.id: commit for commit in made}
 
 
 @pytest.mark.parametrize("role", ["parent", "reused", "second parent"])
@@ -121,7 +107,7 @@ def test_publishing_refuses_to_rest_on_an_expired_commit(catalog, role):
     parents = {"parent": (doomed,), "reused": (FIRST,), "second parent": (FIRST, doomed)}[role]
     live = {doomed.id} if role == "reused" else set()
     publish = draft(catalog, state, a_commit("late", *parents), live=frozenset(live), action="merge")
-    catalog.retention.expire_commits(REPO, [doomed.id])
+    expire_commits(catalog, REPO, [doomed.id])
     before = everything(catalog)
     with pytest.raises(CommitExpired, match=f"{doomed.id} was expired .* start from a newer commit"):
         catalog.commits.publish(publish)
@@ -132,7 +118,7 @@ def test_a_commit_that_was_expired_does_not_come_back_as_a_head(catalog):
     old = catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "main"), a_commit("old", FIRST)))
     catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
     commit_all(catalog, "newer")
-    catalog.retention.expire_commits(REPO, [old.id])
+    expire_commits(catalog, REPO, [old.id])
     with pytest.raises(CommitExpired):
         catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "dev"), old))
 

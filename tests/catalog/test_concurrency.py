@@ -15,6 +15,7 @@ from support.catalogs import (
     commit_all,
     create,
     draft,
+    expire_commits,
     new_token,
     paths,
     put,
@@ -221,7 +222,7 @@ def test_expiry_sees_all_or_nothing_of_what_runs_beside_it(catalog):
 
     with ThreadPoolExecutor(4) as pool:
         made = pool.map(branch, range(12))
-        marked = [pool.submit(catalog.retention.expire_commits, REPO, [commit.id]) for commit in reversed(doomed)]
+        marked = [pool.submit(expire_commits, catalog, REPO, [commit.id]) for commit in reversed(doomed)]
         expired = {commit_id for future in marked for commit_id in future.result()}
         for commit, won in zip(doomed, made, strict=True):
             assert won == (commit.id not in expired)
@@ -236,7 +237,7 @@ def test_expiry_is_not_starved_by_stagers(postgres_url, opened):
     def work(role):
         mine = open_catalog(postgres_url, clock=SystemClock())
         if role == "expire":
-            return [len(mine.retention.expire_commits(REPO, [commit.id])) for commit in old[:-1]]
+            return [len(expire_commits(mine, REPO, [commit.id])) for commit in old[:-1]]
         return [put(mine, an_entry(f"{role}/{number}")) and 1 for number in range(60)]
 
     expired, *_ = run_forked(work, ["expire", "one", "two", "three"])

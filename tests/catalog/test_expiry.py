@@ -10,7 +10,7 @@ from sqlalchemy import event
 from support.catalogs import FIRST, REPO, a_commit, commit_all, create, draft, everything, new_token
 from support.statements import ours, statements
 
-from lakeops.catalog.expiry import MOVES
+from lakeops.catalog.retention import MOVES
 from lakeops.model.errors import CommitExpired, MarkRefused
 from lakeops.model.marks import MarkState
 
@@ -44,7 +44,7 @@ def chain(catalog, count):
 
 
 def gone(catalog):
-    return {commit.id for commit in catalog.commits.history(REPO).commits.values() if commit.expired}
+    return {commit.id for commit in catalog.commits.all(REPO).values() if commit.expired}
 
 
 def test_a_step_expires_what_no_ref_shows_and_no_mirror_needs(catalog):
@@ -82,7 +82,7 @@ def test_a_step_says_which_refs_moved_and_what_they_show_now(catalog):
 
 
 def test_a_step_that_has_not_seen_all_moves_expires_nothing(catalog, monkeypatch):
-    monkeypatch.setattr("lakeops.catalog.expiry.MOVES", 2)
+    monkeypatch.setattr("lakeops.catalog.retention.MOVES", 2)
     first, *_ = chain(catalog, 0)
     since = begin(catalog)
     chain(catalog, 3)
@@ -181,7 +181,7 @@ def test_a_newer_mark_takes_over_pending_commits_or_revives_them(catalog):
 
 
 def test_a_restore_that_was_killed_goes_on_or_leaves_the_rest_to_the_next_mark(catalog, monkeypatch):
-    monkeypatch.setattr("lakeops.catalog.expiry.IN_CHUNK", 2)
+    monkeypatch.setattr("lakeops.catalog.retention.IN_CHUNK", 2)
     *old, _ = chain(catalog, 4)
     expire(catalog, "m", begin(catalog), *old)
     catalog.marks.restore_mark(REPO, "m")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from sqlalchemy import event
-from support.catalogs import REPO, an_entry, commit_all, create, new_token, put, seal, table_of
+from support.catalogs import REPO, an_entry, commit_all, create, expire_commits, new_token, put, seal, table_of
 from support.forked import run_forked
 
 from lakeops.catalog import guards
@@ -23,7 +23,7 @@ EXCLUSIVE = {
     "protect": lambda c: c.refs.protect(REPO, "release-*"),
     "unprotect": lambda c: c.refs.unprotect(REPO, "release-*"),
     "rules": lambda c: c.retention.set_rules(REPO, None),
-    "expire": lambda c: c.retention.expire_commits(REPO, []),
+    "expire": lambda c: expire_commits(c, REPO, []),
     "seal": seal,
     "reset": lambda c: c.staging.reset(REPO, "main", path="0/0/1", actor="ada"),
     "commit": lambda c: commit_all(c, "commit"),
@@ -84,7 +84,7 @@ def test_what_needs_a_lock_for_itself_waits_for_few_puts(postgres_url, opened):
 
 def test_two_that_share_a_turn_only_wait_for_each_other(postgres_url, opened, monkeypatch):
     """Keys are digests, and may be equal: no deadlock comes of it, whatever the repositories and branches."""
-    monkeypatch.setattr(guards, "turn_of", lambda _repository, branch=None: 2 + (branch is not None))
+    monkeypatch.setattr(guards, "fair_lock_key", lambda _repository, branch=None: 2 + (branch is not None))
     catalog = opened(postgres_url)
     repositories = ["one", "two"]
     for name in repositories:
@@ -136,9 +136,13 @@ def test_no_sqlite_writer_waits_for_long(sqlite_url, opened):
 
 def test_turns_are_the_same_everywhere():
     """Processes of all versions and machines must agree on them."""
-    assert guards.turn_of("repo") == 512462726528004184
-    assert guards.turn_of("repo", "main") == 2963367276802969069
-    keys = [guards.turn_of("repo"), guards.turn_of("repo2"), *(guards.turn_of("repo", name) for name in "abc")]
+    assert guards.fair_lock_key("repo") == 512462726528004184
+    assert guards.fair_lock_key("repo", "main") == 2963367276802969069
+    keys = [
+        guards.fair_lock_key("repo"),
+        guards.fair_lock_key("repo2"),
+        *(guards.fair_lock_key("repo", name) for name in "abc"),
+    ]
     assert len(set(keys)) == 5
     assert [key & 1 for key in keys] == [0, 0, 1, 1, 1]
     assert all(-(2**63) <= key < 2**63 for key in keys)

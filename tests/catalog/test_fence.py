@@ -8,7 +8,7 @@ from threading import Barrier, Thread
 import pytest
 from support.catalogs import REPO, a_commit, an_entry, commit_all, create, draft, everything, put, seal, table_of
 
-from lakeops.catalog.rows import from_ticks
+from lakeops.catalog.records import ExpectedState, from_epoch_micros
 from lakeops.catalog.tables import REPOSITORY
 from lakeops.model.errors import AttemptExpired, MarkRefused
 
@@ -23,7 +23,7 @@ def mark(catalog, mark_id="m", cutoff=None):
 def fence(catalog):
     query = REPOSITORY.select().where(REPOSITORY.c.id == REPO)
     found = catalog.database.read(lambda conn: conn.execute(query).one()).fence
-    return None if found is None else from_ticks(found)
+    return None if found is None else from_epoch_micros(found)
 
 
 @pytest.fixture
@@ -42,7 +42,12 @@ def link_many(catalog, started):
 
 
 def link_looked_into_marks(catalog, started):
-    put(catalog, an_entry("a"), started=started, cleared=frozenset({mark.id for mark in catalog.marks.on_record(REPO)}))
+    put(
+        catalog,
+        an_entry("a"),
+        started=started,
+        expect=ExpectedState(marks=frozenset({mark.id for mark in catalog.marks.on_record(REPO)})),
+    )
 
 
 def end_upload(catalog, started):
@@ -157,11 +162,11 @@ def test_a_link_that_races_with_a_mark_is_there_before_it_or_is_refused(catalog,
 def with_fence(catalog, moment):
     """What ``begin_mark`` does to the repository's row, at a moment of the test's choice."""
     from lakeops.catalog.guards import lock_repository
-    from lakeops.catalog.rows import ticks
+    from lakeops.catalog.records import epoch_micros
 
     def work(conn):
         lock_repository(conn, REPO, exclusive=True)
-        conn.execute(REPOSITORY.update().where(REPOSITORY.c.id == REPO).values(fence=ticks(moment)))
+        conn.execute(REPOSITORY.update().where(REPOSITORY.c.id == REPO).values(fence=epoch_micros(moment)))
 
     catalog.database.write(work)
 

@@ -5,7 +5,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.sql.compiler import SQLCompiler
 from support.catalogs import FIRST, REPO, an_entry, create, gone
 
-from lakeops.catalog.lookups import Lookup, PageLookup
+from lakeops.catalog.database import Lookup, PageLookup
 from lakeops.catalog.tables import BRANCH, COMMIT, METADATA, REPOSITORY, STAGED, TAG
 from lakeops.model.errors import Corrupted, RefNotFound
 

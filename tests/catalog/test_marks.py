@@ -7,6 +7,7 @@ import pytest
 from support.catalogs import REPO, an_entry, create, everything, put
 from support.errors import has_kind
 
+from lakeops.catalog.records import ExpectedState
 from lakeops.catalog.tables import MARK
 from lakeops.model.errors import (
     BranchMoved,
@@ -134,32 +135,32 @@ def test_marks_that_are_done_with_are_forgotten_after_a_month(catalog):
 
 def test_old_objects_are_linked_only_past_marks_that_were_looked_into(catalog):
     put(catalog, an_entry("fresh"))
-    put(catalog, an_entry("a"), cleared=frozenset())
+    put(catalog, an_entry("a"), expect=ExpectedState(marks=frozenset()))
     begin(catalog, "one")
     put(catalog, an_entry("fresh"))
     with pytest.raises(Transient, match="mark one", check=has_kind("collection_running")):
-        put(catalog, an_entry("b"), cleared=frozenset())
-    put(catalog, an_entry("too young for it"), cleared=frozenset({"one"}))
+        put(catalog, an_entry("b"), expect=ExpectedState(marks=frozenset()))
+    put(catalog, an_entry("too young for it"), expect=ExpectedState(marks=frozenset({"one"})))
     finish(catalog, "one")
     with pytest.raises(BranchMoved, match="mark one"):
-        put(catalog, an_entry("b"), cleared=frozenset())
-    put(catalog, an_entry("b"), cleared=frozenset({"one"}))
+        put(catalog, an_entry("b"), expect=ExpectedState(marks=frozenset()))
+    put(catalog, an_entry("b"), expect=ExpectedState(marks=frozenset({"one"})))
     catalog.marks.begin_sweep(REPO, "one")
     with pytest.raises(BranchMoved, match="mark one"):
-        put(catalog, an_entry("c"), cleared=frozenset())
+        put(catalog, an_entry("c"), expect=ExpectedState(marks=frozenset()))
     catalog.marks.end_sweep(REPO, "one")
     with pytest.raises(BranchMoved, match="mark one"):  # it may have been made and swept since the caller looked
-        put(catalog, an_entry("c"), cleared=frozenset())
-    put(catalog, an_entry("c"), cleared=frozenset({"one"}))
+        put(catalog, an_entry("c"), expect=ExpectedState(marks=frozenset()))
+    put(catalog, an_entry("c"), expect=ExpectedState(marks=frozenset({"one"})))
     create(catalog, "neighbour")
     catalog.marks.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
-    put(catalog, an_entry("d"), cleared=frozenset({"one"}))
+    put(catalog, an_entry("d"), expect=ExpectedState(marks=frozenset({"one"})))
 
 
 def test_a_mark_that_a_crash_left_open_keeps_links_waiting_until_the_deadline_only(catalog):
     begin(catalog)
     age(catalog, "m", hours=13)
-    put(catalog, an_entry("a"), cleared=frozenset())
+    put(catalog, an_entry("a"), expect=ExpectedState(marks=frozenset()))
     age(catalog, "m", hours=-13)
     with pytest.raises(MarkRefused, match="mark m is failed"):  # whatever clocks say now, the link stands
         finish(catalog)
@@ -175,7 +176,11 @@ def test_a_link_that_races_with_a_mark_is_a_root_or_is_refused(catalog, opened, 
             start.wait()
             try:
                 other.staging.put_staged(
-                    REPO, "main", [an_entry("a", f"x{number}")], started=other.now(), cleared=frozenset()
+                    REPO,
+                    "main",
+                    [an_entry("a", f"x{number}")],
+                    started=other.now(),
+                    expect=ExpectedState(marks=frozenset()),
                 )
             except Transient as error:
                 assert error.kind in {"collection_running", "branch_moved"}
@@ -202,7 +207,7 @@ def test_what_the_store_refused_is_on_record_and_a_sweep_goes_on(catalog):
     assert mark.to_json()["failures"] == [{"key": "data/x", "reason": "AccessDenied"}]
     assert catalog.marks.begin_sweep(REPO, "m").state is MarkState.INCOMPLETE
     with pytest.raises(BranchMoved, match="mark m"):
-        put(catalog, an_entry("c"), cleared=frozenset())
+        put(catalog, an_entry("c"), expect=ExpectedState(marks=frozenset()))
     mark = catalog.marks.end_sweep(REPO, "m")
     assert (mark.state, mark.swept, mark.refused, mark.failures) == (MarkState.SWEPT, 3, 0, ())
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.catalogs import FIRST, REPO, a_commit, commit_all, draft, put, seal
+from support.catalogs import FIRST, REPO, a_commit, commit_all, draft, expire_commits, put, seal
 from support.catalogs import an_entry as entry
 from support.errors import has_kind
 
-from lakeops.catalog.records import PrunePlan
+from lakeops.catalog.retention import PrunePlan
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import (
     PreconditionFailed,
@@ -48,12 +48,12 @@ def healthy(catalog) -> None:
 
 def test_expired_commits_go_from_the_beginning_on(catalog, line):
     expired = [FIRST, *line[:5], *line[6:9]]  # the sixth lives, and keeps what descends from it
-    assert len(catalog.retention.expire_commits(REPO, [commit.id for commit in expired])) == len(expired)
+    assert len(expire_commits(catalog, REPO, [commit.id for commit in expired])) == len(expired)
     assert prune(catalog, "commits", dry_run=True) == 5
-    assert set(catalog.commits.history(REPO).commits) == {FIRST.id, *(commit.id for commit in line)}
+    assert set(catalog.commits.all(REPO)) == {FIRST.id, *(commit.id for commit in line)}
     assert not catalog.retention.pruned(REPO)
     assert prune(catalog, "commits") == 5
-    assert set(catalog.commits.history(REPO).commits) == {FIRST.id, *(commit.id for commit in line[5:])}
+    assert set(catalog.commits.all(REPO)) == {FIRST.id, *(commit.id for commit in line[5:])}
     assert catalog.retention.pruned(REPO)
     assert [one.id for one in catalog.commits.first_parents(REPO, line[-1].id, limit=100)][-1] == line[5].id
     assert catalog.commits.initial_commit(REPO).id == FIRST.id
@@ -62,12 +62,12 @@ def test_expired_commits_go_from_the_beginning_on(catalog, line):
 
 
 def test_a_live_first_commit_keeps_all(catalog, line):
-    catalog.retention.expire_commits(REPO, [commit.id for commit in line[:5]])
+    expire_commits(catalog, REPO, [commit.id for commit in line[:5]])
     assert prune(catalog, "commits") == 0
 
 
 def test_commits_younger_than_the_log_stay(catalog, line):
-    catalog.retention.expire_commits(REPO, [FIRST.id, *(commit.id for commit in line[:5])])
+    expire_commits(catalog, REPO, [FIRST.id, *(commit.id for commit in line[:5])])
     assert prune(catalog, "commits", before=line[0].creation_date) == 0
 
 
@@ -80,16 +80,16 @@ def test_a_merge_goes_after_both_of_its_parents(catalog, line):
     last = commit_all(catalog, "last")
     catalog.refs.delete_branch(REPO, "dev", actor="ada")
     gone = [FIRST, *line, merge]
-    catalog.retention.expire_commits(REPO, [commit.id for commit in gone])
+    expire_commits(catalog, REPO, [commit.id for commit in gone])
     assert prune(catalog, "commits") == len(line)  # the side commit lives, and keeps the merge
-    assert set(catalog.commits.history(REPO).commits) == {FIRST.id, side.id, merge.id, last.id}
-    catalog.retention.expire_commits(REPO, [side.id])
+    assert set(catalog.commits.all(REPO)) == {FIRST.id, side.id, merge.id, last.id}
+    expire_commits(catalog, REPO, [side.id])
     assert prune(catalog, "commits") == 2
     healthy(catalog)
 
 
 def test_writers_go_on_between_the_steps(catalog, line):
-    catalog.retention.expire_commits(REPO, [FIRST.id, *(commit.id for commit in line[:-1])])
+    expire_commits(catalog, REPO, [FIRST.id, *(commit.id for commit in line[:-1])])
     made = []
 
     def write():
@@ -98,7 +98,7 @@ def test_writers_go_on_between_the_steps(catalog, line):
 
     assert prune(catalog, "commits", between=write) == len(line) - 1
     assert len(made) > 3
-    assert set(catalog.commits.history(REPO).commits) == {FIRST.id, line[-1].id, *(commit.id for commit in made)}
+    assert set(catalog.commits.all(REPO)) == {FIRST.id, line[-1].id, *(commit.id for commit in made)}
     healthy(catalog)
 
 

@@ -5,7 +5,20 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import event
-from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, draft, everything, new_token, paths, put, seal
+from support.catalogs import (
+    FIRST,
+    REPO,
+    a_commit,
+    an_entry,
+    commit_all,
+    draft,
+    everything,
+    expire_commits,
+    new_token,
+    paths,
+    put,
+    seal,
+)
 
 from lakeops.catalog.records import KeyRecord
 from lakeops.model.errors import AttemptExpired, BranchMoved, CatalogUnavailable, KeyReused, RefNotFound
@@ -89,7 +102,7 @@ def test_a_known_key_gives_the_earlier_commit_whatever_happened_since(catalog):
     publish = ready(catalog, key="k", fingerprint="f")
     catalog.commits.publish(publish)
     commit_all(catalog, "later")
-    catalog.retention.expire_commits(REPO, [FIRST.id])
+    expire_commits(catalog, REPO, [FIRST.id])
     catalog.refs.protect(REPO, "*")
     catalog.repositories.set_read_only(REPO, True)
     before = everything(catalog)
@@ -202,7 +215,10 @@ def test_what_creates_or_repeats_is_settled_too(lose_answer, done):
     catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
     assert len(catalog.refs.reflog(REPO, "dev")) == len(catalog.refs.reflog(REPO, "v1")) == 1
     catalog.arm(done=done)
-    assert catalog.staging.begin_upload(REPO, "main", "data/x/", upload="u") == catalog.staging.uploads(REPO)["u"][1]
+    assert (
+        catalog.staging.begin_upload(REPO, "main", "data/x/", upload="u")
+        == catalog.retention.roots(REPO).uploads["u"][1]
+    )
 
 
 @pytest.mark.parametrize("done", [True, False])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.budget import examples
 from support.catalogs import FIRST, REPO, a_commit, create, draft, everything, new_token
 
+from lakeops.catalog.commits import FORGET
 from lakeops.catalog.open import open_catalog
-from lakeops.catalog.publishing import FORGET
 from lakeops.model.errors import BranchMoved, RefNotFound
 
 NAMES = st.sampled_from(["ada", "bob", "eve"])

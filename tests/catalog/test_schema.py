@@ -14,7 +14,7 @@ from support.forked import run_forked
 from support.quick_catalogs import run_migrations, schema_made_once
 
 from lakeops.catalog import open as schema
-from lakeops.catalog.columns import VERSION_TABLE
+from lakeops.catalog.database import VERSION_TABLE
 from lakeops.catalog.migrations import run
 from lakeops.catalog.migrations.run import config
 from lakeops.catalog.models import METADATA

@@ -20,7 +20,7 @@ from support.catalogs import (
 )
 from support.statements import ours, statements
 
-from lakeops.catalog.records import BranchState
+from lakeops.catalog.records import BranchState, ExpectedState
 from lakeops.model.errors import AttemptExpired, BranchMoved, RefNotFound
 
 PATHS = sorted(
@@ -141,8 +141,8 @@ def test_rows_are_there_or_not(catalog):
 
 def test_staging_can_depend_on_the_branch_as_it_was_seen(catalog):
     seen = catalog.refs.branch(REPO, "main")
-    put(catalog, an_entry("a"), expected=seen)
-    put(catalog, an_entry("b"), expected=seen)  # others may stage meanwhile
+    put(catalog, an_entry("a"), expect=ExpectedState(seen))
+    put(catalog, an_entry("b"), expect=ExpectedState(seen))  # others may stage meanwhile
     changes = (
         lambda: seal(catalog),
         lambda: catalog.staging.reset(REPO, "main", path="b", actor="ada"),
@@ -153,7 +153,7 @@ def test_staging_can_depend_on_the_branch_as_it_was_seen(catalog):
         change()
         before = everything(catalog)
         with pytest.raises(BranchMoved):
-            put(catalog, an_entry("c"), expected=seen)
+            put(catalog, an_entry("c"), expect=ExpectedState(seen))
         assert everything(catalog) == before
 
 
@@ -161,15 +161,15 @@ def test_uploads_end_when_they_are_linked_or_given_up(catalog):
     started = catalog.staging.begin_upload(REPO, "main", "data/p/one/", upload="one")
     catalog.staging.begin_upload(REPO, "main", "data/p/two/", upload="two")
     again = catalog.staging.begin_upload(REPO, "main", "data/p/two/", upload="two")
-    assert catalog.staging.uploads(REPO) == {"one": ("data/p/one/", started), "two": ("data/p/two/", again)}
+    assert catalog.retention.roots(REPO).uploads == {"one": ("data/p/one/", started), "two": ("data/p/two/", again)}
     with pytest.raises(AttemptExpired):
         put(catalog, an_entry("a"), started=started - timedelta(days=1), upload="one")
-    assert list(catalog.staging.uploads(REPO)) == ["one", "two"]
+    assert list(catalog.retention.roots(REPO).uploads) == ["one", "two"]
     put(catalog, an_entry("a"), started=started, upload="one")
-    assert list(catalog.staging.uploads(REPO)) == ["two"]
+    assert list(catalog.retention.roots(REPO).uploads) == ["two"]
     catalog.staging.end_upload(REPO, "two")
     catalog.staging.end_upload(REPO, "two")
-    assert catalog.staging.uploads(REPO) == {}
+    assert catalog.retention.roots(REPO).uploads == {}
     with pytest.raises(RefNotFound):
         catalog.staging.begin_upload(REPO, "nope", "data/p/x/", upload="x")
 
@@ -180,11 +180,11 @@ def test_uploads_are_given_up_with_time(sqlite_url, opened, clock):
     started = catalog.staging.begin_upload(REPO, "main", "data/p/one/", upload="one")
     clock.advance(hours=1)
     put(catalog, an_entry("a"), started=started)
-    assert list(catalog.staging.uploads(REPO)) == list(catalog.retention.roots(REPO).uploads) == ["one"]
+    assert list(catalog.retention.roots(REPO).uploads) == list(catalog.retention.roots(REPO).uploads) == ["one"]
     clock.advance(seconds=1)
     with pytest.raises(AttemptExpired):
         put(catalog, an_entry("a"), started=started)
-    assert catalog.staging.uploads(REPO) == catalog.retention.roots(REPO).uploads == {}
+    assert catalog.retention.roots(REPO).uploads == catalog.retention.roots(REPO).uploads == {}
     clock.advance(hours=1)
     catalog.staging.begin_upload(REPO, "main", "data/p/two/", upload="two")
     rows = dict(everything(catalog).rows)["lakeops_upload"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.catalogs import expire_commits
+
 from lakeops.model.ids import Origin
 
 R = "lakefs://flights"
@@ -42,7 +44,7 @@ def test_what_became_of_an_object(run, flights):
 
 
 def test_a_caret_where_retention_took_what_was_before(run, lake, flights):
-    lake.catalog.retention.expire_commits("flights", [flights.ref("main~1").commit_id])
+    expire_commits(lake.catalog, "flights", [flights.ref("main~1").commit_id])
     assert all(line.startswith("^") for line in run.ok("blame", f"{R}/main").splitlines())
     assert all(line["boundary"] for line in run.lines("blame", f"{R}/main"))
     assert run.error("blame", f"{R}/main~1")["exit_code"] == 5

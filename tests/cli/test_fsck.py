@@ -71,7 +71,7 @@ def test_a_check_that_ends_early_is_still_one_document(run, flights, monkeypatch
         raise CatalogUnavailable("the catalog is away")
 
     files_of(flights, "_lakefs/ranges")[0].unlink()
-    monkeypatch.setattr("lakeops.catalog.inspection.Inspection.staged_rows", gone)
+    monkeypatch.setattr("lakeops.catalog.audit.Audit.staged_rows", gone)
     result = run("fsck", R, "--json")
     assert result.exit_code == 1
     assert result.stdout.count("\n") == 1

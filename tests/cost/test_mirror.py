@@ -155,8 +155,7 @@ def test_a_new_branch_of_what_is_shown_costs_nothing(pair):
 
 def test_an_idle_pass_is_six_transactions(pair):
     """The mirror, where its source is, what the source shows, two that write down the pass, and the status."""
-    pair.commit(a="1")
-    pair.catch_up()
+    pair.mirrored(a="1")
     with transactions(pair.here.catalog, pair.there.catalog) as seen:
         pair.mirror.sync()
     assert (seen.count("read"), seen.count("write")) == (4, 2)
@@ -171,7 +170,7 @@ def cost_of_a_fail_over(place, older: int) -> int:
         pair.faults.revive()
         pair.mirror.promote_writable()
         assert pair.faults.keys_opened(layout.METARANGES) == set()
-        assert len(pair.there.catalog.unproved("flights")) == older - 1
+        assert len(pair.there.catalog.mirrors.unproved("flights")) == older - 1
         return len(pair.faults.calls)
 
 

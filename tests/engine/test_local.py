@@ -4,7 +4,6 @@ from dataclasses import dataclass
 import pytest
 
 from lakeops.engine.base import LocalEngine
-from lakeops.ranges.apply import human_bytes
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,3 @@ def test_groups_keep_all_threads_busy():
     assert [engine.group(items) for items in (0, 1, 16, 17, 400, 40_000)] == [1, 1, 1, 2, 16, 16]
     assert [engine.group(items, at_once=True) for items in (0, 1, 12, 13, 40_000)] == [1, 1, 1, 2, 16]
     assert engine.name == "in process"
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1_000, "1.0 kB"),
-        (9_960, "10 kB"),
-        (598_300_000, "598 MB"),
-        (999_600, "1.0 MB"),
-        (2 * 10**18, "2000 PB"),
-    ],
-)
-def test_sizes_for_people(size, text):
-    assert human_bytes(size) == text

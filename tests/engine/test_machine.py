@@ -5,7 +5,7 @@ import pytest
 
 from lakeops import machine
 from lakeops.engine.base import LocalEngine
-from lakeops.engine.choose import ChoosingEngine, local_seconds
+from lakeops.engine.choose import ChoosingEngine
 from lakeops.engine.spark.engine import SparkEngine
 
 V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
@@ -49,10 +49,10 @@ def test_a_containers_quota_is_what_counts(container, files, expected):
 def test_engines_have_a_thread_for_each_core_that_they_may_use(container):
     container({"cpu.max": "200000 100000\n"})
     assert LocalEngine().threads == 2
-    engine = ChoosingEngine(LocalEngine(), SparkEngine("local[64]"))
-    # Sixty-four cores would do this in a fifteenth of the time, and Spark would not be worth while.
-    assert local_seconds(20_000, 64) < 2 < local_seconds(20_000, 2)
-    assert engine.for_work(20_000).name == "on spark"
+    engine = ChoosingEngine(LocalEngine(), lambda: SparkEngine("local[64]"))
+    assert engine.for_work(120).name == "on spark"
+    # Sixty-four cores do this in two seconds, so Spark would not be worth while.
+    assert ChoosingEngine(LocalEngine(), lambda: SparkEngine("local[64]"), cores=64).for_work(120).name == "in process"
 
 
 def test_one_core_of_a_bigger_machine(monkeypatch, tmp_path):

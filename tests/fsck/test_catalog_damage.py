@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Table, delete, insert, update
+from support.catalogs import expire_commits
 from support.damage import catalog, head, sql
 
 from lakeops import Commit, Repository
 from lakeops.catalog import tables as t
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.model.errors import Corrupted
 from lakeops.model.findings import Severity
 from lakeops.model.ids import make_commit
@@ -241,14 +242,14 @@ def test_an_expired_commit_whose_files_are_gone_is_healthy(in_database: Reposito
     base = head(repo, "main~2")
     kept = {commit.meta_range_file for commit in _commits(repo) if commit.id != base.id}
     assert base.meta_range_file not in kept
-    catalog(repo).retention.expire_commits(repo.id, [base.id])
+    expire_commits(catalog(repo), repo.id, [base.id])
     assert "unreferenced_metaranges" in {finding.kind for finding in repo.fsck()}
     _sweep_unreferenced(repo)
     assert list(repo.fsck(data=True)) == []
 
 
 def _commits(repo: Repository) -> list[Commit]:
-    return [*catalog(repo).commits.history(repo.id).commits.values()]
+    return [*catalog(repo).commits.all(repo.id).values()]
 
 
 def _sweep_unreferenced(repo: Repository) -> None:

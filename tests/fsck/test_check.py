@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.catalogs import everything
+from support.catalogs import everything, expire_commits
 from support.damage import catalog, head, metarange, object_key, populate, remove, store
 from support.faulty_catalog import count_effects
 from support.scenes import open_faulty
@@ -107,7 +107,7 @@ def test_commits_meanwhile_are_no_damage(watched: Repository, faults: Faults, op
 
 
 def test_an_object_that_came_after_the_listing_is_there(watched: Repository, faults: Faults, monkeypatch) -> None:
-    inspect = type(catalog(watched)._inner).records
+    inspect = type(catalog(watched).audit._inner).snapshot
     main = watched.branch("main")
 
     def records(self, repository_id: str):
@@ -116,7 +116,7 @@ def test_an_object_that_came_after_the_listing_is_there(watched: Repository, fau
         main.put("later", b"later")
         return inspect(self, repository_id)
 
-    monkeypatch.setattr(type(catalog(watched)._inner), "records", records)
+    monkeypatch.setattr(type(catalog(watched).audit._inner), "snapshot", records)
     assert_sound(watched, data=True)
 
 
@@ -138,7 +138,7 @@ def test_what_is_expired_and_swept_meanwhile_is_no_damage(watched: Repository, f
     assert len(doomed) > 1
 
     def sweep() -> None:
-        catalog(watched).retention.expire_commits(watched.id, [commit.id])
+        expire_commits(catalog(watched), watched.id, [commit.id])
         store(watched).delete(doomed)
 
     faults.revive()
@@ -178,7 +178,7 @@ def test_a_catalog_that_goes_away_ends_the_check(watched: Repository, monkeypatc
         raise CatalogUnavailable("the catalog is away")
 
     check = watched.fsck()
-    monkeypatch.setattr(type(catalog(watched)._inner), "staged_rows", gone)
+    monkeypatch.setattr(type(catalog(watched).audit._inner), "staged_rows", gone)
     with pytest.raises(CatalogUnavailable):
         list(check)
     assert list(check) == []

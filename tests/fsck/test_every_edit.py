@@ -16,7 +16,7 @@ from support.damage import catalog
 
 from lakeops import Repository
 from lakeops.catalog import tables as t
-from lakeops.catalog.columns import CheckedJson
+from lakeops.catalog.database import CheckedJson
 from lakeops.catalog.tables import METADATA
 from lakeops.model.errors import RepositoryNotFound
 from lakeops.model.findings import Severity

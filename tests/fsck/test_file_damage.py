@@ -30,7 +30,7 @@ from support.rows import attempt
 
 from lakeops import Repository
 from lakeops.model.findings import Severity
-from lakeops.ranges.write import describe, write_range
+from lakeops.ranges.range_file import RangeWriter
 
 Tables = list[pa.Table]
 
@@ -157,8 +157,10 @@ def two_row_groups(repo: Repository) -> None:
 def wrong_id(repo: Repository) -> None:
     """The first range's id is of other digests than those of its rows."""
     first, *others = tables(repo)
-    row = write_range(store(repo), first, attempt(), replace(describe(first), id=b"x" * 32))
-    forge(repo, [row, *metarange(repo).rows(1, len(others) + 1)])
+    row = RangeWriter(store(repo), attempt()).write(first)
+    other = replace(row, id=b"x" * 32, file=f"{'78' * 32}-{attempt()}.parquet")
+    store(repo).put(other.key, store(repo).get(row.key))
+    forge(repo, [other, *metarange(repo).rows(1, len(others) + 1)])
 
 
 FORGED = {

@@ -149,7 +149,8 @@ def test_names_are_taken_as_they_are(ask: Asker, path: str, status: int, code: s
 def test_other_methods_are_refused(ask: Asker, method: str) -> None:
     for path in ("/", "/shop", "/shop/main/customers.csv", "/shop/main/customers.csv?uploads"):
         answer = ask(path, method)
-        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+        assert (answer.status, answer.code, answer.headers["Allow"]) == (405, "MethodNotAllowed", "GET, HEAD")
+        assert b"lakeops fs upload" in answer.body
 
 
 def test_hostile_keys_and_metadata_stay_what_they_are(lake: Lake, repo: Repository, ask: Asker) -> None:

@@ -20,7 +20,7 @@ from support.served import KEYS, lake
 from lakeops import Lake, Repository
 from lakeops.gateway.answers import Refused
 from lakeops.gateway.chunks import Chunks, chunks_of
-from lakeops.gateway.signature import Seed, Signed, verify
+from lakeops.gateway.signature import S3Request, Seed, verify
 from lakeops.model.records import Credentials
 
 __all__ = ["lake"]
@@ -61,7 +61,7 @@ def seed() -> Seed:
     scope = "AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request"
     signature = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"
     given = f"AWS4-HMAC-SHA256 Credential={scope},SignedHeaders={';'.join(MANUAL)},Signature={signature}"
-    request = Signed("PUT", "/examplebucket/chunkObject.txt", [], [*MANUAL.items(), ("authorization", given)])
+    request = S3Request("PUT", "/examplebucket/chunkObject.txt", [], [*MANUAL.items(), ("authorization", given)])
     return verify(request, Credentials("AKIAIOSFODNN7EXAMPLE", SECRET), NOW)
 
 

@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 
 import pytest
+from support.catalogs import mirror_needs
 from support.errors import has_kind, raising
 from support.mirrors import SPLIT
 
@@ -91,7 +92,7 @@ def names(lake) -> list[str]:
 def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
     there, here = pair.there, pair.here
     there.create_repository("writable", split=SPLIT)
-    before = names(there), here.catalog.commits.history("flights").mirrors
+    before = names(there), mirror_needs(here.catalog, "flights")
     own = pair.repo.storage_namespace
     make = partial(there.create_mirror, "mirror2")
     flights = partial(make, source=here, source_repository="flights")
@@ -113,13 +114,12 @@ def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
     for error, call in refused:
         with raising(error):
             call()
-        assert (names(there), here.catalog.commits.history("flights").mirrors) == before, error
+        assert (names(there), mirror_needs(here.catalog, "flights")) == before, error
     assert not (tmp_path / "nothing").exists()
 
 
 def test_a_source_that_cannot_be_reached_is_noted_and_the_next_pass_goes_on(pair, tmp_path):
-    made = pair.commit(a="1")
-    pair.replicator.settle()
+    made = pair.arrived(a="1")
     mirror = pair.there.mirror("flights")
     home = tmp_path / "here"
     pair.here.close()
@@ -134,8 +134,7 @@ def test_a_source_that_cannot_be_reached_is_noted_and_the_next_pass_goes_on(pair
 
 
 def test_a_source_is_found_by_a_settings_file_or_a_variable(pair, tmp_path, monkeypatch):
-    made = pair.commit(a="1")
-    pair.replicator.settle()
+    made = pair.arrived(a="1")
     file = tmp_path / "source.toml"
     file.write_text(f'home = "{tmp_path}/here"\n')
     monkeypatch.setenv("SOURCE_URL", f"sqlite:///{tmp_path}/here/catalog.db")
@@ -176,8 +175,7 @@ def test_an_object_of_another_size_is_named_and_nothing_is_shown(pair):
     first = pair.head()
     made = pair.commit(**{"dir/a": "right"})
     pair.repo.create_branch("dev", source="main~1")
-    other = pair.commit("dev", b="2")
-    pair.replicator.settle()
+    other = pair.arrived("dev", b="2")
     address = layout.relative(pair.repo.storage_namespace, pair.repo.ref("main").stat("dir/a").physical_address)
     pair.store.put(address, b"wrong size")
     with pytest.raises(
@@ -196,8 +194,7 @@ def test_an_object_of_another_size_is_named_and_nothing_is_shown(pair):
 @pytest.mark.parametrize("prefix", [layout.RANGES, layout.METARANGES])
 def test_damaged_metadata_is_named_and_nothing_is_shown(pair, prefix):
     first = pair.head()
-    made = pair.commit(a="1")
-    pair.replicator.settle()
+    made = pair.arrived(a="1")
     [item] = pair.store.list(prefix)
     data = pair.store.get(item.key)
     pair.store.put(item.key, data[:-1] + b"!")
@@ -263,8 +260,7 @@ def test_a_ref_whose_history_the_source_lacks_is_an_error_of_that_ref_alone(pair
     first = pair.head()
     pair.repo.create_branch("dev", source="main")
     lacking = [pair.commit(b="2"), pair.commit(b="3")][1 - depth]
-    other = pair.commit("dev", a="1")
-    pair.replicator.settle()
+    other = pair.arrived("dev", a="1")
     [row] = remove_commit(pair, lacking.id)
     with pytest.raises(RefNotFound, match=r"branch 'main' of the source.*lakeops fsck.*stays where it is"):
         pair.mirror.sync()

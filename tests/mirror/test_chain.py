@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.catalogs import expire_commits
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog
 from support.mirrors import SPLIT, open_lake, read_whole
 from support.unruly import Unruly
@@ -62,7 +63,7 @@ class Chain:
     def collect(self) -> None:
         """The strictest rules at the source: only refs, and what mirrors asked for, are kept."""
         catalog = self.lakes[0].catalog
-        catalog.retention.expire_commits("flights", lambda history: history.commits)
+        expire_commits(catalog, "flights")
         live = {commit.id for commit in catalog.retention.roots("flights").commits}
         kept = frozenset().union(*(self.needs.get(one, frozenset()) for one in live))
         store = self.replicators[0].source

@@ -14,7 +14,7 @@ from lakeops.model.errors import Corrupted, RecordRefused
 from lakeops.model.records import Commit
 from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.ranges.digest import with_digests
-from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
+from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import metarange_key
 
@@ -24,7 +24,7 @@ PATHS = [f"p{number:02}" for number in range(40)]
 def scattered(pair: Pair, text: str) -> Commit:
     """Change a path in each range, so that the commit has a list."""
     made = pair.commit_paths("main", dict.fromkeys(PATHS[::3], text))
-    assert RangeReader(pair.replicator.source).metarange(made).changes is not None
+    assert RangeReader(pair.replicator.source).metarange(made).delta is not None
     return made
 
 
@@ -38,9 +38,9 @@ def first(pair: Pair) -> Commit:
 def with_list(pair: Pair, commit: Commit, before: pa.Table, after: pa.Table, since: str | None = None) -> Commit:
     """Put another list into the file of the head's metarange. Its digest is right."""
     metarange = RangeReader(pair.replicator.source).metarange(commit)
-    assert metarange.changes is not None
+    assert metarange.delta is not None
     rows = pa.concat_tables(with_digests(side.select(RANGE_SCHEMA.names[:-1])) for side in (before, after))
-    note = f"{since or metarange.changes.since} {before.num_rows}"
+    note = f"{since or metarange.delta.since} {before.num_rows}"
     data = encode_metarange(metarange.table, Attachment(note, encode_rows(rows)))
     file = f"{commit.meta_range_id}-forged{sha256(data).hexdigest()[:8]}.parquet"
     pair.replicator.source.put(metarange_key(file), data)
@@ -74,13 +74,12 @@ LIES: dict[str, Callable[[pa.Table], pa.Table]] = {
 def test_a_commit_with_a_list_that_lies_is_not_shown(pair: Pair, first: Commit, how: str, side: int) -> None:
     pair.repo.create_branch("dev", source="main")
     made = scattered(pair, "1")
-    changes = RangeReader(pair.replicator.source).metarange(made).changes
+    changes = RangeReader(pair.replicator.source).metarange(made).delta
     assert changes is not None
     sides = [changes.before, changes.after]
     sides[side] = LIES[how](sides[side])
     with_list(pair, made, *sides)
-    other = pair.commit("dev", b="1")
-    pair.replicator.settle()
+    other = pair.arrived("dev", b="1")
     for _ in range(2):
         with pytest.raises((RecordRefused, Corrupted), match="list of changes") as caught:
             pair.mirror.sync()
@@ -97,7 +96,7 @@ def test_a_commit_with_a_list_that_lies_is_not_shown(pair: Pair, first: Commit, 
 def test_a_list_about_a_commit_that_is_no_parent_is_compared_with_that(pair: Pair, first: Commit) -> None:
     scattered(pair, "1")
     made = scattered(pair, "2")
-    changes = RangeReader(pair.replicator.source).metarange(made).changes
+    changes = RangeReader(pair.replicator.source).metarange(made).delta
     assert changes is not None
     with_list(pair, made, changes.before, changes.after, since=first.meta_range_id)
     pair.replicator.settle()
@@ -110,7 +109,7 @@ def test_what_a_list_is_about_may_come_later(pair: Pair, first: Commit) -> None:
     """It is compared once somebody can compare the two."""
     second = scattered(pair, "1")
     third = scattered(pair, "2")
-    changes = RangeReader(pair.replicator.source).metarange(third).changes
+    changes = RangeReader(pair.replicator.source).metarange(third).delta
     assert changes is not None
     lying = with_list(pair, third, changes.before.slice(1), changes.after)
     pair.replicator.hold(metarange_key(second.meta_range_file))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
 import pytest
+from support.catalogs import mirror_needs
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog, count_effects
 from support.mirrors import Pair, check_whole, open_pair, read_whole
 
@@ -22,23 +25,22 @@ def scene(tmp_path):
     """Makes a mirror that has much to do: a waiting candidate, new and deleted branches, tags, more than one round."""
     count = iter(range(1000))
 
-    def make() -> tuple[object, Pair]:
-        place = tmp_path / f"scene{next(count)}"
-        opened = open_pair(place, clock=ManualClock(), random=Random(5))
-        pair = opened.__enter__()
-        pair.commit(a="1", b="1")
-        pair.repo.create_branch("old", source="main")
-        pair.catch_up()
-        pair.commit(a="2")
-        pair.mirror.sync()  # waits for it
-        pair.commit(c="3")
-        pair.repo.create_branch("dev", source="main")
-        pair.commit("dev", d="4")
-        pair.repo.create_tag("v1", "main~1")
-        pair.repo.delete_branch("old")
-        pair.replicator.settle()
-        pair.faults.revive()
-        return opened, pair
+    @contextmanager
+    def make() -> Iterator[Pair]:
+        with open_pair(tmp_path / f"scene{next(count)}", clock=ManualClock(), random=Random(5)) as pair:
+            pair.commit(a="1", b="1")
+            pair.repo.create_branch("old", source="main")
+            pair.catch_up()
+            pair.commit(a="2")
+            pair.mirror.sync()  # waits for it
+            pair.commit(c="3")
+            pair.repo.create_branch("dev", source="main")
+            pair.commit("dev", d="4")
+            pair.repo.create_tag("v1", "main~1")
+            pair.repo.delete_branch("old")
+            pair.replicator.settle()
+            pair.faults.revive()
+            yield pair
 
     return make
 
@@ -57,51 +59,47 @@ def wanted(pair: Pair) -> dict[str, str]:
 
 @WHEN
 def test_a_pass_may_be_killed_at_every_effect(scene, when):
-    opened, pair = scene()
-    pair.mirror.sync(seen(pair))
-    total = count_effects(pair.faults)
-    assert total >= 9
-    assert pair.heads() == wanted(pair)
-    opened.__exit__(None, None, None)
+    with scene() as pair:
+        pair.mirror.sync(seen(pair))
+        total = count_effects(pair.faults)
+        assert total >= 9
+        assert pair.heads() == wanted(pair)
     for effect in range(1, total + 1):
-        opened, pair = scene()
-        pair.faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
-        with pytest.raises(Crash):
+        with scene() as pair:
+            pair.faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
+            with pytest.raises(Crash):
+                pair.mirror.sync(seen(pair))
+            pair.faults.revive()
+            check_whole(pair)
             pair.mirror.sync(seen(pair))
-        pair.faults.revive()
-        check_whole(pair)
-        pair.mirror.sync(seen(pair))
-        pair.mirror.sync(seen(pair))
-        assert pair.heads() == wanted(pair), effect
-        check_whole(pair)
-        needed = frozenset(pair.here.catalog.commits.history("flights").mirrors.popitem()[1])
-        assert set(pair.heads().values()) <= needed
-        opened.__exit__(None, None, None)
+            pair.mirror.sync(seen(pair))
+            assert pair.heads() == wanted(pair), effect
+            check_whole(pair)
+            needed = frozenset(mirror_needs(pair.here.catalog, "flights").popitem()[1])
+            assert set(pair.heads().values()) <= needed
 
 
 @WHEN
 def test_a_failover_may_be_killed_at_every_effect(scene, when):
-    opened, pair = scene()
-    pair.mirror.promote_writable(seen(pair))
-    total = count_effects(pair.faults)
-    assert total >= 2
-    opened.__exit__(None, None, None)
+    with scene() as pair:
+        pair.mirror.promote_writable(seen(pair))
+        total = count_effects(pair.faults)
+        assert total >= 2
     for effect in range(1, total + 1):
-        opened, pair = scene()
-        before = pair.heads()
-        pair.faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
-        with pytest.raises(Crash):
-            pair.mirror.promote_writable(seen(pair))
-        pair.faults.revive()
-        if pair.mirror.configuration.promoted_writable is None:
-            assert pair.there.catalog.repositories.get("flights").read_only
-            pair.mirror.promote_writable(seen(pair))
-        assert pair.heads() == before
-        check_whole(pair)
-        repo = pair.there.repository("flights")
-        repo.branch("main").put("after", b"x")
-        repo.branch("main").commit("after")
-        opened.__exit__(None, None, None)
+        with scene() as pair:
+            before = pair.heads()
+            pair.faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
+            with pytest.raises(Crash):
+                pair.mirror.promote_writable(seen(pair))
+            pair.faults.revive()
+            if pair.mirror.configuration.promoted_writable is None:
+                assert pair.there.catalog.repositories.get("flights").read_only
+                pair.mirror.promote_writable(seen(pair))
+            assert pair.heads() == before
+            check_whole(pair)
+            repo = pair.there.repository("flights")
+            repo.branch("main").put("after", b"x")
+            repo.branch("main").commit("after")
 
 
 @pytest.fixture
@@ -110,30 +108,30 @@ def taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr("lakeops.ops.mirror.failover.STEP", 2)
     count = iter(range(1000))
 
-    def make() -> tuple[object, Pair]:
-        opened = open_pair(tmp_path / f"scene{next(count)}", clock=ManualClock(), random=Random(5))
-        pair = opened.__enter__()
-        source, held = pair.replicator.source, []
-        for number in range(6):
-            there = {item.key for item in source.list()}
-            pair.commit(a=str(number))
-            prefix = {1: layout.RANGES, 4: layout.DATA}.get(number)
-            if prefix is not None:
-                held += [item.key for item in source.list(prefix) if item.key not in there]
-        pair.replicator.hold(*held)
-        pair.replicator.settle()
-        pair.store.put(held[0], source.get(held[0])[:-1] + b"?")
-        pair.mirror.sync()
-        pair.mirror.promote_writable()
-        pair.faults.revive()
-        return opened, pair
+    @contextmanager
+    def make() -> Iterator[Pair]:
+        with open_pair(tmp_path / f"scene{next(count)}", clock=ManualClock(), random=Random(5)) as pair:
+            source, held = pair.replicator.source, []
+            for number in range(6):
+                there = {item.key for item in source.list()}
+                pair.commit(a=str(number))
+                prefix = {1: layout.RANGES, 4: layout.DATA}.get(number)
+                if prefix is not None:
+                    held += [item.key for item in source.list(prefix) if item.key not in there]
+            pair.replicator.hold(*held)
+            pair.replicator.settle()
+            pair.store.put(held[0], source.get(held[0])[:-1] + b"?")
+            pair.mirror.sync()
+            pair.mirror.promote_writable()
+            pair.faults.revive()
+            yield pair
 
     return make
 
 
 def live(pair: Pair) -> list[str]:
     """The live commits at the mirror, each of which is whole, by their place in history."""
-    commits = pair.there.catalog.commits.history("flights").commits.values()
+    commits = pair.there.catalog.commits.all("flights").values()
     found = sorted((commit for commit in commits if not commit.expired), key=lambda commit: commit.generation)
     for commit in found:
         read_whole(pair.store, pair.mirror.storage_namespace, commit)
@@ -149,26 +147,24 @@ MORE_PLACES = [(when, first + more) for when, first in PLACES for more in (9, 18
 )
 def test_a_look_at_history_may_be_killed_or_refused(taken_over, when, first):
     """At every transaction, and at some calls of a store."""
-    opened, pair = taken_over()
-    pair.mirror.verify_history()
-    calls, effects, whole = len(pair.faults.calls), count_effects(pair.faults), live(pair)
-    assert (effects, len(whole)) == (3, 5)
-    opened.__exit__(None, None, None)
+    with taken_over() as pair:
+        pair.mirror.verify_history()
+        calls, effects, whole = len(pair.faults.calls), count_effects(pair.faults), live(pair)
+        assert (effects, len(whole)) == (3, 5)
     harms = [(at, ("revive_proved",)) for at in range(1, effects + 1)] + [(at, ()) for at in range(first, calls, 36)]
     for at, operations in harms:
-        opened, pair = taken_over()
-        if when == "refused":
-            pair.faults.fail(*operations, at=at, error=StoreUnavailable("the store is away"))
-        else:
-            pair.faults.crash(at=at, when=when, operations=operations)
-        with pytest.raises((Crash, StoreUnavailable)):
-            pair.mirror.verify_history()
-        pair.faults.revive()
-        assert {*live(pair)} <= {*whole}
-        if at % 2:
-            assert pair.mirror.verify_history().unproved == 2
-        pair.clock.advance(days=2)
-        repo = pair.there.repository("flights")
-        repo.gc.sweep(repo.gc.mark().id, force=True)
-        assert live(pair) == whole, (at, operations)
-        opened.__exit__(None, None, None)
+        with taken_over() as pair:
+            if when == "refused":
+                pair.faults.fail(*operations, at=at, error=StoreUnavailable("the store is away"))
+            else:
+                pair.faults.crash(at=at, when=when, operations=operations)
+            with pytest.raises((Crash, StoreUnavailable)):
+                pair.mirror.verify_history()
+            pair.faults.revive()
+            assert {*live(pair)} <= {*whole}
+            if at % 2:
+                assert pair.mirror.verify_history().unproved == 2
+            pair.clock.advance(days=2)
+            repo = pair.there.repository("flights")
+            repo.gc.sweep(repo.gc.mark().id, force=True)
+            assert live(pair) == whole, (at, operations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.catalogs import mirror_needs
 from support.errors import has_kind
 from support.mirrors import check_whole, open_lake, read_whole, replicator
 
@@ -15,8 +16,7 @@ from lakeops.store import layout
 
 
 def test_a_mirror_becomes_a_repository_like_any_other(pair):
-    one = pair.commit(a="1")
-    pair.catch_up()
+    one = pair.mirrored(a="1")
     two = pair.commit(a="2", b="2")
     pair.mirror.sync()
     [lost] = pair.mirror.loss().refs
@@ -32,7 +32,7 @@ def test_a_mirror_becomes_a_repository_like_any_other(pair):
     repo.branch("main").put("c", b"3")
     made = repo.branch("main").commit("after the source was lost")
     assert made.parents == (one.id,)
-    assert pair.here.catalog.commits.history("flights").mirrors == {}
+    assert mirror_needs(pair.here.catalog, "flights") == {}
     for call in (pair.mirror.sync, pair.mirror.promote_writable, pair.mirror.delete):
         with pytest.raises(NotAMirror):
             call()
@@ -115,8 +115,7 @@ def check_readable(pair, commit) -> None:
 
 def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair):
     older = pair.commit(a="1")
-    pair.commit(a="2")
-    pair.catch_up()
+    pair.mirrored(a="2")
     pair.mirror.promote_writable()
     catalog = pair.there.catalog
 
@@ -146,8 +145,7 @@ def test_pruning_leaves_unproved_commits(pair):
 
 
 def test_the_source_need_not_be_reachable(pair, tmp_path):
-    made = pair.commit(a="1")
-    pair.catch_up()
+    made = pair.mirrored(a="1")
     late = pair.commit(a="2")
     mirror = pair.there.mirror("flights")
     mirror.sync()
@@ -162,8 +160,7 @@ def test_the_source_need_not_be_reachable(pair, tmp_path):
 
 
 def test_a_pass_that_went_on_meanwhile_is_not_overruled(pair):
-    pair.commit(a="1")
-    pair.replicator.settle()
+    pair.arrived(a="1")
     pair.faults.hook("promote_writable", action=lambda _: pair.mirror.sync())
     with pytest.raises(MirrorOvertaken):
         pair.mirror.promote_writable()
@@ -173,8 +170,7 @@ def test_a_pass_that_went_on_meanwhile_is_not_overruled(pair):
 
 
 def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):
-    pair.commit(a="1")
-    pair.catch_up()
+    pair.mirrored(a="1")
     new = pair.fail_over()
     new.branch("main").put("b", b"2")
     made = new.branch("main").commit("at the new source")
@@ -187,11 +183,10 @@ def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):
 
 
 def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
-    pair.commit(a="1")
-    pair.catch_up()
-    assert pair.here.catalog.commits.history("flights").mirrors != {}
+    pair.mirrored(a="1")
+    assert mirror_needs(pair.here.catalog, "flights") != {}
     assert pair.mirror.delete()
-    assert pair.here.catalog.commits.history("flights").mirrors == {}
+    assert mirror_needs(pair.here.catalog, "flights") == {}
     again = pair.there.create_mirror("flights", pair.mirror.storage_namespace, source=pair.here)
     assert again.sync().caught_up
     check_whole(pair)
@@ -204,8 +199,7 @@ def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
 
 def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
     rules = {"default_retention_days": 9, "branches": [{"branch_id": "main", "retention_days": 90}]}
-    pair.commit(a="1")
-    pair.catch_up()
+    pair.mirrored(a="1")
     pair.repo.gc.set_rules(rules)
     pair.repo.protect("main")
     pair.repo.protect("release-*")
@@ -230,8 +224,7 @@ def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
 def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
     pair.commit_paths("main", {f"p/{number:02}": str(number) for number in range(12)})
     pair.repo.create_branch("dev", source="main")
-    pair.commit("dev", **{"p/07": "dev"})
-    pair.catch_up()
+    pair.mirrored("dev", **{"p/07": "dev"})
     pair.mirror.promote_writable()
     assert pair.mirror.check() == []
     new = pair.repo.ref("dev").stat("p/07").physical_address

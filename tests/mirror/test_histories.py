@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from support.catalogs import expire_commits
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog
 from support.mirrors import SPLIT, Pair, open_lake, read_whole, replicator
 
@@ -167,7 +168,7 @@ class History(RuleBasedStateMachine):
         if not self.reports:
             return
         catalog = self.pair.here.catalog
-        catalog.retention.expire_commits(self.name, lambda history: history.commits)
+        expire_commits(catalog, self.name)
         live = {commit.id for commit in catalog.retention.roots(self.name).commits}
         kept = frozenset().union(*(self.needs[one] for one in live))
         store = self.pair.replicator.source

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.mirrors import Pair, check_whole, forge, point, write
 
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, RETENTION
 from lakeops.model.errors import Corrupted, LakeopsError, RecordRefused
 
@@ -38,13 +38,11 @@ FORGERIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", FORGERIES.values(), ids=FORGERIES)
 def test_a_forged_commit_is_an_error_of_its_ref_alone(pair: Pair, changes: dict[str, Any]) -> None:
     pair.repo.create_branch("dev", source="main")
-    kept = pair.commit("main", a="1")
-    pair.catch_up()
+    kept = pair.mirrored("main", a="1")
     assert pair.head() == kept.id
     pair.commit("main", a="2")
     forge(pair, "main", **changes)
-    other = pair.commit("dev", b="1")
-    pair.replicator.settle()
+    other = pair.arrived("dev", b="1")
     for _ in range(2):  # it is told at every pass, and holds nothing up
         with pytest.raises(RecordRefused) as caught:
             pair.mirror.sync()
@@ -90,8 +88,7 @@ def test_a_forged_commit_below_a_head_is_found(pair: Pair) -> None:
 def test_a_name_that_is_none_is_not_followed(pair: Pair, name: str) -> None:
     pair.repo.create_branch("odd", source="main")
     write(pair, BRANCH.update().where(BRANCH.c.name == "odd").values(name=name))
-    head = pair.commit(a="1")
-    pair.replicator.settle()
+    head = pair.arrived(a="1")
     with pytest.raises(RecordRefused) as caught:
         pair.mirror.sync()
     assert caught.value.message.isprintable()
@@ -101,8 +98,7 @@ def test_a_name_that_is_none_is_not_followed(pair: Pair, name: str) -> None:
 
 @pytest.mark.parametrize("head", ["", "main", "G" * 64, "A" * 64, "0" * 63])
 def test_a_head_that_is_no_commit_id_keeps_the_ref_where_it_is(pair: Pair, head: str) -> None:
-    shown = pair.commit(a="1")
-    pair.catch_up()
+    shown = pair.mirrored(a="1")
     point(pair, "main", head)
     with pytest.raises(RecordRefused, match="'main'"):
         pair.mirror.sync()
@@ -127,8 +123,7 @@ def test_rules_that_are_none_are_not_taken_over(pair: Pair) -> None:
     pair.mirror.sync()
     known = pair.mirror.configuration.rules
     write(pair, RETENTION.update().values(rules='{"default_retention_days": -1}'))
-    head = pair.commit(a="1")
-    pair.replicator.settle()
+    head = pair.arrived(a="1")
     with pytest.raises(RecordRefused, match="rules"):
         pair.mirror.sync()
     assert pair.mirror.configuration.rules == known
@@ -155,8 +150,7 @@ def test_a_repository_that_cannot_be_is_not_mirrored(pair: Pair, values: dict[st
 def test_every_byte_of_a_commit_counts(pair: Pair) -> None:
     """Whatever is changed in a commit's row, the mirror shows what it showed, or what it may show."""
     first = pair.head()
-    made = pair.commit(a="1")
-    pair.replicator.settle()
+    made = pair.arrived(a="1")
     odd = [None, "", "x", 7, -1, [], {}, ["a"], {"a": "b"}, "\ud800".encode("utf-8", "surrogatepass"), 2**62]
     plain = commit_values("flights", made)
     for name in plain.keys() - {"repository_id", "id", "first_parent"}:
@@ -181,8 +175,7 @@ def test_metadata_that_is_too_large_is_not_taken_over(pair: Pair) -> None:
     pair.repo.update_metadata({"owner": "ada"})
     pair.catch_up()
     write(pair, REPOSITORY.update().values(metadata={"owner": "x" * 100_000}))
-    made = pair.commit(a="1")
-    pair.replicator.settle()
+    made = pair.arrived(a="1")
     with pytest.raises(RecordRefused, match="limit"):
         pair.mirror.sync()
     assert (pair.head(), pair.mirror.metadata) == (made.id, {"owner": "ada"})

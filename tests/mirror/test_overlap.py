@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.catalogs import expire_commits, mirror_needs
 from support.faulty_catalog import FaultyCatalog
 from support.mirrors import check_whole, replicator
 
@@ -22,12 +23,11 @@ def watched(pair) -> Lake:
 
 def expire_all(pair) -> list[str]:
     """Expire all that the source may: what no ref and no mirror needs."""
-    return pair.here.catalog.retention.expire_commits("flights", lambda history: history.commits)
+    return expire_commits(pair.here.catalog, "flights")
 
 
 def test_the_source_keeps_what_the_mirror_shows_and_waits_for(pair):
-    one = pair.commit(a="1")
-    pair.catch_up()
+    one = pair.mirrored(a="1")
     two = pair.commit(a="2")
     pair.mirror.sync()
     three = pair.commit(a="3")
@@ -63,18 +63,16 @@ def test_a_mirror_that_only_reads_does_not_show_what_expired_while_it_looked(pai
     assert mirror.branch("main").commit_id == list(pair.repo.log("main"))[-1].id
     other.settle()
     assert mirror.sync().caught_up
-    assert pair.here.catalog.commits.history("flights").mirrors.keys() == {pair.mirror.configuration.registration}
+    assert mirror_needs(pair.here.catalog, "flights").keys() == {pair.mirror.configuration.registration}
 
 
 def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on(pair):
     """A pass is held up just before its report; another one goes by and shows something newer."""
-    pair.commit(a="1")
-    pair.replicator.settle()
+    pair.arrived(a="1")
 
     def overtake(_call):
         pair.mirror.sync(pair.here)
-        pair.commit(a="2")
-        pair.replicator.settle()
+        pair.arrived(a="2")
         pair.mirror.sync(pair.here)
 
     pair.faults.hook("report_mirror", action=overtake)
@@ -82,7 +80,7 @@ def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on
     pair.faults.revive()
     head = pair.repo.branch("main").commit_id
     assert pair.head() == head
-    [needed] = pair.here.catalog.commits.history("flights").mirrors.values()
+    [needed] = mirror_needs(pair.here.catalog, "flights").values()
     assert head in needed
     pair.commit(a="3")
     assert head not in expire_all(pair)
@@ -90,12 +88,10 @@ def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on
 
 
 def test_heads_that_were_read_before_another_pass_do_not_take_the_mirror_back(pair):
-    one = pair.commit(a="1")
-    pair.replicator.settle()
+    one = pair.arrived(a="1")
 
     def overtake(_call):
-        pair.commit(a="2")
-        pair.replicator.settle()
+        pair.arrived(a="2")
         pair.mirror.sync(pair.here)
 
     pair.faults.hook("observe_source", action=overtake)

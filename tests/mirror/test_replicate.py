@@ -62,31 +62,3 @@ def test_nothing_is_copied_over_a_repository(pair, tmp_path: Path):
     other = pair.here.create_repository("other")
     with pytest.raises(PreconditionFailed, match="storage namespace of repository 'other'"):
         pair.here.replicate(pair.repo.storage_namespace, other.storage_namespace)
-
-
-def test_the_sources_garbage_goes_and_what_the_mirror_shows_stays(pair, clock):
-    """The source's deletes are followed, and never take anything that the mirror shows."""
-    pair.repo.gc.set_rules({"default_retention_days": 1})
-    pair.commit("main", a="1", b="1", c="1")
-    shown = pair.commit("main", a="2", b=None).id
-    copied(pair)
-    pair.mirror.sync()
-    assert pair.head() == shown
-    clock.advance(days=700)  # files carry the machine's own time
-    head = pair.commit("main", a="3", c=None).id
-    pair.mirror.sync()  # the source learns what the mirror shows and waits for
-    swept = [pair.repo.gc.sweep(pair.repo.gc.mark().id, force=True).deleted]
-    assert pair.mirror.replicate(delete=True, force=True).deleted > 0
-    assert pair.head() == shown
-    check_whole(pair)
-    pair.mirror.sync()
-    assert pair.head() == head
-    clock.advance(days=9)  # past the undo window
-    pair.mirror.sync()
-    swept.append(pair.repo.gc.sweep(pair.repo.gc.mark().id, force=True).deleted)
-    assert min(swept) > 0
-    pair.mirror.replicate(delete=True, force=True)
-    check_whole(pair)
-    source = pair.replicator.source
-    for prefix in ("data/", "_lakefs/ranges/", "_lakefs/metaranges/"):
-        assert [item.key for item in pair.store.list(prefix)] == [item.key for item in source.list(prefix)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from support.catalogs import expire_commits
 from support.errors import (
     has_kind,
     raising,
@@ -19,7 +20,7 @@ from lakeops import Lake, Repository, Settings, Split
 from lakeops.model import errors
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
-from lakeops.ranges.digest import EMPTY_METARANGE_ID
+from lakeops.ranges.metarange import EMPTY_METARANGE_ID
 from lakeops.testing import Faults, ManualClock
 
 
@@ -224,7 +225,7 @@ def test_refs_without_common_history(lake: Lake, seeded: Repository) -> None:
 def _insert(commit: Commit, repository_id: str):
     from sqlalchemy import insert
 
-    from lakeops.catalog.rows import commit_values
+    from lakeops.catalog.records import commit_values
     from lakeops.catalog.tables import COMMIT
 
     return insert(COMMIT).values(commit_values(repository_id, commit))
@@ -233,7 +234,7 @@ def _insert(commit: Commit, repository_id: str):
 def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fill) -> None:
     old = seeded.delete_tag("v1").commit_id
     fill(seeded, "main", c="3")
-    assert lake.catalog.retention.expire_commits("repo", [old]) == [old]
+    assert expire_commits(lake.catalog, "repo", [old]) == [old]
     for call in (
         lambda: seeded.ref(old).read("a"),
         lambda: seeded.ref("main~1").list(),
@@ -358,7 +359,7 @@ def test_damaged_metadata_is_found_before_it_is_used(
 def test_a_catalog_newer_than_the_code_is_refused(lake: Lake, repo: Repository, settings) -> None:
     import sqlite3
 
-    from lakeops.catalog.columns import VERSION_TABLE
+    from lakeops.catalog.database import VERSION_TABLE
 
     lake.close()
     with sqlite3.connect(settings.home / "catalog.db") as connection:

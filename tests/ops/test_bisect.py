@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.catalogs import expire_commits
 
 from lakeops import Commit, Repository
 from lakeops.model.errors import CommitExpired, InvalidInput, NotFound, RefNotFound
@@ -61,6 +62,6 @@ def test_bad_input(repo: Repository, line: list[Commit]) -> None:
     ):
         with pytest.raises(error):
             repo.bisect(good, bad, is_good)
-    repo._ctx.catalog.retention.expire_commits("repo", [line[10].id])
+    expire_commits(repo._ctx.catalog, "repo", [line[10].id])
     with pytest.raises(CommitExpired):
         repo.bisect(line[8].id, line[12].id, is_good)

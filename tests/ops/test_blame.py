@@ -6,12 +6,14 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from support.catalogs import expire_commits
 from support.scenes import tree
 
 from lakeops import ChangeType, Lake, Repository
 from lakeops.model.errors import CommitExpired, InvalidInput, InvalidPath, ObjectNotFound, RefNotFound
 from lakeops.model.ids import Origin
 from lakeops.ops import blame as verbs
+from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.read import RangeReader
 from lakeops.testing import ManualClock
 
@@ -166,15 +168,13 @@ class Opened:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: list[str] = []
-        for name in ("open", "table"):
-            monkeypatch.setattr(RangeReader, name, self._counted(getattr(RangeReader, name)))
+        method = RangeReader.open
 
-    def _counted(self, method: Callable[..., object]) -> Callable[..., object]:
-        def call(reader: RangeReader, row, **options: object) -> object:
+        def call(reader: RangeReader, row: RangeRow) -> object:
             self.files.append(row.file)
-            return method(reader, row, **options)
+            return method(reader, row)
 
-        return call
+        monkeypatch.setattr(RangeReader, "open", call)
 
 
 def test_ranges_that_commits_share_are_not_opened(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_what_retention_took_is_a_boundary(lake: Lake, repo: Repository) -> None
         main.put(f"o{number}", b"1")
         main.put("x", f"{number}".encode())
         made.append(main.commit(f"{number}"))
-    lake.catalog.retention.expire_commits("repo", [made[1].id])
+    expire_commits(lake.catalog, "repo", [made[1].id])
     assert [(one.path, one.commit.message, one.boundary) for one in main.blame()] == [
         ("o0", "2", True),
         ("o1", "2", True),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.catalogs import expire_commits
 from support.rows import Groups
 from support.scenes import SPLIT, open_faulty
 from support.soundness import assert_sound
@@ -69,7 +70,7 @@ def test_all_bases_must_be_live_when_the_merge_is_published(repo: Repository, ba
 
     def noted(request):
         asked.append(request.live)
-        repo._ctx.catalog.retention.expire_commits("repo", [min(bases)])
+        expire_commits(repo._ctx.catalog, "repo", [min(bases)])
         return publish(request)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +84,7 @@ def test_all_bases_must_be_live_when_the_merge_is_published(repo: Repository, ba
 
 def test_a_base_that_has_expired_is_said_to_be(repo: Repository, bases: set[str]) -> None:
     for base in bases:
-        repo._ctx.catalog.retention.expire_commits("repo", [base])
+        expire_commits(repo._ctx.catalog, "repo", [base])
     for act in (lambda: list(repo.compare("main", "dev")), lambda: repo.merge("dev", "main")):
         with pytest.raises(CommitExpired):
             act()
@@ -166,7 +167,7 @@ def test_levels_below_are_looked_at_as_far_as_they_matter(repo: Repository, deep
 
 def test_a_level_that_expired_makes_conflicts_and_no_other_result(repo: Repository) -> None:
     below = twice(repo)
-    assert set(repo._ctx.catalog.retention.expire_commits("repo", below)) == below
+    assert set(expire_commits(repo._ctx.catalog, "repo", below)) == below
     with pytest.raises(MergeConflict) as caught:
         repo.merge("dev", "main")
     assert caught.value.conflicts == ["p10"]

@@ -27,7 +27,7 @@ def names(repo: Repository) -> set[str]:
 
 
 def expired(repo: Repository) -> set[str]:
-    return {commit.id for commit in repo._ctx.catalog.commits.history(repo.id).commits.values() if commit.expired}
+    return {commit.id for commit in repo._ctx.catalog.commits.all(repo.id).values() if commit.expired}
 
 
 def rows(repo: Repository) -> object:

@@ -79,9 +79,9 @@ def damage(repo: Repository) -> list[str]:
 
 def test_a_sweep_prunes_what_is_past_its_time(old: Repository) -> None:
     collect(old)
-    history = catalog(old).commits.history(old.id)
+    commits = catalog(old).commits.all(old.id).values()
     initial = catalog(old).commits.initial_commit(old.id)
-    dates = sorted(commit.creation_date for commit in history.commits.values() if commit != initial)
+    dates = sorted(commit.creation_date for commit in commits if commit != initial)
     now = catalog(old).now().timestamp()
     assert now - 30 * 86400 <= dates[0] < now - 27 * 86400
     moves = catalog(old).refs.reflog(old.id, limit=10_000)
@@ -204,6 +204,6 @@ def test_a_mirror_ends_where_its_source_was_pruned(old: Repository, lake: Lake, 
     from lakeops.ops.mirror.sync import copy_history
 
     copy_history(mirror._ctx, Source(lake.catalog, "repo"), [old.ref("main").commit.id])
-    copied = lake.catalog.commits.history("far").commits
+    copied = lake.catalog.commits.all("far")
     assert {commit.id for commit in old.log("main")} <= copied.keys()
     assert lake.catalog.retention.pruned("far")

@@ -367,13 +367,13 @@ def test_a_picked_commit_does_not_pass_for_a_squashed_merge(team: Team) -> None:
 @pytest.mark.parametrize("shared", ["", "_shared"])
 def test_a_reader_stops_nobody_by_an_advisory_lock(team: Team, shared: str) -> None:
     """The fair lock of a row counts when its holder may lock the row."""
-    from lakeops.catalog.guards import turn_of
+    from lakeops.catalog.guards import fair_lock_key
 
     reader, name = team.login(READER), f"free-{next(_numbers)}"
     repo = team.lake(WRITER).repository("mine")
     url = team.url.replace("+psycopg", "").replace("postgres@", f"{reader}@")
     with psycopg.connect(url, autocommit=True) as conn:
-        for turn in (turn_of("mine"), turn_of("mine", name), turn_of("mine", "main")):
+        for turn in (fair_lock_key("mine"), fair_lock_key("mine", name), fair_lock_key("mine", "main")):
             conn.execute(f"SELECT pg_advisory_lock{shared}({turn})")
         branch = repo.create_branch(name, "main")
         branch.put(name, b"1")

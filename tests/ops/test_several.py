@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.catalogs import expire_commits
 from support.errors import (
     has_kind,
     raising,
@@ -162,7 +163,7 @@ def test_what_cannot_be_undone(repo: Repository, line: Branch) -> None:
     with pytest.raises(PreconditionFailed, check=has_kind("dirty_branch")):
         line.revert("main~3..main")
     line.reset()
-    repo._ctx.catalog.retention.expire_commits("repo", [repo.ref("main~2").commit_id])
+    expire_commits(repo._ctx.catalog, "repo", [repo.ref("main~2").commit_id])
     with pytest.raises(CommitExpired):
         line.revert("main~4..main")
 

@@ -20,7 +20,7 @@ from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.ids import check_checksum, check_content_type, check_metadata, check_mtime, check_size
 from lakeops.model.names import check_path
 from lakeops.model.text import excerpt
-from lakeops.ranges.entry_validation import check_entries
+from lakeops.ranges.validation import check_entries
 from lakeops.store.local import LocalStore
 
 
@@ -335,7 +335,7 @@ def test_a_failed_output_stages_nothing(lake: Lake, repo: Repository) -> None:
         write(url, "part", "x")
         raise ZeroDivisionError
     assert list(main.list()) == []
-    assert lake.catalog.staging.uploads("repo") == {}
+    assert lake.catalog.retention.roots("repo").uploads == {}
 
 
 def test_an_output_of_a_deleted_branch_is_refused(repo: Repository) -> None:
@@ -410,7 +410,7 @@ def test_an_append_refuses_a_path_that_is_taken(repo: Repository, lake: Lake, co
     assert told.value.exit_code == 5
     assert told.value.to_json()["paths"] == ["t/part-0.csv"]
     assert [main.read(item.path) for item in main.list()] == [b"1"]
-    assert lake.catalog.staging.uploads("repo") == {}
+    assert lake.catalog.retention.roots("repo").uploads == {}
 
 
 def test_an_append_may_rename_or_overwrite(repo: Repository) -> None:

@@ -6,11 +6,11 @@ from support.rows import (
     SMALL,
     THOROUGH,
     Groups,
+    applied,
     attempt,
     built,
     byte_order,
     change_sets,
-    contents,
     entry_table,
     numbered,
     repositories,
@@ -19,10 +19,10 @@ from support.rows import (
     summed,
 )
 
-from lakeops.model.records import Change, Split, Summary
+from lakeops.model.records import Change, Split
 from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
-from lakeops.ranges.diff import DIFF_SCHEMA, MOST_TOGETHER, ROWS_SCHEMA, changes, diff, summary
+from lakeops.ranges.diff import DIFF_SCHEMA, MOST_TOGETHER, ROWS_SCHEMA, changes, diff, staged_changes, summary
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
@@ -85,13 +85,6 @@ def test_the_columns_of_a_diff(store, reader):
     ]
 
 
-def test_uploading_the_same_contents_again_is_no_difference(store, reader):
-    left, right = built(store, numbered(range(200))), built(store, numbered(range(200), address=9))
-    assert left.id != right.id
-    assert listed(reader, left, right) == []
-    assert contents(store, right)["a/00000"] == ("0", 9)
-
-
 @pytest.mark.parametrize("column", ["content_type", "metadata"])
 def test_what_is_in_the_identity_beside_contents_is_a_difference(store, reader, column):
     table = entry_table(numbered(range(50)))
@@ -99,11 +92,6 @@ def test_what_is_in_the_identity_beside_contents_is_a_difference(store, reader, 
     other[7][column] = "x/y" if column == "content_type" else [("k", "v")]
     pair = [build(store, [rows], SMALL, attempt()) for rows in (table, pa.Table.from_pylist(other, table.schema))]
     assert listed(reader, *pair) == [Change("changed", other[7]["path"], 1)]
-
-
-def test_equal_contents_at_another_path_are_a_difference(store, reader):
-    left, right = {"day=1/_SUCCESS": ("", 0)}, {"day=2/_SUCCESS": ("", 0)}
-    assert listed(reader, built(store, left), built(store, right)) == expected(left, right)
 
 
 def test_equal_metaranges_are_not_opened(store, reader):
@@ -125,15 +113,8 @@ def test_only_differing_ranges_are_opened_each_once(store):
     store.forget()
     assert listed(RangeReader(store), base, after) == expected
     assert store.read == []
-    assert listed(RangeReader(store), base, after.telling(None)) == expected
+    assert listed(RangeReader(store), base, after.with_delta(None)) == expected
     assert len(store.read) == len(set(store.read)) == 20
-
-
-def test_a_diff_with_nothing_is_everything(store, reader):
-    whole, empty = built(store, numbered(range(100))), Metarange.empty()
-    assert summary(reader, empty, whole) == Summary(added=100)
-    assert summary(reader, whole, empty) == Summary(removed=100)
-    assert listed(reader, empty, empty) == []
 
 
 def test_memory_is_bounded_when_no_two_ranges_line_up(store):
@@ -153,3 +134,28 @@ def test_a_diff_streams(store):
     next(tables)
     tables.close()
     assert len(store.read) < 12
+
+
+@given(st.data())
+@THOROUGH
+def test_staged_rows_change_what_committing_them_would(fresh_store, data):
+    store = fresh_store()
+    repository = data.draw(repositories())
+    edits = data.draw(change_sets(repository))
+    base, after = built(store, repository), built(store, applied(repository, edits))
+    tables = list(staged_changes(RangeReader(store), base, staged_table(edits)))
+    assert all(table.num_rows and table.schema.equals(DIFF_SCHEMA) for table in tables)
+    expected = [change for table in diff(RangeReader(store), base, after) for change in changes(table)]
+    assert [change for table in tables for change in changes(table)] == expected
+
+
+def test_nothing_is_there_yet(reader):
+    (table,) = staged_changes(reader, Metarange.empty(), staged_table({"a": ("12", 0), "b": None}))
+    assert changes(table) == [Change("added", "a", 2)]
+
+
+def test_only_touched_ranges_are_opened(store, reader):
+    base = built(store, numbered(range(1_000)))
+    store.forget()
+    list(staged_changes(reader, base, staged_table({"a/00000": None, "b/00999": ("1", 0)})))
+    assert len(store.read) == 2

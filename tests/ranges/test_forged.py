@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,25 +15,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.rows import built, entry_table, numbered
+from support.rows import Pointer, built, entry_table, numbered
 
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
-from lakeops.ranges.digest import range_id, with_digests
-from lakeops.ranges.file import fetch_range, prove_range, read_range
-from lakeops.ranges.format import _page_bytes, encode_metarange, encode_range
-from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.read import RangeReader
+from lakeops.ranges.digest import with_digests
+from lakeops.ranges.metarange import Metarange, RangeRow, range_id
+from lakeops.ranges.range_file import _page_bytes, encode_metarange, encode_range, fetch_range
+from lakeops.ranges.read import EntryCursor, RangeReader
 from lakeops.store.layout import metarange_key
 from lakeops.store.local import LocalStore
 
 
-class Pointer(NamedTuple):
-    """What a commit says of its metarange."""
+def read_range(store: LocalStore, row: RangeRow) -> pa.Table:
+    return fetch_range(store, row).read()
 
-    meta_range_id: str
-    meta_range_file: str
-    meta_range_digest: str
+
+def prove_range(store: LocalStore, row: RangeRow) -> pa.Table:
+    return fetch_range(store, row, cached=False).read_carefully()
 
 
 def everything(store: LocalStore, metarange: Metarange) -> None:
@@ -41,8 +40,7 @@ def everything(store: LocalStore, metarange: Metarange) -> None:
     reader = RangeReader(store)
     for path in ("", "a/00000", "a/00017", "m", "\U0010ffff"):
         reader.stat(metarange, path or "a")
-        reader.first(metarange, path)
-        cursor = reader.cursor(metarange)
+        cursor = EntryCursor(reader, metarange)
         cursor.seek(path)
         cursor.take()
         for table in reader.scan(metarange, "", path):

@@ -2,28 +2,18 @@
 
 from dataclasses import replace
 from hashlib import sha256
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.rows import attempt, built, entry_table, numbered
+from support.rows import Pointer, attempt, built, entry_table, numbered
 
 from lakeops.model.errors import Corrupted, ObjectNotFound
-from lakeops.ranges.digest import EMPTY_METARANGE_ID, with_digests
-from lakeops.ranges.file import fetch_range, read_range
-from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.digest import with_digests
+from lakeops.ranges.metarange import EMPTY_METARANGE_ID, Metarange
+from lakeops.ranges.range_file import RangeWriter, fetch_range, write_metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.write import describe, write_metarange
 from lakeops.store.layout import metarange_key
-
-
-class Pointer(NamedTuple):
-    """What a commit says of its metarange."""
-
-    meta_range_id: str
-    meta_range_file: str
-    meta_range_digest: str
 
 
 @pytest.fixture
@@ -33,11 +23,7 @@ def metarange(store):
 
 @pytest.fixture
 def pointer(store, metarange):
-    return Pointer(*_values(write_metarange(store, metarange, attempt())))
-
-
-def _values(file):
-    return file.id, file.file, file.digest
+    return Pointer.to(write_metarange(store, metarange, attempt()))
 
 
 def overwrite(store, key: str, data: bytes) -> None:
@@ -53,7 +39,7 @@ def test_any_flipped_byte_of_a_range_is_found(store, metarange):
     data = store.get(row.key)
     for position in range(len(data)):
         overwrite(store, row.key, data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
-        for read in (lambda: read_range(store, row), lambda: fetch_range(store, row, ordered=False)):
+        for read in (lambda: fetch_range(store, row), lambda: fetch_range(store, row, ordered=False)):
             with pytest.raises(Corrupted, match=row.file):
                 read()
 
@@ -72,7 +58,8 @@ def test_a_column_of_digests_that_the_id_does_not_cover_is_found(store):
     footer = len(written) - 8 - int.from_bytes(written[-8:-4], "little")
     data = written[:footer] + b"".join(table["digest"].to_pylist()) + written[footer:]
     store.put("_lakefs/ranges/odd.parquet", data)
-    odd = replace(describe(table), file="odd.parquet", file_bytes=len(data), file_digest=sha256(data).digest())
+    odd = RangeWriter(store, attempt()).write(table)
+    odd = replace(odd, file="odd.parquet", file_bytes=len(data), file_digest=sha256(data).digest())
     file = fetch_range(store, odd)
     assert file.digests.equals(table["digest"].combine_chunks())
     for read in (file.read, file.read_carefully):
@@ -104,7 +91,7 @@ def test_what_follows_a_file_is_found(store, metarange):
     row = metarange.row(0)
     overwrite(store, row.key, store.get(row.key) + b"x")
     with pytest.raises(Corrupted, match=row.file):
-        read_range(store, row)
+        fetch_range(store, row)
 
 
 def test_swapped_files_are_found(store, metarange):

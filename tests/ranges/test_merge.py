@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from support.rows import (
     SMALL,
     THOROUGH,
+    Elsewhere,
     Groups,
     applied,
     attempt,
@@ -20,9 +21,11 @@ from support.rows import (
     summed,
 )
 
+from lakeops.model.errors import Transient
 from lakeops.model.records import Split, Strategy, Summary
-from lakeops.ranges.apply import Applied, apply, merge
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.apply import Applied, apply, apply_plan
+from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff
+from lakeops.ranges.merge import plan_merge, preview
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
@@ -49,7 +52,7 @@ def model(base, source, dest, strategy):
 
 
 def merged(store, plan, source, split=SMALL) -> Applied:
-    return merge(RangeReader(store), plan, source, engine=Groups(), split=split, attempt=attempt())
+    return apply_plan(RangeReader(store), plan, source, engine=Groups(), split=split, attempt=attempt())
 
 
 TABLE = [
@@ -93,12 +96,11 @@ def test_every_row_of_the_table(store, row, strategy, elsewhere):
     if elsewhere:  # the destination has its own change in the same range, so nothing goes by reference
         sides[2]["dir/y"] = ("own", 1)
     metaranges = [built(store, side) for side in sides]
-    plan = three_way(RangeReader(store), *metaranges, strategy)
+    plan = plan_merge(RangeReader(store), *metaranges, strategy)
     if result == "!" and strategy is None:
         assert plan.conflicts == ["dir/x"]
         return
     assert plan.conflicts == []
-    assert plan.settled == (result == "!")
     winner = {Strategy.SOURCE_WINS: source, Strategy.DEST_WINS: dest}.get(strategy) if result == "!" else result
     found = merged(store, plan, metaranges[1])
     after = contents(store, found.metarange)
@@ -125,14 +127,12 @@ def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
     base = data.draw(repositories())
     source, dest = (applied(base, data.draw(change_sets(base))) for _ in range(2))
     split = data.draw(st.sampled_from([SMALL, WIDE]))
+    engine = data.draw(st.sampled_from([None, Elsewhere(1), Elsewhere(3)]))
     metaranges = [built(store, side, split) for side in (base, source, dest)]
     for strategy in STRATEGIES:
         expected, conflicts = model(base, source, dest, strategy)
-        plan = three_way(RangeReader(store), *metaranges, strategy)
-        if strategy is None:
-            assert plan.conflicts == conflicts
-        else:
-            assert (plan.conflicts, plan.settled) == ([], len(conflicts))
+        plan = plan_merge(RangeReader(store), *metaranges, strategy, engine=engine)
+        assert plan.conflicts == (conflicts if strategy is None else [])
         if plan.conflicts:
             continue
         found = merged(store, plan, metaranges[1], split)
@@ -140,34 +140,9 @@ def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
         assert found.metarange.id == built(store, expected, split).id
 
 
-def test_conflicts_come_all_and_in_order(store, reader):
-    base = numbered(range(500))
-    source, dest = numbered(range(500), contents="1"), numbered(range(500), contents="2")
-    plan = three_way(reader, built(store, base), built(store, source), built(store, dest), None)
-    assert plan.conflicts == byte_order(base)
-
-
-def test_equal_contents_at_different_paths_are_kept_apart(store, reader):
-    base = {f"day={day}/_SUCCESS": ("", 0) for day in range(9)}
-    source = {path: value for path, value in base.items() if path != "day=3/_SUCCESS"}
-    dest = base | {"day=9/_SUCCESS": ("", 0)}
-    metaranges = [built(store, side) for side in (base, source, dest)]
-    plan = three_way(reader, *metaranges, None)
-    after = contents(store, merged(store, plan, metaranges[1]).metarange)
-    assert sorted(after) == [f"day={day}/_SUCCESS" for day in (0, 1, 2, 4, 5, 6, 7, 8, 9)]
-
-
-def test_the_same_upload_on_both_sides_is_no_conflict(store, reader):
-    base = numbered(range(50))
-    source, dest = base | {"new": ("1", 1)}, base | {"new": ("1", 2)}
-    metaranges = [built(store, side) for side in (base, source, dest)]
-    plan = three_way(reader, *metaranges, None)
-    assert plan.result is metaranges[2]
-
-
 def test_a_destination_that_stayed_takes_the_source_by_reference(store, reader):
     base, source = built(store, numbered(range(500))), built(store, numbered(range(1, 502)))
-    plan = three_way(reader, base, source, base, None)
+    plan = plan_merge(reader, base, source, base, None)
     store.forget()
     found = merged(store, plan, source)
     assert found.metarange is source
@@ -178,8 +153,8 @@ def test_a_destination_that_stayed_takes_the_source_by_reference(store, reader):
 def test_nothing_to_merge_reads_nothing(store, reader):
     base, dest = built(store, numbered(range(500))), built(store, numbered(range(400)))
     store.forget()
-    assert three_way(reader, base, base, dest, None).result is dest
-    assert three_way(reader, base, dest, dest, None).result is dest
+    assert plan_merge(reader, base, base, dest, None).result is dest
+    assert plan_merge(reader, base, dest, dest, None).result is dest
     assert store.read == []
 
 
@@ -195,16 +170,14 @@ def test_only_what_the_source_changed_is_opened(store):
     source, _ = change(store, base, repository, {rows[10].first_path: ("1", 1), rows[200].first_path: ("1", 1)})
     dest, _ = change(store, base, repository, {row.first_path: ("2", 2) for row in (*rows[11:40], *rows[201:240])})
     store.forget()
-    plan = three_way(RangeReader(store), base, source, dest, None)
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
     assert (plan.changes.num_rows, plan.summary) == (0, Summary(changed=2))
     # Two ranges of the base and the source's two in their place; the destination has the base's own.
     assert len(store.read) == 4
-    assert plan.opened == 0
 
     mine, _ = change(store, base, repository, {rows[10].last_path: ("2", 2)})
     store.forget()
-    plan = three_way(RangeReader(store), base, source, mine, None)
-    assert plan.opened == 1
+    plan = plan_merge(RangeReader(store), base, source, mine, None)
     assert len(store.read) == 5
 
 
@@ -218,10 +191,10 @@ def test_a_range_that_both_sides_changed_is_read_once(store):
     for mine in ({paths[40]: ("2", 2), paths[41]: None}, {paths[5]: ("2", 2)}):
         dest = built(store, applied(repository, mine), wide)
         store.forget()
-        plan = three_way(RangeReader(store), base, source, dest, None)
+        plan = plan_merge(RangeReader(store), base, source, dest, None)
         assert plan.changes.column("path").to_pylist() == byte_order(edits)
-        assert (plan.opened, plan.summary) == (1, Summary(1, 1, 1))
-        assert dest.row(1).key in store.read
+        assert plan.summary == Summary(1, 1, 1)
+        assert {row.key for row in dest.rows(0, len(dest))} & set(store.read) == {dest.row(1).key}
         assert not store.twice
 
 
@@ -232,8 +205,9 @@ def test_ranges_that_source_and_destination_both_have_are_not_opened(store):
     edits = {rows[10].first_path: ("1", 1)}
     source, _ = change(store, base, repository, edits | {rows[50].first_path: ("1", 1)})
     dest, _ = change(store, base, repository, edits | {rows[90].first_path: ("1", 1)})
-    plan = three_way(RangeReader(store), base, source, dest, None)
-    assert plan.opened == 0
+    store.forget()
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
+    assert not {row.key for row in dest.at(dest.without(base))} & set(store.read)
     store.forget()
     found = merged(store, plan, source)
     # The source's range is exactly what comes out, and its commit is live: nothing is written.
@@ -245,13 +219,105 @@ def test_ranges_that_source_and_destination_both_have_are_not_opened(store):
     )
 
 
-def test_revert_and_cherry_pick_are_the_same_call(store, reader):
-    first = numbered(range(100))
-    second = first | {"bad": ("1", 1)}
-    third = second | {"good": ("2", 2)}
-    one, two, three = (built(store, side) for side in (first, second, third))
-    undone = merged(store, three_way(reader, two, one, three, None), one)
-    assert contents(store, undone.metarange) == first | {"good": ("2", 2)}
-    picked = merged(store, three_way(reader, two, three, one, None), three)
-    assert contents(store, picked.metarange) == first | {"good": ("2", 2)}
-    assert picked.metarange.id == undone.metarange.id
+# --- what a merge is said to do is what it then does: the same rows, whichever way the merge goes ---
+
+
+SPLITS = [Split(1, 2, 4), SMALL, Split(16, 80, 400), Split(1000, 1000, 4000)]
+
+
+def told(reader, sides, strategy, prefix=""):
+    batches = list(preview(reader, *sides, strategy, prefix=prefix))
+    assert all(batch.num_rows and batch.schema.equals(DIFF_SCHEMA) for batch in batches)
+    listed = [change for batch in batches for change in changes(batch)]
+    assert [change.path for change in listed] == byte_order({change.path for change in listed})
+    return listed
+
+
+@given(st.data(), st.sampled_from(SPLITS), st.sampled_from(["", "p/", "p/1", "d", "z"]))
+@THOROUGH
+def test_what_is_foretold_is_what_is_done(fresh_store, data, split, prefix):
+    store = fresh_store()
+    base = data.draw(repositories())
+    source, dest = (applied(base, data.draw(change_sets(base))) for _ in range(2))
+    sides = [built(store, side, split) for side in (base, source, dest)]
+    reader = RangeReader(store)
+    for strategy in STRATEGIES:
+        ahead = told(reader, sides, strategy)
+        plan = plan_merge(reader, *sides, strategy)
+        assert [change.path for change in ahead if change.type.value == "conflict"] == plan.conflicts
+        assert told(reader, sides, strategy, prefix) == [one for one in ahead if one.path.startswith(prefix)]
+        for change in ahead:
+            if change.type.value == "conflict":
+                assert change.size_bytes == len(source.get(change.path, dest.get(change.path, ("",)))[0])
+        if not plan.conflicts:
+            after = apply_plan(reader, plan, sides[1], engine=Groups(), split=split, attempt=attempt())
+            assert ahead == [one for batch in diff(reader, sides[2], after.metarange) for one in changes(batch)]
+        else:  # without its conflicts it is what a merge of the rest does
+            kept = {path: value for path, value in source.items() if path not in plan.conflicts}
+            kept |= {path: base[path] for path in plan.conflicts if path in base}
+            rest = [sides[0], built(store, kept, split), sides[2]]
+            assert told(reader, rest, None) == [one for one in ahead if one.type.value != "conflict"]
+
+
+def test_moves_in_different_ranges_are_told(store, reader):
+    base = numbered(range(500))
+    source, dest = base | {"z/new": ("1", 1)}, base | {"a/00000": ("2", 2)}
+    sides = [built(store, side) for side in (base, source, dest)]
+    assert plan_merge(reader, *sides, None).changes.num_rows == 0, "the merge goes by reference"
+    (change,) = told(reader, sides, None)
+    assert (change.type.value, change.path) == ("added", "z/new")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_first_changes_are_told_before_the_last_are_read(store, strategy):
+    base = numbered(range(1_500))
+    source, dest = base | numbered(range(0, 1_500, 2), "1"), base | numbered(range(1, 1_500, 2), "2")
+    sides = [built(store, side) for side in (base, source, dest)]
+    store.forget()
+    first = next(preview(RangeReader(store), *sides, strategy))
+    assert first.num_rows
+    assert len(store.read) < sum(map(len, sides)) / 4
+
+
+# --- planning a merge in stretches on an engine gives what a single walk gives ---
+
+
+@pytest.fixture
+def sides(store):
+    base = numbered(range(700))
+    source = base | numbered(range(0, 700, 7), "1")
+    dest = base | numbered(range(3, 700, 7), "2")
+    return [built(store, side) for side in (base, source, dest)]
+
+
+def test_a_large_walk_becomes_many_tasks(reader, sides):
+    engine = Elsewhere(2)
+    plan = plan_merge(reader, *sides, None, engine=engine)
+    assert plan.summary.changed == 100
+    assert engine.tasks > len(sides[0]) / 8
+    assert plan.changes.equals(plan_merge(reader, *sides, None).changes)
+
+
+def test_counting_what_a_merge_by_reference_brings_is_work_too(reader, sides):
+    base, source, _ = sides
+    engine = Elsewhere(2)
+    plan = plan_merge(reader, base, source, base, None, engine=engine)
+    assert plan.result is source
+    assert (plan.summary.changed, plan.changes.num_rows) == (100, 0)
+    assert engine.tasks > len(base) / 8
+
+
+def test_nothing_to_do_is_seen_at_once(reader, sides):
+    base, _, dest = sides
+    engine = Elsewhere(2)
+    assert plan_merge(reader, base, base, dest, None, engine=engine).result is dest
+    assert engine.tasks == 0
+
+
+def test_a_lost_part_is_noticed(reader, sides):
+    class Losing(Elsewhere):
+        def run(self, work, tasks, store):
+            return super().run(work, list(tasks)[1:], store)
+
+    with pytest.raises(Transient, match="gave back"):
+        plan_merge(reader, *sides, None, engine=Losing(2))

@@ -7,9 +7,10 @@ from support.rows import SMALL, attempt, built, numbered, staged_table
 
 from lakeops import Lake, Settings
 from lakeops.engine.base import LocalEngine
-from lakeops.engine.choose import ChoosingEngine, local_seconds, open_engine, spark_seconds
+from lakeops.engine.choose import ChoosingEngine, open_engine
 from lakeops.engine.spark.engine import SparkEngine, tasks_for
 from lakeops.ranges.apply import plan
+from lakeops.ranges.rewrite import RANGE_SECONDS
 
 
 class Ready(SparkEngine):
@@ -29,7 +30,7 @@ class Ready(SparkEngine):
 
 
 def chosen(ranges: int, spark: SparkEngine, cores: int = 2) -> str:
-    return ChoosingEngine(LocalEngine(), spark, cores=cores).for_work(ranges).name
+    return ChoosingEngine(LocalEngine(), lambda: spark, cores=cores).for_work(ranges * RANGE_SECONDS).name
 
 
 def crossover(spark: SparkEngine, cores: int = 2) -> int:
@@ -66,10 +67,17 @@ def test_a_machine_as_big_as_the_cluster_keeps_its_work():
 
 
 def test_estimates_grow_with_the_work_and_shrink_with_cores():
-    assert local_seconds(100, 2) == pytest.approx(0.3)
-    assert local_seconds(1, 64) == local_seconds(1, 1)
-    assert spark_seconds(10_000, 100, started=True) < spark_seconds(10_000, 10, started=True)
-    assert spark_seconds(10, 10, started=False) - spark_seconds(10, 10, started=True) == pytest.approx(7)
+    assert Ready(100).estimate(60, 2) < Ready(10).estimate(60, 2) < Ready(10).estimate(120, 2)
+    assert SparkEngine("spark://somewhere:7077").estimate(1, 2) - Ready(32).estimate(1, 2) == pytest.approx(7)
+
+
+def test_small_work_asks_for_no_spark():
+    def make() -> SparkEngine:
+        raise AssertionError("nobody needs it")
+
+    engine = ChoosingEngine(LocalEngine(), make, cores=2)
+    assert engine.for_work(1.6) is engine.for_work(0)
+    engine.close()
 
 
 def test_tasks_are_a_few_a_core_of_many_ranges():
@@ -99,7 +107,7 @@ def test_a_plan_says_where_it_will_run(store):
     base = built(store, repository)
     planned = plan(base, staged_table(dict.fromkeys(repository)), split=SMALL, attempt=attempt())
     begin = f"will rewrite {len(planned.touched)} of {len(base)} ranges, "
-    choosing = ChoosingEngine(LocalEngine(), SparkEngine("spark://somewhere:7077"))
+    choosing = ChoosingEngine(LocalEngine(), lambda: SparkEngine("spark://somewhere:7077"))
     assert planned.describe(choosing).startswith(begin)
     assert planned.describe(choosing).endswith(" kB, in process")
     assert planned.describe(SparkEngine()).endswith(" kB, on spark")
@@ -113,7 +121,7 @@ def test_a_lake_works_with_the_engine_of_its_settings(tmp_path):
 
 
 def test_work_of_an_unknown_size_stays_here(store):
-    engine = ChoosingEngine(LocalEngine(2), SparkEngine("spark://127.0.0.1:1"))
+    engine = ChoosingEngine(LocalEngine(2), lambda: SparkEngine("spark://127.0.0.1:1"))
     assert list(engine.run(lambda task, _: task + 1, [1], store)) == [2]
     assert engine.group(10) == LocalEngine(2).group(10)
     assert engine.name == "in process or on spark"

@@ -15,10 +15,9 @@ import pytest
 from support.errors import has_kind
 from support.spark_work import Number, Unpicklable, corrupted_at_three, length, unavailable, unpicklable
 
-from lakeops.engine.spark import engine, session, worker
-from lakeops.engine.spark.jobs import explained, tries_of
+from lakeops.engine.spark import engine, jobs, session
+from lakeops.engine.spark.jobs import PackedTask, Parking, Performer, explained, in_arrow, tries_of, unpack
 from lakeops.engine.spark.session import java_environment, write_package
-from lakeops.engine.spark.worker import PackedTask, Parking, Performer, in_arrow, unpack
 from lakeops.model.errors import (
     Corrupted,
     InvalidSettings,
@@ -36,7 +35,7 @@ BIG = bytes(300 * 1024)
 @pytest.fixture(autouse=True)
 def _not_frozen():
     """This process goes on to collect garbage."""
-    worker._freeze.cache_clear()
+    jobs._freeze.cache_clear()
     yield
     import gc
 
@@ -251,7 +250,7 @@ def test_the_code_that_is_sent_along_runs_tasks_and_has_no_catalog(tmp_path):
     [never] = [one for one in contracts if one["name"] == "Workers never see the catalog"]
     modules = [*never["source_modules"], "lakeops.ranges.rewrite", "lakeops.store.s3.store", "lakeops.store.local"]
     program = (
-        f"import sys; sys.path.insert(0, sys.argv[1]); import {', '.join(modules)}, lakeops.engine.spark.worker;"
+        f"import sys; sys.path.insert(0, sys.argv[1]); import {', '.join(modules)}, lakeops.engine.spark.jobs;"
         "print(lakeops.__file__); import lakeops.catalog"
     )
     # Without ``site`` there is no installed lakeops; its packages are found because their folder is named.

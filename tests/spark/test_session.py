@@ -196,10 +196,10 @@ def test_a_session_of_somebody_else_is_used_and_left_alone(spark, store):
 
 
 def test_a_planner_finds_the_active_session(spark):
-    chooser = ChoosingEngine(LocalEngine(), SparkEngine(), cores=1)
-    assert chooser.for_work(1).name == "in process"
-    assert chooser.for_work(100_000).name == "in process"  # two threads do not do it in half the time
-    assert ChoosingEngine(LocalEngine(), FourCores(spark._connected()), cores=1).for_work(1_000).name == "on spark"
+    chooser = ChoosingEngine(LocalEngine(), SparkEngine, cores=1)
+    assert chooser.for_work(0.01).name == "in process"
+    assert chooser.for_work(600).name == "in process"  # two threads do not do it in half the time
+    assert ChoosingEngine(LocalEngine(), lambda: FourCores(spark._connected()), cores=1).for_work(6).name == "on spark"
 
 
 class FourCores(Cut):

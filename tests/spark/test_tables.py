@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
+from support.catalogs import expire_commits
 from support.errors import raising
 from support.spark_work import failing_rows
 
@@ -146,7 +147,7 @@ def test_csv_and_json_with_their_own_options(session, home, repo: Repository) ->
 def test_what_cannot_be_read_is_one_clear_line(session, home, orders: Repository) -> None:
     main = orders.branch("main")
     old = orders.ref("main~1").commit_id
-    assert orders._ctx.catalog.retention.expire_commits("shop", [old]) == [old]
+    assert expire_commits(orders._ctx.catalog, "shop", [old]) == [old]
     for uri, error, says in (
         ("lakefs://shop/nowhere/orders/", errors.RefNotFound, "nowhere"),
         (f"lakefs://shop/{old}/orders/", errors.CommitExpired, old[:8]),
@@ -215,7 +216,7 @@ def test_a_write_that_fails_stages_nothing(session, home, orders: Repository) ->
     with pytest.raises(PySparkException):
         broken.write.format("lakeops").option("home", str(home)).mode("append").save("lakefs://shop/main/t/")
     assert list(orders.branch("main").uncommitted()) == []
-    assert orders._ctx.catalog.staging.uploads("shop") == {}
+    assert orders._ctx.catalog.retention.roots("shop").uploads == {}
 
 
 def test_a_write_to_a_tag_or_a_commit_is_refused(session, home, orders: Repository) -> None:
@@ -354,7 +355,7 @@ def test_values_come_from_the_folders_of_one_job_without_a_join(session, repo: R
     frame = session.range(4).selectExpr("id", "id % 2 day")
     lakeops.spark.write(frame, "lakefs://shop/main/t/", partition_by="day")
     with monkeypatch.context() as patch:
-        patch.setattr(lakeops.spark.tables, "_values", None)
+        patch.setattr(lakeops.spark.tables, "_with_values", None)
         assert rows(lakeops.spark.read(session, "lakefs://shop/main/t/")) == [(0, 0), (1, 1), (2, 0), (3, 1)]
     lakeops.spark.write(frame, "lakefs://shop/main/t/", "append", partition_by="day")
     assert lakeops.spark.read(session, "lakefs://shop/main/t/").count() == 8

@@ -22,7 +22,7 @@ from lakeops.model.records import Split
 from lakeops.ranges.apply import Applied, apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.merge import plan_merge
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
@@ -78,7 +78,7 @@ def main() -> None:
 
     for label, scattered, few in (
         ("listed ", random.metarange, found.metarange),
-        ("", random.metarange.telling(None), found.metarange.telling(None)),
+        ("", random.metarange.with_delta(None), found.metarange.with_delta(None)),
     ):
         total = sum(table.num_rows for table in diff(RangeReader(store), base, few))
         steps.done(f"{label}diff", total=total)
@@ -86,8 +86,9 @@ def main() -> None:
         total = sum(table.num_rows for table in diff(RangeReader(store), base, scattered))
         steps.done(f"{label}random diff", total=total)
 
-        planned = three_way(RangeReader(store), base, scattered, few, None)
-        steps.done(f"{label}merge", total=planned.summary.total, opened=planned.opened)
+        planned = plan_merge(RangeReader(store), base, scattered, few, None)
+        opened = {row.key for row in few.at(few.without(base))} & set(store.read)
+        steps.done(f"{label}merge", total=planned.summary.total, opened=len(opened))
     print(json.dumps(steps.found))
 
 

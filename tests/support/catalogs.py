@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import Connection, select, update
+
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import check_writable, lock_repository
+from lakeops.catalog.mirrors import mirror_needs as needs_of_mirrors
 from lakeops.catalog.open import Catalog
 from lakeops.catalog.records import BranchState, Publish, Staged
+from lakeops.catalog.tables import BRANCH, COMMIT, TAG
 from lakeops.model.clock import Ids
 from lakeops.model.ids import make_commit
 from lakeops.model.mirrors import MirrorRecord, SourceKind, SourceReference
@@ -66,7 +73,7 @@ def follow(catalog: Any, repository_id: str) -> None:
     """Rows of a mirror for a repository that has history already: only to see what becomes of them."""
     from sqlalchemy import insert
 
-    from lakeops.catalog.rows import mirror_values
+    from lakeops.catalog.mirrors import mirror_values
     from lakeops.catalog.tables import MIRROR, MIRROR_ARRIVAL, MIRROR_REF
 
     ref = {"repository_id": repository_id, "kind": "branch", "name": "main"}
@@ -110,6 +117,32 @@ def commit_all(catalog: Catalog, message: str, branch: str = "main", **given: An
     state = seal(catalog, branch)
     head = catalog.commits.get(REPO, state.commit_id)
     return catalog.commits.publish(draft(catalog, state, a_commit(message, head), **given))
+
+
+def expire_commits(catalog: Any, repository_id: str, ids: Iterable[str] | None = None) -> list[str]:
+    """Let commits expire that no ref shows and no mirror needs: all such ones, when none are named."""
+    chosen = None if ids is None else list(ids)
+
+    def work(conn: Connection) -> list[str]:
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="expire")
+        kept: set[str] = set().union(*needs_of_mirrors(conn, repository_id).values())
+        for refs in (BRANCH, TAG):
+            kept.update(conn.execute(select(refs.c.commit_id).where(refs.c.repository_id == repository_id)).scalars())
+        live = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
+        if chosen is not None:
+            live = live.where(COMMIT.c.id.in_(chosen))
+        doomed = sorted(set(conn.execute(live).scalars()) - kept)
+        mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.id.in_(doomed))
+        conn.execute(update(COMMIT).where(*mine).values(expired=True))
+        return doomed
+
+    done: list[str] = catalog.database.write(work, settle=run_again)
+    return done
+
+
+def mirror_needs(catalog: Any, repository_id: str) -> dict[str, frozenset[str]]:
+    """The commits that are kept for each registered mirror."""
+    return {one.id: one.commits for one in catalog.mirrors.registrations(repository_id)}
 
 
 def table_of(rows: list[Staged]) -> Any:

@@ -18,7 +18,7 @@ from typing import cast
 from support.catalogs import table_of
 
 from lakeops.catalog.open import Catalog
-from lakeops.catalog.records import BranchState, Publish, Staged
+from lakeops.catalog.records import BranchState, ExpectedState, Publish, Staged
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import LakeopsError, MarkRefused
 from lakeops.model.ids import make_commit
@@ -315,7 +315,7 @@ class World:
         ]
         given = table_of(rows) if self.count % 4 == 0 else rows
         self.catalog.staging.put_staged(
-            self.repository_id, branch, given, started=started, upload=upload, cleared=cleared
+            self.repository_id, branch, given, started=started, expect=ExpectedState(marks=cleared), upload=upload
         )
         self.check({address for address in changes.values() if address and _managed(address)})
 

@@ -13,8 +13,8 @@ from lakeops import Commit, Lake, Repository, Split
 from lakeops.model.ids import make_commit
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.range_file import RangeWriter, write_metarange
 from lakeops.ranges.read import RangeCache, RangeReader
-from lakeops.ranges.write import write_metarange, write_range
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
 
@@ -109,7 +109,7 @@ def remove(repo: Repository, key: str) -> None:
 
 
 def tables(repo: Repository) -> list[pa.Table]:
-    return [reader(repo).table(row) for row in metarange(repo).rows(0, len(metarange(repo)))]
+    return [reader(repo).open(row).read() for row in metarange(repo).rows(0, len(metarange(repo)))]
 
 
 def forge(repo: Repository, rows: list[RangeRow]) -> Commit:
@@ -132,7 +132,7 @@ def forge(repo: Repository, rows: list[RangeRow]) -> Commit:
 def forge_tables(repo: Repository, change: Callable[[list[pa.Table]], list[pa.Table]]) -> None:
     """Publish a commit whose ranges are main's, changed; what the metarange tells of them is right."""
     changed = [table.combine_chunks() for table in change(tables(repo))]
-    forge(repo, [write_range(store(repo), table, attempt()) for table in changed])
+    forge(repo, [RangeWriter(store(repo), attempt()).write(table) for table in changed])
 
 
 def forge_rows(repo: Repository, change: Callable[[list[RangeRow]], list[RangeRow]]) -> None:

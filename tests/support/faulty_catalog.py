@@ -34,7 +34,6 @@ TRANSITIONS = (
     "set_grace",
     "report_mirror",
     "drop_mirror",
-    "expire_commits",
     "begin_mark",
     "finish_mark",
     "begin_sweep",

@@ -14,7 +14,7 @@ from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT
 from lakeops.engine.base import LocalEngine
 from lakeops.model.ids import commit_id
@@ -72,6 +72,18 @@ class Pair:
             if text is None:
                 handle.delete(path)
         return handle.commit(f"on {branch}", allow_empty=True)
+
+    def arrived(self, branch: str = "main", /, **files: str | None) -> Commit:
+        """Commit, and let everything arrive. No pass has seen it."""
+        made = self.commit(branch, **files)
+        self.replicator.settle()
+        return made
+
+    def mirrored(self, branch: str = "main", /, **files: str | None) -> Commit:
+        """Commit, let everything arrive, and run a pass."""
+        made = self.commit(branch, **files)
+        self.catch_up()
+        return made
 
     def catch_up(self) -> MirrorStatus:
         """Let everything arrive, and run a pass."""

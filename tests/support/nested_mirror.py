@@ -163,7 +163,7 @@ def _prove(world: World, process: Process) -> None:
         site.close()
     repo = world.quiet.repository("repo")
     store = Stores(StoreSettings(fsync=False)).at(repo.storage_namespace)
-    for commit in world.quiet.catalog.commits.history("repo").commits.values():
+    for commit in world.quiet.catalog.commits.all("repo").values():
         if not commit.expired:
             try:
                 read_whole(store, repo.storage_namespace, commit)

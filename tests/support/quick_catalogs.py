@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.pool import Pool
 from sqlalchemy.util import LRUCache
 
-from lakeops.catalog.columns import VERSION_TABLE
+from lakeops.catalog.database import VERSION_TABLE
 from lakeops.catalog.migrations import run
 
 run_migrations = run.run_migrations

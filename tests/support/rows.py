@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import count
 from threading import Lock
+from typing import NamedTuple
 
 import pyarrow as pa
 from hypothesis import settings
@@ -19,6 +20,7 @@ from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.model.records import Split, Summary
 from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.range_file import MetarangeFile
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore
@@ -92,6 +94,30 @@ class Groups(LocalEngine):
 
     def group(self, items: int, *, at_once: bool = False) -> int:
         return self._size
+
+
+class Elsewhere(Groups):
+    """Work that leaves the process, each task run twice; remembers how many tasks there were."""
+
+    in_process = False
+    tasks = 0
+
+    def run(self, work, tasks, store):
+        for task in tasks:
+            self.tasks += 1
+            yield from (work(task, store) for _ in range(2))
+
+
+class Pointer(NamedTuple):
+    """What a commit says of its metarange."""
+
+    meta_range_id: str
+    meta_range_file: str
+    meta_range_digest: str
+
+    @classmethod
+    def to(cls, file: MetarangeFile) -> Pointer:
+        return cls(file.id, file.file, file.digest)
 
 
 def attempt() -> str:

@@ -75,15 +75,20 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 @contextmanager
-def s3_client(url: str) -> Iterator[Any]:
+def s3_client(url: str, keys: Credentials = KEYS) -> Iterator[Any]:
     """A client of a gateway. It tries once, and several threads may use it."""
     client = boto3.client(
         "s3",
         endpoint_url=url,
-        aws_access_key_id=KEYS.access_key,
-        aws_secret_access_key=KEYS.secret_key,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, max_pool_connections=16),
+        aws_access_key_id=keys.access_key,
+        aws_secret_access_key=keys.secret_key,
+        region_name="eu-central-1",
+        config=Config(
+            s3={"addressing_style": "path"},
+            signature_version="s3v4",
+            retries={"total_max_attempts": 1},
+            max_pool_connections=16,
+        ),
     )
     yield client
     client.close()

@@ -18,12 +18,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from services import engines
 from services.process import die_with_parent
+from starlette.responses import Response
 from support.doc_pages import blocks
 from support.engines import spark_environment
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.app import serving
-from lakeops.gateway.writing import Answer, WriteRequest, Writing
+from lakeops.gateway.signature import S3Request
+from lakeops.gateway.writing import Writing
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -130,7 +132,7 @@ class Meeting:
         self._both = threading.Barrier(2)
         answer = Writing.answer
 
-        def meeting(writing: Writing, repository: Repository, asked: WriteRequest) -> Answer:
+        def meeting(writing: Writing, repository: Repository, asked: S3Request) -> Response:
             if not self.version or not asked.key.endswith(self.version):
                 return answer(writing, repository, asked)
             self._both.wait(600)

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.catalogs import expire_commits
 
 pytest.importorskip("starlette")
 
@@ -189,7 +190,7 @@ def test_a_commit_that_expired(lake: Lake, repo: Repository) -> None:
     lost.commit("lost")
     expired = lost.commit_id
     repo.delete_branch("lost")
-    lake.catalog.retention.expire_commits("repo", [expired])
+    expire_commits(lake.catalog, "repo", [expired])
     with asking(lake) as ask:
         for route, path in ADDRESSES.items():
             if route == COMMIT_PAGE or route == "/{repository}/ref/{ref}":

@@ -18,7 +18,6 @@ from lakeops import Lake, Settings
 from lakeops.testing import EFFECTS, Faults, open_faulty
 from lakeops.web.app import application
 from lakeops.web.page import HEADERS
-from lakeops.web.pages import ROUTES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, about its client
@@ -55,10 +54,6 @@ def client(lake: Lake) -> Iterator[Any]:
 
 def headers_of(answer: Any) -> dict[str, str | None]:
     return {name: answer.headers.get(name) for name in HEADERS}
-
-
-def test_every_route_has_an_address() -> None:
-    assert [path for path, _ in ROUTES] == list(ADDRESSES)
 
 
 @pytest.mark.parametrize("route", ADDRESSES)

@@ -5,11 +5,11 @@ A file in Airflow's DAG folder needs one line to have them:
     from lakeops.airflow.dags import lakeops_gc, lakeops_mirror
 
 Airflow takes each DAG that is among a file's names, so name those that you want. ``lakeops_gc`` collects garbage,
-``lakeops_mirror`` keeps mirrors up to date and ``lakeops_fsck`` checks repositories. ``lakeops_branch``,
-``lakeops_merge``, ``lakeops_revert``, ``lakeops_tag``, ``lakeops_reset``, ``lakeops_sweep`` and ``lakeops_import`` are
-forms for people.
+``lakeops_mirror`` keeps mirrors up to date and ``lakeops_fsck`` checks repositories. The others are forms for people.
 
-Each has a function that makes it with another schedule, connection, owner, and so on; ``admin_dags`` makes all forms:
+Each has a function that makes it anew; ``admin_dags`` makes all forms. They take arguments of Airflow's ``DAG``, and
+``connection`` and ``repository`` (or ``mirror``), with which the form begins. ``parallel`` is the number of
+repositories that are worked on at a time:
 
     from lakeops.airflow.dags import admin_dags, gc_dag
 
@@ -19,23 +19,22 @@ Each has a function that makes it with another schedule, connection, owner, and 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from lakeops.airflow.dags.admin import (
+    admin_dags,
+    branch_dag,
+    import_dag,
+    merge_dag,
+    reset_dag,
+    revert_dag,
+    sweep_dag,
+    tag_dag,
+)
+from lakeops.airflow.dags.upkeep import fsck_dag, gc_dag, mirror_dag
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
-
-    from lakeops.airflow.dags.admin import (
-        admin_dags,
-        branch_dag,
-        import_dag,
-        merge_dag,
-        reset_dag,
-        revert_dag,
-        sweep_dag,
-        tag_dag,
-    )
-    from lakeops.airflow.dags.upkeep import fsck_dag, gc_dag, mirror_dag
 
     lakeops_branch: DAG
     lakeops_fsck: DAG
@@ -72,20 +71,13 @@ __all__ = [
     "tag_dag",
 ]
 
-_UPKEEP = {"fsck_dag", "gc_dag", "mirror_dag"}
-
 
 def __getattr__(name: str) -> object:
     # A DAG is made when it is asked for: Airflow registers each one that comes into being while it reads a file, so
     # making all of them here would give a file DAGs that it never named.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function = name if name.endswith(("_dag", "_dags")) else f"{name.removeprefix('lakeops_')}_dag"
-    module = "upkeep" if function in _UPKEEP else "admin"
-    value = getattr(import_module(f"lakeops.airflow.dags.{module}"), function)
-    if function != name:
-        value = value()
-    globals()[name] = value
+    value = globals()[name] = globals()[f"{name.removeprefix('lakeops_')}_dag"]()
     return value
 
 

@@ -26,7 +26,6 @@ from lakeops.airflow.operators import (
     LakeopsMergeOperator,
     LakeopsMoveBranchOperator,
     LakeopsMoveTagOperator,
-    LakeopsOperator,
     LakeopsResetBranchOperator,
     LakeopsRevertOperator,
 )
@@ -52,8 +51,7 @@ def made(
     ``default_args`` are added to those here, and their ``params`` may give other defaults to fields of the form.
     """
     given = dict(arguments)
-    text = inspect.getdoc(function) or ""
-    shown = text.partition("\n\nArgs:")[0]
+    shown = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
     params = {name: deepcopy(field) for name, field in fields.items()}
     for name, value in dict(given.pop("params", None) or {}).items():
         if name in params and not isinstance(value, Param):
@@ -81,9 +79,9 @@ def connection_field(default: str = DEFAULT_CONN_ID) -> Param:
     return text("Connection", "Airflow's connection to the lake.", default, pattern=r"^\S+$", section="Connection")
 
 
-def dry_run(description: str) -> Param:
-    """The field that lets a form show without doing; it is on unless somebody turns it off."""
-    return Param(True, type="boolean", title="Dry run", description=description)
+def switch(title: str, description: str, *, on: bool = False) -> Param:
+    """A field that is on or off."""
+    return Param(on, type="boolean", title=title, description=description)
 
 
 def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any], fields: Mapping[str, Param]) -> DAG:
@@ -97,14 +95,14 @@ def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any]
             pattern=REPOSITORY,
         ),
         **fields,
-        "dry_run": dry_run("Show what would be done, and do nothing."),
+        "dry_run": switch("Dry run", "Show what would be done, and do nothing.", on=True),
         "connection": connection_field(given.pop("connection", DEFAULT_CONN_ID)),
     }
     return made(function, dag_id, given, params, schedule=None, tags=["lakeops", "admin"])
 
 
 def pinned(*names: str) -> dict[str, str]:
-    """Templates for arguments of an operator that have the very values that the preview was made with."""
+    """Templates for arguments of an operator, with the values that the preview has pinned."""
     return {name: f"{{{{ ti.xcom_pull(task_ids='preview', key='pinned')['{name}'] }}}}" for name in names}
 
 
@@ -136,17 +134,14 @@ def chosen(params: Any = None) -> str:
     return str(params["action"])
 
 
-def do(verb: str, operator: Callable[..., Any], **arguments: Any) -> None:
-    """Order a form's two tasks: the preview, and the operator that does what was shown."""
-    preview(verb) >> operator(task_id=verb, retries=2, retry_delay=timedelta(seconds=5), **WHERE, **arguments)
+def do(verb: str, operator: Callable[..., Any], **arguments: Any) -> Any:
+    """A task that does what the preview has shown."""
+    return operator(task_id=verb, retries=2, retry_delay=timedelta(seconds=5), **WHERE, **arguments)
 
 
-def do_one_of(noun: str, actions: dict[str, tuple[type[LakeopsOperator], dict[str, Any]]]) -> None:
-    """Order a form's tasks: the preview, the choice, and an operator for each action."""
-    choose = chosen()
-    preview(f"{{{{ params.action }}}} {noun}") >> choose
-    for verb, (operator, arguments) in actions.items():
-        choose >> operator(task_id=verb, retries=2, retry_delay=timedelta(seconds=5), **WHERE, **arguments)
+def do_one_of(noun: str, *actions: Any) -> None:
+    """Order a form's tasks: the preview, the choice, and a task for each action."""
+    preview(f"{{{{ params.action }}}} {noun}") >> chosen() >> list(actions)
 
 
 def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
@@ -163,16 +158,12 @@ def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
         "source": maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
     }
     with form(branch_dag, dag_id, arguments, fields) as dag:
+        branch, shown = {"branch": "{{ params.branch }}"}, pinned("shown")
         do_one_of(
             "branch",
-            {
-                "create": (LakeopsCreateBranchOperator, {"branch": "{{ params.branch }}", **pinned("source")}),
-                "move": (
-                    LakeopsMoveBranchOperator,
-                    {"branch": "{{ params.branch }}", "ref": pinned("source")["source"], **pinned("shown")},
-                ),
-                "delete": (LakeopsDeleteBranchOperator, {"branch": "{{ params.branch }}", **pinned("shown")}),
-            },
+            do("create", LakeopsCreateBranchOperator, **branch, **pinned("source")),
+            do("move", LakeopsMoveBranchOperator, **branch, ref=pinned("source")["source"], **shown),
+            do("delete", LakeopsDeleteBranchOperator, **branch, **shown),
         )
     return dag
 
@@ -201,7 +192,7 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
         "message": maybe("Message", "The merge commit's message."),
     }
     with form(merge_dag, dag_id, arguments, fields) as dag:
-        do(
+        preview("merge") >> do(
             "merge",
             LakeopsMergeOperator,
             **pinned("source", "destination", "shown"),
@@ -230,7 +221,7 @@ def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
         "message": maybe("Message", "The commit's message. Empty: Revert '...'."),
     }
     with form(revert_dag, dag_id, arguments, fields) as dag:
-        do(
+        preview("revert") >> do(
             "revert",
             LakeopsRevertOperator,
             branch="{{ params.branch }}",
@@ -254,11 +245,9 @@ def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
     with form(tag_dag, dag_id, arguments, fields) as dag:
         do_one_of(
             "tag",
-            {
-                "create": (LakeopsCreateTagOperator, {"tag": "{{ params.tag }}", **pinned("ref")}),
-                "move": (LakeopsMoveTagOperator, {"tag": "{{ params.tag }}", **pinned("ref", "shown")}),
-                "delete": (LakeopsDeleteTagOperator, {"tag": "{{ params.tag }}", **pinned("shown")}),
-            },
+            do("create", LakeopsCreateTagOperator, tag="{{ params.tag }}", **pinned("ref")),
+            do("move", LakeopsMoveTagOperator, tag="{{ params.tag }}", **pinned("ref", "shown")),
+            do("delete", LakeopsDeleteTagOperator, tag="{{ params.tag }}", **pinned("shown")),
         )
     return dag
 
@@ -273,13 +262,8 @@ def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
         "prefix": maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
     }
     with form(reset_dag, dag_id, arguments, fields) as dag:
-        do(
-            "reset",
-            LakeopsResetBranchOperator,
-            branch="{{ params.branch }}",
-            prefix="{{ params.prefix or '' }}",
-            **pinned("shown"),
-        )
+        where = {"branch": "{{ params.branch }}", "prefix": "{{ params.prefix or '' }}"}
+        preview("reset") >> do("reset", LakeopsResetBranchOperator, **where, **pinned("shown"))
     return dag
 
 
@@ -290,12 +274,11 @@ def sweep_dag(dag_id: str = "lakeops_sweep", **arguments: Any) -> DAG:
     """
     fields = {
         "mark": text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
-        "force": Param(
-            False, type="boolean", title="Force", description="Also a mark that holds most of the repository."
-        ),
+        "force": switch("Force", "Also a mark that holds most of the repository."),
     }
     with form(sweep_dag, dag_id, arguments, fields) as dag:
-        do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
+        swept = do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
+        preview("sweep") >> swept
     return dag
 
 
@@ -315,7 +298,7 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
         "message": maybe("Message", "The commit's message. Empty: Import ..."),
     }
     with form(import_dag, dag_id, arguments, fields) as dag:
-        do(
+        preview("import") >> do(
             "import",
             LakeopsImportOperator,
             source="{{ params.source }}",
@@ -328,11 +311,6 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
 
 
 def admin_dags(prefix: str = "lakeops_", **arguments: Any) -> list[DAG]:
-    """All forms: branch, merge, revert, tag, reset, sweep and import.
-
-    Args:
-        prefix: what their names begin with.
-        **arguments: ``connection`` and ``repository`` that the forms begin with, and arguments of Airflow's ``DAG``.
-    """
+    """All forms: branch, merge, revert, tag, reset, sweep and import. Their names begin with ``prefix``."""
     forms = (branch_dag, merge_dag, revert_dag, tag_dag, reset_dag, sweep_dag, import_dag)
     return [make(prefix + make.__name__.removesuffix("_dag"), **arguments) for make in forms]

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task, task_group
 
-from lakeops.airflow.dags.admin import REPOSITORY, connection_field, dry_run, made, maybe
+from lakeops.airflow.dags.admin import REPOSITORY, connection_field, made, maybe, switch
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators import (
     LakeopsExpireRefsOperator,
@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 
 def above(gib: float | None) -> str:
-    """The limit in bytes, for a template; empty for none."""
+    """A limit in GiB as bytes, for a template; empty for none."""
     return "" if gib is None else str(round(gib * GIB))
 
 
@@ -45,30 +45,18 @@ def gc_dag(
 ) -> DAG:
     """Garbage collection: idle branches go, and what nothing needs is marked and swept.
 
-    What would be deleted is in the log of each `mark` task, and in its XCom. The form's *Dry run*, which is on unless
-    somebody turns it off, changes nothing, neither branches nor commits nor objects. Scheduled runs do the work. With
-    *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the mark back, and
-    its commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A
-    repository without rules keeps every commit, and loses only what was never committed.
+    The report of each mark is in the log of its `mark` task, and in its XCom. The form's *Dry run*, which is on unless
+    somebody turns it off, changes neither branches nor commits nor objects. Scheduled runs do the work. With *Ask
+    above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the mark back, and its
+    commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A repository
+    without rules keeps every commit, and loses only what was never committed.
 
-    Args:
-        dag_id: the DAG's name.
-        schedule: when it runs.
-        connection: the connection that the form begins with.
-        repository: the repository that the form begins with; all of them, but mirrors, when left out.
-        parallel: how many repositories are worked on at a time.
-        only_show: let scheduled runs change nothing either.
-        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
+    With ``only_show``, scheduled runs change nothing either.
     """
     fields = {
         "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
-        "dry_run": dry_run("Show what would go, and change nothing."),
-        "force": Param(
-            False,
-            type="boolean",
-            title="Force",
-            description="Sweep also when a mark holds more than 30 % of a repository's objects.",
-        ),
+        "dry_run": switch("Dry run", "Show what would go, and change nothing.", on=True),
+        "force": switch("Force", "Sweep also when a mark holds more than 30 % of a repository's objects."),
         "ask_above_gib": Param(
             None,
             type=["null", "number"],
@@ -132,20 +120,11 @@ def fsck_dag(
 
     Nothing is changed. Every finding is in the log of a task, with what to do about it. With *Data*, the objects are
     read too.
-
-    Args:
-        dag_id: the DAG's name.
-        schedule: when it runs.
-        connection: the connection that the form begins with.
-        repository: the repository that the form begins with; all of them, but mirrors, when left out.
-        parallel: how many repositories are checked at a time.
-        fail_on: the least severity that fails a task; see ``LakeopsFsckOperator``.
-        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
     """
     defaults = _defaults(schedule, {"retries": 1, "retry_delay": timedelta(minutes=1)})
     fields = {
         "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
-        "data": Param(False, type="boolean", title="Data", description="Read the objects too, all of them."),
+        "data": switch("Data", "Read the objects too, all of them."),
         "connection": connection_field(connection),
     }
     with made(fsck_dag, dag_id, arguments, fields, **defaults) as dag:
@@ -185,13 +164,6 @@ def mirror_dag(
     within a minute is skipped and waited for by the next run, so nothing that is late holds anything else up. What
     arrived damaged, and what nothing arrives of any more, fails the run and says what is missing. DAGs scheduled on
     `lakefs://MIRROR/BRANCH` start when a branch moves.
-
-    Args:
-        dag_id: the DAG's name.
-        schedule: when it runs; when there is something to do, if left out. The triggerer looks every ten seconds.
-        connection: the connection that the form begins with.
-        mirror: the mirror that the form begins with; all of them when left out.
-        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
     """
     from lakeops.airflow.assets import mirrors_due
 
@@ -215,7 +187,10 @@ def mirror_dag(
 def mirrors(params: dict[str, Any] | None = None, triggering_asset_events: Any = None) -> list[str]:
     """The mirrors to work on: the one that the form names, those that have something to do, or all."""
     given = params or {}
-    due = {name for events in dict(triggering_asset_events or {}).values() for event in events for name in named(event)}
+    due: set[str] = set()
+    for event in (event for events in dict(triggering_asset_events or {}).values() for event in events):
+        extra = event.extra or {}
+        due.update(extra.get("payload", extra).get("mirrors", ()))
     hook = LakeopsHook(given["connection"])
     with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
         if given["mirror"]:
@@ -224,15 +199,9 @@ def mirrors(params: dict[str, Any] | None = None, triggering_asset_events: Any =
         return [name for name in following if name in due or not due]
 
 
-def named(event: Any) -> list[str]:
-    """The mirrors that an event of the trigger names."""
-    extra = event.extra or {}
-    return list(extra.get("payload", extra).get("mirrors", ()))
-
-
 @task(trigger_rule="all_done")
 def waiting(found: list[list[dict[str, Any]]] | None) -> list[dict[str, Any]]:
-    """The refs that wait, of all mirrors that could be seen."""
+    """The refs that wait, of all mirrors that were discovered."""
     return [ref for refs in found or () for ref in refs or ()]
 
 

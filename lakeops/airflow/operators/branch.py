@@ -9,6 +9,7 @@ from lakeops.airflow import idempotent
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.previews import require_shown, staged_state, state_of
 from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
+from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, RefNotFound, RepositoryNotFound
 
 if TYPE_CHECKING:
@@ -25,12 +26,10 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
     run. So retrying and clearing are safe, and nobody works on somebody else's branch by accident.
 
     Args:
-        branch: the new branch.
         source: the ref expression to start at; the repository's default branch when left out.
         exist_ok: take a branch of that name whatever it holds.
-        anew: when this task runs again together with everything that depends on it in its task group, make the branch
-            again at ``source``, so that the run starts from what the source is by then. Only a branch without commits
-            of anybody else is made again. Its uncommitted changes go.
+        anew: make the branch again at ``source`` when this task runs again together with everything that depends on it
+            in its task group. Only a branch without commits of anybody else is made again. Its uncommitted changes go.
     """
 
     template_fields: Any = (*LakeopsBranchOperator.template_fields, "source")
@@ -54,7 +53,7 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
         return super().work(lake, name, context)
 
     def _starts_group(self, context: Context) -> bool:
-        """Whether nothing that depends on this task, in its group, has run since the run began or was cleared.
+        """Tell whether nothing that depends on this task, in its group, has run since the run began or was cleared.
 
         A writer that was not cleared would not write again what it has written to the branch.
         """
@@ -80,9 +79,8 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
     Args:
         branch: the branch. One that does not exist is fine.
         merged_into: delete only when this ref has everything that the branch has, uncommitted changes included.
-            Otherwise the branch stays for inspection, and the task succeeds with ``deleted`` false. So the task can be
-            a teardown, which runs after failures too.
-        shown: what a preview has shown. A branch that has another head or other uncommitted changes by now stays.
+            Otherwise the branch stays, and the task succeeds with ``deleted`` false: it can be a teardown.
+        shown: the state that a preview has shown. A branch that has changed since stays.
     """
 
     template_fields: Any = (*LakeopsBranchOperator.template_fields, "merged_into", "shown")
@@ -94,7 +92,7 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
         self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        while True:
+        def look_and_delete() -> dict[str, Any]:
             pinned = None
             with suppress(RefNotFound):
                 branch = repository.branch(self.branch)
@@ -104,20 +102,21 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
             if kept:
                 self.log.warning("Branch lakefs://%s/%s stays: %s", repository.id, self.branch, kept)
                 return {"id": self.branch, "commit_id": repository.branch(self.branch).commit_id, "deleted": False}
-            with suppress(NotAsSeen):  # then look again
-                deleted = idempotent.delete_branch(repository, self.branch, pinned=pinned)
-                return _deleted(self, repository, self.branch, deleted)
+            deleted = idempotent.delete_branch(repository, self.branch, pinned=pinned)
+            return _deleted(self, repository, self.branch, deleted)
+
+        return retrying(lambda error: isinstance(error, NotAsSeen), Ids())(look_and_delete)
 
 
 class LakeopsResetBranchOperator(LakeopsBranchOperator):
     """Drops a branch's uncommitted changes; returns ``id``, ``commit_id`` and how many staged paths went (``reset``).
 
-    It drops what is staged when the task runs, so a task that is cleared later drops what was staged since.
+    A task that is cleared later drops what was staged since.
 
     Args:
         prefix: drop changes under this prefix only.
         path: drop the change of this one path only.
-        shown: what a preview has shown. When there is something else to drop by now, nothing is dropped.
+        shown: the changes that a preview has shown. When there are others by now, nothing is dropped.
     """
 
     template_fields: Any = (*LakeopsBranchOperator.template_fields, "prefix", "path", "shown")
@@ -154,7 +153,7 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
 class LakeopsMoveBranchOperator(LakeopsBranchOperator):
     """Points a branch at another commit, also one that does not descend from its head; returns its ref record.
 
-    It undoes whatever happened to a branch: the reflog has where it was. A task that runs again moves nothing more.
+    The reflog has where it was. A task that runs again moves nothing more.
 
     Args:
         branch: the branch. One with uncommitted changes stays.
@@ -211,7 +210,6 @@ class LakeopsCreateTagOperator(LakeopsOperator):
     ref has moved. A tag of that name at another commit fails the task, because tags do not move.
 
     Args:
-        tag: the new tag.
         ref: the ref expression to tag; the repository's default branch when left out.
     """
 
@@ -232,10 +230,9 @@ class LakeopsCreateTagOperator(LakeopsOperator):
 class LakeopsMoveTagOperator(LakeopsOperator):
     """Points a tag at another commit; returns its ref record (``id``, ``commit_id``).
 
-    Who reads by the tag's name sees the other commit from then on. A task that runs again moves nothing more.
+    A task that runs again moves nothing more.
 
     Args:
-        tag: a tag that exists.
         ref: the ref expression to point it at.
         shown: the commit that a preview has shown it at. A tag that is elsewhere by now stays.
     """
@@ -283,7 +280,6 @@ class LakeopsCreateRepositoryOperator(LakeopsOperator):
     One that exists already at the same place with the same default branch is fine.
 
     Args:
-        repo: the new repository's name.
         storage_namespace: ``s3://bucket/prefix`` or ``file:///directory``; below the lake's home when left out.
         default_branch: its first branch.
     """
@@ -306,10 +302,7 @@ class LakeopsCreateRepositoryOperator(LakeopsOperator):
 class LakeopsDeleteRepositoryOperator(LakeopsOperator):
     """Deletes a repository's catalog entry; returns ``id``, ``storage_namespace`` (None: no such one) and ``deleted``.
 
-    The storage namespace is left as it is, so the objects stay where they are.
-
-    Args:
-        repo: the repository, which must be named. One that does not exist is fine.
+    The objects stay where they are. A repository that does not exist is fine.
     """
 
     def __init__(self, *, repo: str, **kwargs: Any) -> None:
@@ -327,7 +320,7 @@ class LakeopsDeleteRepositoryOperator(LakeopsOperator):
 
 
 def _deleted(task: LakeopsOperator, repository: Repository, name: str, ref: RefRecord | None) -> dict[str, Any]:
-    """The result of deleting a ref, of which ``ref`` says where it was, if it was there."""
+    """The result of deleting a ref; ``ref`` is None where it did not exist."""
     if ref is None:
         task.log.info("There is no lakefs://%s/%s", repository.id, name)
         return {"id": name, "commit_id": None, "deleted": False}

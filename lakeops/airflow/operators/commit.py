@@ -45,11 +45,11 @@ OnNewer = Literal["publish", "skip", "fail"]
 
 
 class LakeopsPublishOperator(LakeopsBranchOperator):
-    """Publishes one commit on one branch; returns the commit's record. The base of commit, revert, import and so on.
+    """The base of operators that publish one commit on one branch and return its record.
 
     Args:
         branch: the branch; the repository's default branch when left out.
-        message: the commit's message.
+        message: the commit's message; one that names the verb when left out.
         metadata: key/value pairs kept with the commit, beside the ``airflow_*`` ones that say which task made it.
         on_empty: what to do when there is nothing to change: ``succeed`` (the default) returns the branch's head,
             ``skip`` ends the task and what follows it as skipped, ``fail`` fails it.
@@ -119,10 +119,7 @@ class LakeopsCommitOperator(LakeopsPublishOperator):
     """Commits a branch's uncommitted changes; returns the commit record (``id``, ``parents``, ``metadata``, ...).
 
     Args:
-        message: the commit's message.
-        metadata: key/value pairs kept with the commit, beside the ``airflow_*`` ones that say which task made it.
-        on_empty: what to do when there is nothing to commit: ``succeed`` (the default) returns the branch's head,
-            ``skip`` ends the task and what follows it as skipped, ``fail`` fails it, ``commit`` makes an empty commit.
+        on_empty: as for ``LakeopsPublishOperator``, or ``commit``, which makes an empty commit.
     """
 
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmptyCommit)
@@ -146,9 +143,7 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
     Args:
         ref: the commit to undo.
         parent_number: for a merge commit: the number of the parent to go back to, from 1.
-        branch: the branch to undo it on; the repository's default branch when left out.
-        message: the commit's message; ``Revert '...'`` when left out.
-        shown: what a preview has shown. When undoing would change something else by now, nothing is published.
+        shown: the changes that a preview has shown. When they would be others by now, nothing is published.
     """
 
     template_fields: Any = (*LakeopsPublishOperator.template_fields, "ref", "parent_number", "shown")
@@ -170,7 +165,7 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
         return idempotent.revert(repository, branch, run, *wanted, **self.described(f"revert of {self.ref!r}", changes))
 
     def described(self, what: str, changes: Callable[[], Iterable[Change]]) -> dict[str, Any]:
-        """Options for the verb: message, metadata, and a comparison of the changes with those that were shown."""
+        """Options for the verb: message, metadata, and a check of the changes against those that were shown."""
 
         def on_head(_: str) -> None:
             if self.shown:
@@ -185,9 +180,6 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
     Args:
         ref: the commit to apply.
         parent_number: for a merge commit: the number of the parent that its changes are taken against, from 1.
-        branch: the branch to apply it to; the repository's default branch when left out.
-        message: the commit's message; the original's when left out.
-        shown: as for ``LakeopsRevertOperator``.
     """
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
@@ -206,11 +198,9 @@ class LakeopsImportOperator(LakeopsPublishOperator):
     Args:
         source: ``s3://bucket/prefix`` or ``file:///directory``.
         prefix: the folder that the objects' paths begin with.
-        branch: the branch; the repository's default branch when left out.
-        message: the commit's message; ``Import ...`` when left out.
         allow_empty_source: let a source without objects empty the prefix, instead of failing the task.
         skip_special: leave out links, devices and names that are not UTF-8, instead of failing the task.
-        shown: what a preview has shown. When there is something else to import or to replace by now, nothing is.
+        shown: the effect that a preview has shown. When it would be another by now, nothing is imported.
     """
 
     template_fields: Any = (*LakeopsPublishOperator.template_fields, "source", "prefix", "shown")
@@ -261,9 +251,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
 
 
 class LakeopsMergeOperator(LakeopsOperator):
-    """Merges a ref into a branch; returns the merge record.
-
-    It has ``reference``, ``up_to_date``, ``summary`` and ``source_uncommitted``.
+    """Merges a ref into a branch; returns ``reference``, ``up_to_date``, ``summary`` and ``source_uncommitted``.
 
     ``reference`` is the merge commit's id. It is None when the destination had everything already, which is a success.
     A conflict publishes nothing and fails the task without retry. The log then lists every conflicting path and what
@@ -273,15 +261,13 @@ class LakeopsMergeOperator(LakeopsOperator):
         source: the ref to merge.
         destination: the branch to merge into; the repository's default branch when left out.
         strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
-        message: the merge commit's message.
         metadata: key/value pairs kept with the merge commit.
-        shown: what a preview or an approval has shown. When the merge would change something else by now, nothing is
-            published.
+        shown: the effect that a preview or an approval has shown. When it would be another by now, nothing is merged.
         approver: the id of the task of a ``LakeopsApprovalOperator`` that asked about this merge. The commit's metadata
             then say ``approved_by``, which no ``metadata`` can.
         checks: names of checks that tasks before this one have made of the source. They are recorded as passed.
-        on_newer: what to do when the same task has published for a later logical date, so that an older run that was
-            cleared would put its data over newer data: ``publish`` (the default), ``skip``, or ``fail``.
+        on_newer: what to do when the same task has published for a later logical date, because this run was cleared:
+            ``publish`` (the default), ``skip``, or ``fail``.
     """
 
     template_fields: Any = (
@@ -362,9 +348,8 @@ class LakeopsMergeOperator(LakeopsOperator):
         if published is None:
             return TaskLineage()
         source = LineageDataset.of(repository, self.source, version=published["parents"][1])
-        return TaskLineage(
-            (source,), (LineageDataset.of(repository, self.target(repository), version=published["id"]),)
-        )
+        merged = LineageDataset.of(repository, self.target(repository), version=published["id"])
+        return TaskLineage((source,), (merged,))
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
         found = super().pages(repository, record)
@@ -375,15 +360,16 @@ class LakeopsMergeOperator(LakeopsOperator):
         changed = self.page(repository, "diff", left=f"{made}^1", right=made, two_way="true")
         return {**found, "commit": self.page(repository, "commit", made), "diff": changed}
 
-    def sides(self, repository: Repository) -> tuple[str, str] | None:
-        return self.source, self.target(repository)
+    def sides(self, repository: Repository) -> dict[str, str]:
+        return {"source": self.source, "destination": self.target(repository)}
 
 
 def _approved_by(approver: str) -> str | None:
     """The person who answered an approval task: the one of this instance of a mapped group, or the only one."""
     task = get_current_context()["ti"]
     mine = -1 if task.map_index is None else task.map_index
-    answers = (task.xcom_pull(task_ids=approver, map_indexes=index) for index in dict.fromkeys((mine, -1)))
-    found: dict[str, Any] = next((answer for answer in answers if answer), {})
-    by: str | None = found.get("approved_by")
-    return by
+    for index in dict.fromkeys((mine, -1)):
+        answer = task.xcom_pull(task_ids=approver, map_indexes=index)
+        if answer:
+            return cast("str | None", answer.get("approved_by"))
+    return None

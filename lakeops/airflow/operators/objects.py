@@ -78,9 +78,8 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
 
     def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         inputs = () if self.source is None else (LineageDataset("file", self.source),)
-        return TaskLineage(
-            inputs, (LineageDataset(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/")),)
-        )
+        written = LineageDataset(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/"))
+        return TaskLineage(inputs, (written,))
 
 
 class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
@@ -89,9 +88,6 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
     They are uncommitted changes until the branch is committed, and earlier commits keep the objects. A path without an
     object is no error.
 
-    Args:
-        paths: paths to delete.
-        prefix: delete everything under this prefix.
     """
 
     template_fields: Any = (*LakeopsBranchOperator.template_fields, "paths", "prefix")
@@ -127,17 +123,15 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
 
 
 class LakeopsDiffOperator(LakeopsOperator):
-    """Lists what changed; returns ``changes`` and how many there are.
+    """Lists changes; returns the first ``changes`` (``type``, ``path``, ``size_bytes``), and whether that is all.
 
-    The counts are ``total``, ``added``, ``removed``, ``changed`` and ``conflict``. ``changes`` are the first ones, as
-    records with ``type``, ``path`` and ``size_bytes``; the log lists them too. ``truncated``: there are more.
+    The counts are ``total``, ``added``, ``removed``, ``changed`` and ``conflict``. ``truncated``: there are more.
 
     Args:
         right: the ref whose changes are listed.
         left: the ref to compare with. Left out: the uncommitted changes of the branch ``right``.
         two_way: list everything that differs from ``left`` to ``right``, instead of what ``right`` changed since their
             merge base (what a merge into ``left`` would bring, and its conflicts).
-        prefix: under this prefix only.
         max_changes: how many changes are listed. The counts are always of all.
     """
 
@@ -179,6 +173,5 @@ class LakeopsDiffOperator(LakeopsOperator):
         return {"diff": self.page(repository, "diff", left=self.left, right=self.right, **more)}
 
     def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
-        return TaskLineage(
-            tuple(LineageDataset.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref)
-        )
+        refs = (ref for ref in (self.left, self.right) if ref)
+        return TaskLineage(tuple(LineageDataset.of(repository, ref, self.prefix) for ref in refs))

@@ -1,8 +1,8 @@
-"""Operators that keep a repository in order: expire refs, mark and sweep garbage, check, and follow a mirror's source.
+"""Operators for upkeep: expire refs, mark and sweep garbage, check, and follow a mirror's source.
 
-A mark deletes nothing, and a newer mark takes the place of an older one, so marking again is always fine. Until its
-sweep begins a mark can be restored. A sweep goes on where it was killed. Sweeping a mark again does nothing. Operators
-of mirrors may run at any time, at the same time and again: see ``lakeops.ops.mirror.sync``.
+A mark deletes nothing, and a newer mark replaces an older one. Until its sweep begins a mark can be restored. A sweep
+goes on where it was killed, and sweeping a mark again does nothing. Operators of mirrors may run at any time, at the
+same time and again: see ``lakeops.ops.mirror.sync``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import source_of
 from lakeops.airflow.previews import describe_mark
 from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, truth
-from lakeops.model.errors import (
-    InvalidInput,
-    LakeopsError,
-    RefNotFound,
-)
+from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound
 from lakeops.model.findings import Finding, Severity
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.mirrors import RefKind, RefName
@@ -34,8 +30,6 @@ if TYPE_CHECKING:
 
 
 class _CollectionOperator(LakeopsOperator):
-    """Does a step of garbage collection; links to the page with the rules and the marks."""
-
     operator_extra_links: Any = (LakeopsPageLink(),)
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
@@ -43,11 +37,10 @@ class _CollectionOperator(LakeopsOperator):
 
 
 class LakeopsExpireRefsOperator(_CollectionOperator):
-    """Deletes branches and tags that have been idle for longer than the retention rules allow; returns them.
+    """Deletes branches and tags that have been idle for longer than the rule ``expire_after_days`` allows.
 
-    The rule is ``expire_after_days``. The result has ``deleted`` and ``kept``, lists of records (``type``, ``id``,
-    ``commit_id``, ``idle_days``, ``kept``: why it stays). Default and protected branches stay, and those with
-    uncommitted changes.
+    Returns ``deleted`` and ``kept``, lists of records (``type``, ``id``, ``commit_id``, ``idle_days``, ``kept``: the
+    reason why it stays). Default and protected branches stay, and those with uncommitted changes.
 
     Args:
         only_show: delete nothing; ``deleted`` then lists what would be deleted.
@@ -75,7 +68,7 @@ class LakeopsExpireRefsOperator(_CollectionOperator):
 class LakeopsGcMarkOperator(_CollectionOperator):
     """Expires commits and finds what no live one needs; returns the mark's ``id``, ``objects``, ``bytes``, ``report``.
 
-    It deletes nothing. The log has the report. A mark cannot be swept any more once there is a later one.
+    It deletes nothing. A mark cannot be swept any more once there is a later one.
 
     Args:
         only_show: change nothing; the report says what a mark would do, and ``id`` is None.
@@ -101,8 +94,8 @@ class LakeopsGcMarkOperator(_CollectionOperator):
 class LakeopsGcSweepOperator(_CollectionOperator):
     """Deletes exactly what a mark holds; returns ``mark``, ``deleted``, ``bytes`` and ``versioned``.
 
-    What the store refused to delete is named in the log and in ``mark["failures"]``, and is in the next mark. When the
-    store refuses everything, the task's ``retries`` try again.
+    Objects that the store refused to delete are in the log, in ``mark["failures"]`` and in the next mark. When all are
+    refused, the task's ``retries`` try again.
 
     Args:
         mark_id: the mark, ``mark.output["id"]`` of a mark task.
@@ -131,11 +124,11 @@ FailOn = Literal["error", "warning", "never"]
 class LakeopsFsckOperator(LakeopsOperator):
     """Checks a repository from its refs down; returns ``ok``, ``severities``, ``checked`` and ``findings``.
 
-    It changes nothing. Every finding is in the log, and the result has the first ones. A task that fails because of
-    its findings leaves them as the XCom ``findings``.
+    Every finding is in the log, and the result has the first ones. A task that fails because of its findings leaves
+    them as the XCom ``findings``.
 
     Args:
-        data: check the objects too: that they exist, their size and their contents. All of them are read.
+        data: read all objects too, and check their size and their contents.
         fail_on: ``error`` fails the task when something that a live commit needs is damaged, ``warning`` also when
             anything else is wrong, ``never`` leaves the verdict to the tasks that follow.
         max_findings: how many findings the result has.
@@ -206,10 +199,8 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
     """Promotes one ref of a mirror to what has arrived, or all refs; returns the mirror's status.
 
     The task fails for a ref that arrived damaged, or of which nothing arrives any more (see ``lakeops mirror
-    stall-timeout``). The other refs are promoted before it fails.
-
-    A branch that moved makes an event for the assets among the outlets. The event says what changed since the head
-    before, and has the ref's status as ``mirror``.
+    stall-timeout``). The other refs are promoted before it fails. The event of a branch that moved has the ref's status
+    as ``mirror``.
 
     Args:
         tag: a tag in place of a branch. Without either all refs are promoted.
@@ -232,10 +223,8 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
         before = mirror.status()
         if self.branch and self.tag:
             raise InvalidInput("branch and tag: promote a branch or a tag, not both")
-        only = None
-        if self.branch:
-            only = [RefName(RefKind.BRANCH, check_branch(self.branch))]
-        elif self.tag:
+        only = [RefName(RefKind.BRANCH, check_branch(self.branch))] if self.branch else None
+        if self.tag:
             only = [RefName(RefKind.TAG, check_tag(self.tag))]
         with source_of(mirror) as source:
             status = mirror.sync(source, only=only)
@@ -256,7 +245,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
         return status.to_json()
 
     def _require_known(self, name: str, status: MirrorStatus) -> None:
-        """Refuse a ref that neither side has. One that the sensor has found was deleted at the source meanwhile."""
+        """Refuse a ref that neither side has. One that the sensor found may be deleted since."""
         kind, ref = ("branch", self.branch) if self.branch else ("tag", self.tag)
         if not ref or ref in (status.branches if self.branch else status.tags):
             return
@@ -267,7 +256,6 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
 
 
 def _described(ref: RefStatus) -> str:
-    """A mirror's ref in words for a log: which commit it shows, and which it waits for."""
     shown = "nothing" if ref.promoted is None else ref.promoted[:16]
     if ref.candidate is None:
         return f"{ref.kind} {ref.id} shows {shown}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from lakeops.catalog.columns import VERSION_TABLE
+from lakeops.catalog.database import VERSION_TABLE
 from lakeops.catalog.migrations.run import CONNECTION
 
 context.configure(

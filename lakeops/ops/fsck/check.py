@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from lakeops.catalog.records import CatalogSnapshot, RefUpdate, StagedLine
+from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.findings import NAMED, Finding, ReportKind, Severity, found
 from lakeops.model.ids import id_of
@@ -31,8 +31,9 @@ from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
 from lakeops.ops.view import relative
 from lakeops.ranges.chunker import check_split
-from lakeops.ranges.entry_validation import proper
 from lakeops.ranges.read import RangeCache, RangeReader
+from lakeops.ranges.rewrite import RANGE_SECONDS
+from lakeops.ranges.validation import proper
 from lakeops.store import layout
 from lakeops.store.base import StoredObject
 
@@ -361,7 +362,7 @@ def _check_committed(
     yield from check_metaranges(reader, wanted, uses, live=live, on_progress=on_progress)
     total = len(uses)
     ctx.progress("fsck: ranges", 0, total)
-    engine = ctx.engine.for_work(total)
+    engine = ctx.engine.for_work(total * RANGE_SECONDS)
     split = None if split_flaw(records.repository.split) else records.repository.split
     for one in check_ranges(engine, ctx.store, uses, split, entries.columns):
         checked["ranges"] += 1

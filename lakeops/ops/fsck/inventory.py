@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import Upload
+from lakeops.catalog.audit import Upload
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found

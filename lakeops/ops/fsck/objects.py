@@ -29,7 +29,7 @@ from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
 from lakeops.ops.view import relative
 from lakeops.ranges.chunker import path_hashes
-from lakeops.ranges.entry_validation import proper
+from lakeops.ranges.validation import proper
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.in_flight import read_ahead
 from lakeops.store.layout import is_absolute

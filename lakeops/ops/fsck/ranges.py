@@ -10,18 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakeops.catalog.records import CatalogSnapshot
+from lakeops.catalog.audit import CatalogSnapshot
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
 from lakeops.model.records import Split
 from lakeops.model.text import excerpt
 from lakeops.ranges.chunker import path_hashes
-from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
-from lakeops.ranges.format import METARANGE_SCHEMA
-from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
+from lakeops.ranges.metarange import EMPTY_METARANGE_ID, METARANGE_SCHEMA, Metarange, RangeRow, fixed_bytes, ranges_for
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.verify import Flaw, VerifyTask, list_flaw, order_flaw, row_flaw, verify
+from lakeops.ranges.validation import Flaw, VerifyTask, list_flaw, order_flaw, row_flaw, verify
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
 
@@ -167,7 +165,7 @@ def check_metaranges(
 
 def _list_flaw(reader: RangeReader, metarange: Metarange, by_id: Mapping[str, Pointed]) -> Flaw | None:
     """Check a metarange's list of changes, where the commit that it is about is there as well."""
-    since = by_id.get(metarange.changes.since) if metarange.changes is not None else None
+    since = by_id.get(metarange.delta.since) if metarange.delta is not None else None
     if since is None:
         return None
     try:

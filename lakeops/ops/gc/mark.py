@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import Roots
+from lakeops.catalog.retention import Roots
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused, PreconditionFailed
 from lakeops.model.marks import Mark, MarkState

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from lakeops.catalog.records import ExpiryStep
+from lakeops.catalog.retention import ExpiryStep
 from lakeops.model.clock import retry, unix_seconds
 from lakeops.model.errors import BranchMoved, InvalidInput, MarkRefused, NotAsSeen, RefNotFound
 from lakeops.model.graph import Lineage, RefMove

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import PrunePlan
+from lakeops.catalog.retention import PrunePlan
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
 from lakeops.model.marks import Mark, MarkState

@@ -23,12 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
-from lakeops.engine.spark.worker import PackedTask, packed_tasks_of, unpack
+from lakeops.engine.spark.jobs import PackedTask, packed_tasks_of, unpack
 from lakeops.machine import cores
 from lakeops.model.arrow import array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import InvalidInput, InvalidUri, LakeopsError, Transient
-from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
+from lakeops.ranges.range_file import fetch_range
+from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import relative_directory, split_address
@@ -114,7 +115,7 @@ def unreferenced(
         Transient: ``engine_unavailable``: the scratch directory is full, or Spark gave up.
     """
     ranges, kept_places = _one_each([ranges], "id"), tuple(prefixes)
-    engine = engine.for_work(-(-ranges.num_rows // _READING))
+    engine = engine.for_work(ranges.num_rows / _READING * RANGE_SECONDS)
     joined = _joined_here if engine.in_process else _joined_by_spark
     with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
         scratch = Path(name)

@@ -109,7 +109,7 @@ def create_mirror(
 
 
 def delete_mirror(ctx: Context, source: Source | None) -> bool:
-    """Forget a mirror: see ``MirrorRecord.delete``. ``source`` is None when it is down."""
+    """Forget a mirror: see ``Mirror.delete``. ``source`` is None when it is down."""
     mirror = ctx.catalog.mirrors.get(ctx.repository_id)
     if mirror.promoted_writable is not None:
         raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")

@@ -60,7 +60,7 @@ def verify_history(ctx: Context) -> VerifiedHistory:
     unproved = ctx.catalog.mirrors.unproved(ctx.repository_id)
     if not unproved:
         return VerifiedHistory(0, 0)
-    commits = ctx.catalog.commits.history(ctx.repository_id).commits
+    commits = ctx.catalog.commits.all(ctx.repository_id)
     below, waiting = set[str](), [commit.id for commit in commits.values() if not commit.expired]
     while waiting:
         one = waiting.pop()
@@ -174,7 +174,7 @@ class Loss:
 
 
 def loss(ctx: Context, source: Source | None) -> Loss:
-    """Find refs that do not show what the source shows: see ``MirrorRecord.loss``. No ``source``: it is down."""
+    """Find refs that do not show what the source shows: see ``Mirror.loss``. No ``source``: it is down."""
     state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     if source is not None:
         with contextlib.suppress(LakeopsError):
@@ -185,7 +185,7 @@ def loss(ctx: Context, source: Source | None) -> Loss:
 
 
 def promote_writable(ctx: Context, source: Source | None) -> MirrorRecord:
-    """Open the mirror for writing at what it shows now: see ``MirrorRecord.promote_writable``.
+    """Open the mirror for writing at what it shows now: see ``Mirror.promote_writable``.
 
     The source is told that it need keep nothing for this mirror any more, unless it is None: down. A call that was
     killed is made again. Replication into the namespace may have stopped by then.

@@ -15,7 +15,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from lakeops.catalog.records import NOTHING, Pending
+from lakeops.catalog.mirrors import NOTHING, Pending
 from lakeops.model import graph
 from lakeops.model.errors import (
     Corrupted,
@@ -43,7 +43,7 @@ from lakeops.ops.mirror.presence import (
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.verify import list_flaw, row_flaw
+from lakeops.ranges.validation import list_flaw, row_flaw
 from lakeops.store.layout import metarange_key, range_key
 
 MOST_STEPS = 256
@@ -180,7 +180,7 @@ def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Met
     All ranges of the metarange are here. What the list is about may not be: nobody reads it then, and
     ``verify_history`` compares the two once it is.
     """
-    listed = metarange.changes
+    listed = metarange.delta
     if listed is not None:
         policy = ctx.find_policy()
         try:
@@ -192,7 +192,7 @@ def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Met
             return RecordRefused(f"its list of changes is refused: {' '.join(str(error).split())}")
     others = [*ctx.catalog.commits.get_many(ctx.repository_id, commit.parents).values()]
     if listed is not None and all(one.meta_range_id != listed.since for one in others):
-        history = ctx.catalog.commits.history(ctx.repository_id).commits.values()
+        history = ctx.catalog.commits.all(ctx.repository_id).values()
         others += [one for one in history if one.meta_range_id == listed.since]
     for one in others:
         if one.meta_range_file:
@@ -208,7 +208,7 @@ def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Met
 
 def disagreement(reader: RangeReader, metarange: Metarange, since: Metarange) -> LakeopsError | None:
     """How a list differs from the ranges: that of ``metarange``, about ``since``. None where it has no such list."""
-    if metarange.changes is None or metarange.changes.since != since.id:
+    if metarange.delta is None or metarange.delta.since != since.id:
         return None
     try:
         flaw = list_flaw(reader, metarange, since)

@@ -21,10 +21,11 @@ from lakeops.model.arrow import array, from_numpy, in_one
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.diff import needed
-from lakeops.ranges.entry_validation import ABSOLUTE, check_entries
-from lakeops.ranges.file import RangeFile, prove_range
 from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.range_file import RangeFile, fetch_range
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.rewrite import RANGE_SECONDS
+from lakeops.ranges.validation import ABSOLUTE, check_entries
 from lakeops.store.base import ObjectStore, StoredObject, StoreSettings
 from lakeops.store.layout import is_absolute
 from lakeops.store.listing import present
@@ -174,7 +175,7 @@ def check_presence(
     """The answer for each range of the plan, in any order, each once."""
     if not planned.size:
         return
-    engine = engine.for_work(planned.size)
+    engine = engine.for_work(planned.size * RANGE_SECONDS)
     answers = 0
     for result in first_of_each(engine.run(run_task, planned.tasks(engine.group(planned.size), options), store)):
         answers += len(result.ranges)
@@ -193,7 +194,8 @@ def run_task(task: PresenceTask, store: ObjectStore) -> PresenceResult:
     def read(row: RangeRow) -> RangePresence | tuple[str, tuple[MissingObject, ...]]:
         """Read a range. Returns the objects that it needs, or what is wrong with its file."""
         try:
-            file, table = prove_range(store, row)
+            file = fetch_range(store, row, cached=False)
+            table = file.read_carefully()
         except ObjectNotFound:
             return absent(row)
         except Corrupted as error:

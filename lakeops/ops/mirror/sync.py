@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 
-from lakeops.catalog.records import Pending
+from lakeops.catalog.mirrors import Pending
 from lakeops.model import graph
 from lakeops.model.clock import retry
 from lakeops.model.errors import (
@@ -74,7 +74,7 @@ Reach = Callable[[], AbstractContextManager[Source]]
 
 
 def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> MirrorStatus:
-    """Run one pass of ``MirrorRecord.sync``. ``reach`` opens the source."""
+    """Run one pass of ``Mirror.sync``. ``reach`` opens the source."""
     with _read_mirror(ctx) as (before, initial, metadata), reach() as source:
         errors: list[LakeopsError] = []
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
@@ -382,7 +382,7 @@ def _note_refused(ctx: Context, before: MirrorRecord, errors: Iterable[LakeopsEr
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
-    """Run the first half of a pass: see ``MirrorRecord.discover``.
+    """Run the first half of a pass: see ``Mirror.discover``.
 
     It does look for what has arrived of a newer head, where nothing arrives of the candidate any more.
     """
@@ -400,7 +400,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
 
 
 def due(ctx: Context, reach: Reach) -> bool:
-    """Whether a pass would find anything to do: see ``MirrorRecord.due``."""
+    """Whether a pass would find anything to do: see ``Mirror.due``."""
 
     def found() -> tuple[MirrorState, Commit]:
         return ctx.catalog.mirrors.mirror_state(ctx.repository_id), ctx.catalog.commits.initial_commit(

@@ -19,9 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lakeops.catalog.backup import Write
-from lakeops.catalog.records import Cut, Since
-from lakeops.catalog.rows import from_ticks
+from lakeops.catalog.backups import Cut, Since, Write
+from lakeops.catalog.records import from_epoch_micros
 from lakeops.model.clock import retry
 from lakeops.model.errors import LakeopsError, NotAMirror, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.ids import LATEST
@@ -185,7 +184,7 @@ def _attempt(ctx: Context, folder: str, place: Path, *, full: bool) -> Dumped | 
     text = read_text(ctx.store, folder)
     before = None if text is None else parse(text)
     cut = ctx.catalog.backups.cut(ctx.repository_id)
-    name = f"{layout.attempt(from_ticks(cut.at), ctx.ids)}.jsonl.gz"
+    name = f"{layout.attempt(from_epoch_micros(cut.at), ctx.ids)}.jsonl.gz"
     with closing(_DumpWriter(place / name)) as file:
         since = None if full or before is None or _is_long(before) else before.cut.since
         whole = ctx.catalog.backups.dump(ctx.repository_id, since, file.begin)
@@ -246,7 +245,7 @@ def _tidy(ctx: Context, folder: str, before: Manifest | None, after: Manifest) -
     """
     named = {one.file for one in after.parts} | {*after.retired}
     grace = ctx.catalog.retention.grace(ctx.repository_id).seconds
-    old = f"{from_ticks(after.cut.at) - timedelta(seconds=grace):%Y%m%d%H%M%S}"
+    old = f"{from_epoch_micros(after.cut.at) - timedelta(seconds=grace):%Y%m%d%H%M%S}"
     gone = [name for name in (before.retired if before else ()) if name not in named]
     for item in ctx.store.list(folder):
         name = item.key.removeprefix(folder)

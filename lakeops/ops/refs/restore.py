@@ -16,7 +16,7 @@ from hashlib import sha256
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from lakeops.catalog.records import DumpedRepository
+from lakeops.catalog.backups import DumpedRepository
 from lakeops.model import ids as texts
 from lakeops.model.clock import Ids
 from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from lakeops.catalog.columns import login, seconds
+from lakeops.catalog.database import login, seconds
 
 revision = "0001"
 down_revision = None

@@ -1,11 +1,5 @@
 """Dumping a repository's records, and making a repository of a dump. ``ops.refs`` writes and reads the files.
 
-* ``cut`` waits until every transition under way has ended, and leaves everything as it is. What has a number up to
-  the cut's is visible from then on, so the next dump need look at later numbers alone.
-* ``restore_repository`` needs a free name and namespace. Leaves the repository as the dump had it, without staged rows,
-  and collecting nothing. Everything that began before is refused. Recovery: none needed, it is one transaction.
-* ``accept_restored`` leaves a restored repository that may collect. Recovery: repeat it.
-
 A dump is whole, or holds what came after an earlier cut. Whatever a list of moves cannot say makes it whole: when
 commits expired, came back or were pruned, or the earlier cut is not of this catalog's history.
 """
@@ -13,18 +7,18 @@ commits expired, came back or were pruned, or the earlier cut is not of this cat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, Table, func, insert, select, update
 
-from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
-from lakeops.catalog.records import Cut, DumpedRepository, Since
-from lakeops.catalog.repositories import NewRepositories
-from lakeops.catalog.rows import commit_values, from_ticks, repository_values, ticks
+from lakeops.catalog.guards import IN_CHUNK, CatalogPart, find_repository, lock_repository
+from lakeops.catalog.marks import first_seen
+from lakeops.catalog.records import commit_values, epoch_micros, from_epoch_micros, repository_values
+from lakeops.catalog.repositories import check_free
 from lakeops.catalog.tables import (
     AUDIT,
     BRANCH,
@@ -37,11 +31,12 @@ from lakeops.catalog.tables import (
     RETENTION,
     TAG,
 )
+from lakeops.model.records import Commit, RepositoryRecord
 
 Write = Callable[[str, Mapping[str, Any]], None]
 """Takes the kind of a record, and its values."""
 
-TOLD = frozenset(
+_DUMPABLE = frozenset(
     {
         *("commit", "merge", "revert", "cherry-pick", "import", "reset"),
         *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
@@ -50,25 +45,81 @@ TOLD = frozenset(
         *("begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
     }
 )
-"""CatalogPart that moves of refs, and the records that each dump has in full, tell all of. After others it is whole."""
+"""Transitions that moves of refs, and the records that each dump has in full, tell all of. After others it is whole."""
 
 _FETCH = 5_000
 _ID_CHARACTERS = 64
-_LEFT_OUT = {"repository_id"}
+_IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
+"""What each dump has in full: it is little, and is not told by moves of refs."""
 
 
-class Backups(NewRepositories):
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Numbers of the newest move and of the newest record of the audit, and the digest of that move's row."""
+
+    moves: int
+    records: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A moment, in microseconds since the Unix epoch, by which everything up to these numbers is visible."""
+
+    at: int
+    since: Since
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedRepository:
+    """A repository as a dump has it, checked. Rows are column values without the repository's name.
+
+    Attributes:
+        repository: the repository, in the namespace that the dump was found in.
+        at: when the dump was made, in microseconds since the Unix epoch.
+        grace_seconds: its grace period.
+        pruned: the highest generation of a commit that was pruned, if any was.
+        commits: its commits, parents first.
+        branches: names to commits.
+        tags: names to commits.
+        protections: rows of what protects refs.
+        checks: rows of passed checks.
+        rules: the row of the retention rules, if there are any.
+        mirrors: rows of what mirrors need.
+        moves: rows of the reflog, oldest first.
+        records: rows of the audit, oldest first.
+    """
+
+    repository: RepositoryRecord
+    at: int
+    grace_seconds: int
+    pruned: int | None
+    commits: Sequence[Commit]
+    branches: Mapping[str, str]
+    tags: Mapping[str, str]
+    protections: Sequence[Mapping[str, Any]]
+    checks: Sequence[Mapping[str, Any]]
+    rules: Sequence[Mapping[str, Any]]
+    mirrors: Sequence[Mapping[str, Any]]
+    moves: Sequence[Mapping[str, Any]]
+    records: Sequence[Mapping[str, Any]]
+
+
+class Backups(CatalogPart):
     """Dumps, and repositories made of them."""
 
     def cut(self, repository_id: str) -> Cut:
-        """The numbers up to which every move and every record of the audit is visible, and the database's time."""
+        """The numbers up to which every move and every record of the audit is visible, and the database's time.
+
+        Waits until every transition under way has ended: the next dump need look at later numbers alone.
+        """
         newest = _rows_of(REFLOG, repository_id).order_by(REFLOG.c.sequence.desc()).limit(1)
 
         def work(conn: Connection) -> Cut:
             lock_repository(conn, repository_id, exclusive=True)
             move = conn.execute(newest).one_or_none()
             records = conn.execute(select(func.max(AUDIT.c.sequence))).scalar() or 0
-            now = ticks(self.database.dialect.now(conn))
+            now = epoch_micros(self.database.dialect.now(conn))
             return Cut(now, Since(move.sequence, records, _digest(move)) if move else Since(0, records, 0))
 
         return self.database.write(work, settle=run_again)
@@ -92,7 +143,9 @@ class Backups(NewRepositories):
             if news == ([], []):
                 return None
             write = begin()
-            write("repository", _kept_columns(dict(row._mapping), "storage_namespace"))  # noqa: SLF001
+            columns = dict(row._mapping)  # noqa: SLF001
+            del columns["storage_namespace"]
+            write("repository", columns)
             for kind, table in _IN_FULL:
                 _copy(write, kind, conn, _rows_of(table, repository_id))
             if news is None or since is None:
@@ -104,14 +157,15 @@ class Backups(NewRepositories):
         return self.database.read(work)
 
     def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str]) -> None:
-        """Insert a repository as a dump has it. ``tokens`` gives fresh staging tokens.
+        """Insert a repository as a dump has it, without staged rows. It collects nothing until it is accepted.
 
+        Everything that began before is refused. ``tokens`` gives fresh staging tokens.
         Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
         """
         repository, name = restored.repository, restored.repository.id
 
         def work(conn: Connection) -> bool:
-            self._check_free(conn, repository)
+            check_free(conn, repository)
             now = self.database.dialect.now(conn)
             first_seen(conn, now, self.clock)
             conn.execute(
@@ -119,13 +173,13 @@ class Backups(NewRepositories):
                     **repository_values(repository),
                     grace_seconds=restored.grace_seconds,
                     pruned=restored.pruned,
-                    fence=ticks(now) - 1,  # what began before rests on the lost catalog
+                    fence=epoch_micros(now) - 1,  # what began before rests on the lost catalog
                     restored=restored.at,
                 )
             )
             _insert(conn, COMMIT, (commit_values(name, commit) for commit in restored.commits))
             for branch, commit_id in restored.branches.items():
-                self._insert_branch(conn, name, branch, commit_id, tokens())
+                self.insert_branch(conn, name, branch, commit_id, tokens())
             _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
             for table, rows in (
                 (PROTECTION, restored.protections),
@@ -137,8 +191,8 @@ class Backups(NewRepositories):
                 _insert(conn, table, rows, name)
             if conn.execute(select(AUDIT.c.sequence).where(AUDIT.c.repository_id == name).limit(1)).first() is None:
                 _insert(conn, AUDIT, restored.records, name)
-            told = f"{repository.storage_namespace}, dump of {from_ticks(restored.at):%Y-%m-%d %H:%M:%S} UTC"
-            self._record(conn, name, "restore-repository", "repository", name, None, told)
+            told = f"{repository.storage_namespace}, dump of {from_epoch_micros(restored.at):%Y-%m-%d %H:%M:%S} UTC"
+            self.record(conn, name, "restore-repository", "repository", name, None, told)
             return True
 
         first = next(iter(sorted(restored.branches)), "")
@@ -157,8 +211,8 @@ class Backups(NewRepositories):
             row = lock_repository(conn, repository_id, exclusive=True)
             if row.restored is not None:
                 conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))
-                at = f"{from_ticks(row.restored):%Y-%m-%d %H:%M:%S}"
-                self._record(conn, repository_id, "accept-restored", "repository", repository_id, at, "accepted")
+                at = f"{from_epoch_micros(row.restored):%Y-%m-%d %H:%M:%S}"
+                self.record(conn, repository_id, "accept-restored", "repository", repository_id, at, "accepted")
 
         self.database.write(work, settle=run_again)
 
@@ -172,22 +226,16 @@ class Backups(NewRepositories):
         return self.database.read(work)
 
 
-_IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
-"""What each dump has in full: it is little, and is not told by moves of refs."""
-
-
 def _rows_of(table: Table, repository_id: str) -> Select[Any]:
-    columns = [column for column in table.columns if column.name not in _LEFT_OUT]
+    columns = [column for column in table.columns if column.name != "repository_id"]
     return select(*columns).where(table.c.repository_id == repository_id)
 
 
 def _commits(repository_id: str) -> Select[Any]:
-    columns = [column for column in COMMIT.columns if column.name not in {*_LEFT_OUT, "first_parent", "expired_by"}]
+    columns = [
+        column for column in COMMIT.columns if column.name not in {"repository_id", "first_parent", "expired_by"}
+    ]
     return select(*columns).where(COMMIT.c.repository_id == repository_id)
-
-
-def _kept_columns(row: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in {*_LEFT_OUT, *left_out}}
 
 
 def _copy(write: Write, kind: str, conn: Connection, query: Select[Any]) -> None:
@@ -215,7 +263,7 @@ def _find_news(conn: Connection, repository_id: str, since: Since) -> News | Non
         return None  # pruned, or the cut is of another history
     after = _rows_of(AUDIT, repository_id).where(AUDIT.c.sequence > since.records).order_by(AUDIT.c.sequence)
     records = list(conn.execute(after).mappings())
-    if any(record["action"] not in TOLD for record in records):
+    if any(record["action"] not in _DUMPABLE for record in records):
         return None
     query = _rows_of(REFLOG, repository_id).where(REFLOG.c.sequence > since.moves).order_by(REFLOG.c.sequence)
     return [*map(dict, conn.execute(query).mappings())], [*map(dict, records)]

@@ -73,16 +73,7 @@ def test_applying_is_building_from_scratch(fresh_store, data, size):
     assert contents(store, found.metarange) == applied(repository, changes)
     again = data.draw(change_sets(applied(repository, changes)))
     check(store, found.metarange, applied(repository, changes), again, engine=Racing(size))
-
-
-@given(st.data())
-@THOROUGH
-def test_names_are_never_used_twice_even_by_tasks_that_race(fresh_store, data):
-    store = fresh_store()
-    repository = data.draw(repositories())
-    base = built(store, repository)
-    done(store, base, data.draw(change_sets(repository)), engine=Racing(data.draw(st.integers(1, 4))))
-    assert len(set(store.written)) == len(store.written)
+    assert len(set(store.written)) == len(store.written), "a name was used twice"
 
 
 REPOSITORY = numbered(range(300))
@@ -134,21 +125,20 @@ def base(store):
     return built(store, REPOSITORY)
 
 
-@pytest.mark.parametrize("size", [1, 4, 1_000])
-def test_scenarios(store, base, size):
-    for name, changes in scenarios(base):
-        found = done(store, base, changes, engine=Groups(size))
-        expected = applied(REPOSITORY, changes)
-        assert found.metarange.id == built(store, expected).id, name
-        assert found.summary == summed(REPOSITORY, expected), name
-
-
-@pytest.mark.parametrize("split", [Split(1, 2, 2), Split(3, 3, 9), Split(16, 2, 16), Split(5, 1_000, 20)])
-def test_scenarios_with_other_splits(store, split):
+@pytest.mark.parametrize(
+    ("size", "split"),
+    [
+        *((size, SMALL) for size in (1, 4, 1_000)),
+        *((5, split) for split in (Split(1, 2, 2), Split(3, 3, 9), Split(16, 2, 16), Split(5, 1_000, 20))),
+    ],
+)
+def test_scenarios(store, size, split):
     base = built(store, REPOSITORY, split)
     for name, changes in scenarios(base):
-        found = done(store, base, changes, engine=Groups(5), split=split)
-        assert found.metarange.id == built(store, applied(REPOSITORY, changes), split).id, name
+        found = done(store, base, changes, engine=Groups(size), split=split)
+        expected = applied(REPOSITORY, changes)
+        assert found.metarange.id == built(store, expected, split).id, name
+        assert found.summary == summed(REPOSITORY, expected), name
 
 
 def test_a_border_that_opens_is_repaired_without_applying_a_change_again(store, base):
@@ -171,8 +161,8 @@ def test_the_first_ranges_of_an_empty_repository(store, base):
 
 
 def test_many_changes_in_one_range_stream_through(store, monkeypatch):
-    monkeypatch.setattr("lakeops.ranges.changes._ROWS", 1)
-    monkeypatch.setattr("lakeops.ranges.changes._AT_ONCE", 7)
+    monkeypatch.setattr("lakeops.ranges.rewrite._ROWS", 1)
+    monkeypatch.setattr("lakeops.ranges.rewrite._AT_ONCE", 7)
     repository = numbered(range(40))
     base = built(store, repository)
     for number in range(0, 40, 13):
@@ -239,9 +229,8 @@ def test_the_plan_is_told_before_and_progress_during(store, base):
     done(store, base, changes, on_plan=plans.append, on_progress=lambda *step: progress.append(step))
     touched = len(changes)
     size = sum(row.file_bytes for row in base.rows(0, len(base))[::2])
-    assert plans[0].file_bytes == size
     assert plans[0].describe(Groups()) == (
-        f"will rewrite {touched} of {len(base)} ranges, {size / 1000:.0f} kB, in process"
+        f"will rewrite {touched} of {len(base)} ranges, {size / 1000:.1f} kB, in process"
     )
     assert progress[-1] == (touched, touched)
     assert [step[0] for step in progress] == sorted({step[0] for step in progress})

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from support import synthetic
-from support.rows import RecordingStore, attempt
+from support.rows import Pointer, RecordingStore, attempt
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.records import Split
-from lakeops.ranges.apply import Applied, apply, merge
+from lakeops.ranges.apply import Applied, apply, apply_plan
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.merge import plan_merge
 from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.write import MetarangeFile, write_metarange
 
 SPLIT = Split(400, 1_200, 6_000)
 SIZES = (20_000, 200_000)
@@ -56,31 +56,14 @@ def repositories(tmp_path_factory) -> dict[int, Built]:
     return found
 
 
-@dataclass(frozen=True)
-class Pointer:
-    """What a commit says of its metarange."""
-
-    file: MetarangeFile
-
-    @property
-    def meta_range_id(self) -> str:
-        return self.file.id
-
-    @property
-    def meta_range_file(self) -> str:
-        return self.file.file
-
-    @property
-    def meta_range_digest(self) -> str:
-        return self.file.digest
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_a_diff_of_100_keys_in_10_ranges_opens_20_files_and_2_metaranges(repositories, size):
     repository = repositories[size]
     after = repository.changed(repository.spread(10, 10).ravel()).metarange
     store = repository.store
-    pointers = [Pointer(write_metarange(store, side, attempt())) for side in (repository.base, after.telling(None))]
+    pointers = [
+        Pointer.to(write_metarange(store, side, attempt())) for side in (repository.base, after.with_delta(None))
+    ]
     store.forget()
     reader = RangeReader(store)
     assert sum(part.num_rows for part in diff(reader, *map(reader.metarange, pointers))) == 100
@@ -96,7 +79,7 @@ def test_a_commit_that_rewrote_10_ranges_is_compared_by_its_list(repositories, s
     repository = repositories[size]
     after = repository.changed(repository.spread(10, 10).ravel()).metarange
     store = repository.store
-    pointers = [Pointer(write_metarange(store, side, attempt())) for side in (repository.base, after)]
+    pointers = [Pointer.to(write_metarange(store, side, attempt())) for side in (repository.base, after)]
     store.forget()
     for sides in (pointers, pointers[::-1]):
         reader = RangeReader(store)
@@ -140,12 +123,11 @@ def test_a_clustered_merge_opens_what_the_source_changed_and_writes_nothing(repo
     changed = len(base.without(source)) + len(source.without(base))
     store.forget()
     reader = RangeReader(store)
-    plan = three_way(reader, base, source, dest, None)
-    found = merge(reader, plan, source, engine=LocalEngine(), split=SPLIT, attempt=attempt())
+    plan = plan_merge(reader, base, source, dest, None)
+    found = apply_plan(reader, plan, source, engine=LocalEngine(), split=SPLIT, attempt=attempt())
     assert found.summary.total == 100
-    assert len(store.read) == changed <= 8
+    assert len(store.read) == changed <= 8  # no range of the destination
     assert store.written == []
-    assert plan.opened == 0
 
 
 def test_the_changes_of_a_task_are_digested_together(repositories, monkeypatch):
@@ -155,7 +137,7 @@ def test_the_changes_of_a_task_are_digested_together(repositories, monkeypatch):
         calls.append(table.num_rows)
         return entry_digests(table)
 
-    for module in ("changes", "digest"):
+    for module in ("rewrite", "digest"):
         monkeypatch.setattr(f"lakeops.ranges.{module}.entry_digests", counted)
     built = repositories[200_000]
     applied = built.changed(built.spread(40, 3).ravel())

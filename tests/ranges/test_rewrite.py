@@ -24,11 +24,10 @@ from support.rows import (
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.model.records import Split
-from lakeops.ranges import changes as windows
-from lakeops.ranges.changes import changed_ranges, digested
+from lakeops.ranges import rewrite
 from lakeops.ranges.chunker import path_hashes
-from lakeops.ranges.file import fetch_ranges
-from lakeops.ranges.rewrite import total
+from lakeops.ranges.range_file import fetch_ranges
+from lakeops.ranges.rewrite import changed_ranges, total, with_change_digests
 from lakeops.store.disk_cache import DiskCache, with_cache
 
 SPLIT = Split(16, 40, 120)
@@ -51,7 +50,7 @@ def told(store, base, changes, on_applied=lambda _: None):
     staged = staged_table(changes)
     numbers, counts = np.unique(base.route(staged["path"]), return_counts=True)
     touched = [(base.row(int(number)), int(count)) for number, count in zip(numbers, counts, strict=True)]
-    changed = changed_ranges(store, touched, digested(staged), on_applied)
+    changed = changed_ranges(store, touched, with_change_digests(staged), on_applied)
     return [(int(number), list(rows)) for number, rows in zip(numbers, changed, strict=True)]
 
 
@@ -66,7 +65,7 @@ def test_every_range_becomes_what_its_changes_say_whatever_the_window(store, bas
     changes = {path: REPOSITORY.get(path) if data.draw(st.integers(0, 9)) == 0 else to for path, to in changes.items()}
     applied_ = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "_ROWS", data.draw(st.sampled_from([1, 100, 300, 24_000])))
+        patch.setattr(rewrite, "_ROWS", data.draw(st.sampled_from([1, 100, 300, 24_000])))
         found = told(store, base, changes, applied_.append)
     after = applied(REPOSITORY, changes)
     for number, rows in found:
@@ -88,7 +87,7 @@ def test_windows_hold_as_many_ranges_as_fit(store, base, monkeypatch):
     most = 3 * max(row.count + 1 for row in base.rows(0, len(base)))
     for rows in (1, most, 10**9):
         applied_ = []
-        monkeypatch.setattr(windows, "_ROWS", rows)
+        monkeypatch.setattr(rewrite, "_ROWS", rows)
         told(store, base, firsts, applied_.append)
         steps.append(len(applied_))
     assert steps[0] == len(base) > 8
@@ -97,9 +96,9 @@ def test_windows_hold_as_many_ranges_as_fit(store, base, monkeypatch):
 
 
 def test_files_of_a_window_are_read_when_it_begins(store, base, monkeypatch):
-    monkeypatch.setattr(windows, "_ROWS", 2 * max(one.count + 1 for one in base.rows(0, len(base))))
+    monkeypatch.setattr(rewrite, "_ROWS", 2 * max(one.count + 1 for one in base.rows(0, len(base))))
     changes = {base.row(index).first_path: ("9", 9) for index in range(len(base))}
-    staged = digested(staged_table(changes))
+    staged = with_change_digests(staged_table(changes))
     store.forget()
     found = changed_ranges(store, [(one, 1) for one in base.rows(0, len(base))], staged, lambda _: None)
     assert store.read == []

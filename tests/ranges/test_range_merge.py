@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from support.rows import SMALL, THOROUGH, Groups, applied, attempt, built, numbered
 
 from lakeops.model.records import Split, Summary
-from lakeops.ranges.apply import merge
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.apply import apply_plan
+from lakeops.ranges.merge import plan_merge
 from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.range_merge import merge_ranges
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.splice import splice
 
 BASE = numbered(range(480))
 SPLITS = [Split(1, 2, 4), SMALL, Split(16, 40, 100)]
@@ -30,8 +30,8 @@ def key_of(row) -> str:
 
 @given(st.data(), st.sampled_from(SPLITS))
 @THOROUGH
-def test_what_is_spliced_is_what_building_gives(fresh_store, data, split):
-    """What was not spliced is left to be merged path by path."""
+def test_what_is_exchanged_is_what_building_gives(fresh_store, data, split):
+    """What was not exchanged is left to be merged path by path."""
     store = fresh_store()
     mine = data.draw(edits(slice(0, 160), "1"))
     yours = data.draw(edits(slice(data.draw(st.sampled_from([100, 165, 290])), None), "2"))
@@ -39,7 +39,7 @@ def test_what_is_spliced_is_what_building_gives(fresh_store, data, split):
         mine, yours = yours, mine
     source, dest = applied(BASE, mine), applied(BASE, yours)
     base, ours, theirs = (built(store, each, split) for each in (BASE, source, dest))
-    found = splice(base, ours, theirs)
+    found = merge_ranges(base, ours, theirs)
     taken, rest = ({path: mine[path] for path in mine if lies_in(path, sides)} for sides in (found.taken, found.rest))
     assert found.dest.id == built(store, applied(dest, taken), split).id
     assert applied(applied(BASE, taken), rest) == source
@@ -64,11 +64,11 @@ def lies_in(path: str, sides) -> bool:
 def test_changes_apart_are_merged_without_opening_the_destination(store, mine, yours):
     base, source = built(store, BASE), built(store, applied(BASE, mine))
     dest = built(store, applied(BASE, yours))
-    plan = three_way(RangeReader(store), base, source, dest, None)
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
     assert plan.result is not None
     store.forget()
-    plan = three_way(RangeReader(store), base, source, dest, None)
-    found = merge(RangeReader(store), plan, source, engine=Groups(), split=None, attempt=attempt())
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
+    found = apply_plan(RangeReader(store), plan, source, engine=Groups(), split=None, attempt=attempt())
     assert not {key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)
     assert store.written == []
     expected = applied(applied(BASE, yours), mine)
@@ -83,8 +83,8 @@ def test_a_range_is_exchanged_beside_one_that_the_destination_changed(store, bes
     rows = base.rows(0, len(base))
     mine, yours = {rows[20].first_path: ("1", 0)}, {rows[20 + beside].last_path: ("2", 0)}
     source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
-    assert splice(base, source, dest).settled
-    plan = three_way(RangeReader(store), base, source, dest, None)
+    assert merge_ranges(base, source, dest).complete
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
     assert plan.result.id == built(store, applied(BASE, mine | yours)).id
     assert plan.summary == Summary(changed=1)
 
@@ -95,13 +95,14 @@ def test_only_the_range_that_both_changed_is_looked_into(store):
     mine = {rows[number].first_path: ("1", 0) for number in (10, 20, 21, 30)}
     yours = {rows[20].last_path: ("2", 0)}
     source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
-    found = splice(base, source, dest)
+    found = merge_ranges(base, source, dest)
     assert [[row.first_path for row in side.rows(0, len(side))] for side in found.rest] == [[rows[20].first_path]] * 2
     store.forget()
-    plan = three_way(RangeReader(store), base, source, dest, None)
-    assert (plan.summary, plan.opened) == (Summary(changed=4), 1)
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
+    assert plan.summary == Summary(changed=4)
+    assert len({key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)) == 1
     assert plan.changes.column("path").to_pylist() == [rows[20].first_path]
-    whole = merge(RangeReader(store), plan, source, engine=Groups(), split=SMALL, attempt=attempt())
+    whole = apply_plan(RangeReader(store), plan, source, engine=Groups(), split=SMALL, attempt=attempt())
     assert whole.metarange.id == built(store, applied(BASE, mine | yours)).id
     assert whole.summary == plan.summary
     assert whole.work.written == 1
@@ -115,32 +116,16 @@ def test_what_destination_and_source_put_between_two_ranges_is_looked_at(store):
     source = built(store, applied(BASE, {between[0]: ("1", 0)}))
     for mine in (between[0], between[1]):
         dest = built(store, applied(BASE, {mine: ("1", 0)}))
-        plan = three_way(RangeReader(store), base, source, dest, None)
-        found = merge(RangeReader(store), plan, source, engine=Groups(), split=SMALL, attempt=attempt())
+        plan = plan_merge(RangeReader(store), base, source, dest, None)
+        found = apply_plan(RangeReader(store), plan, source, engine=Groups(), split=SMALL, attempt=attempt())
         assert found.metarange.id == built(store, applied(BASE, dict.fromkeys((between[0], mine), ("1", 0)))).id
 
 
 def test_what_the_source_appends_does_not_go_before_what_the_destination_appends(store):
     source, dest = BASE | {"z/1": ("1", 0)}, BASE | {"z/2": ("2", 0)}
-    assert not splice(*(built(store, each) for each in (BASE, source, dest))).settled
+    assert not merge_ranges(*(built(store, each) for each in (BASE, source, dest))).complete
 
 
-def test_an_empty_base_has_no_place_to_splice_at(store):
-    found = splice(Metarange.empty(), built(store, BASE), built(store, {"z": ("1", 0)}))
-    assert (len(found.dest), found.settled) == (1, False)
-
-
-def test_planning_never_opens_a_destination_range_that_is_the_bases(store):
-    """Not even where the destination changed ranges right beside, so that paths have to be looked at."""
-    base = built(store, BASE)
-    rows = base.rows(0, len(base))
-    mine = {rows[number].first_path: ("1", 0) for number in (10, 20, 30)}
-    yours = {rows[number].last_path: ("2", 0) for number in (9, 20, 31)}
-    source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
-    store.forget()
-    plan = three_way(RangeReader(store), base, source, dest, None)
-    own = {key_of(row) for row in dest.rows(0, len(dest)) if row.id not in {each.id for each in rows}}
-    opened = {key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)
-    assert opened <= own
-    assert plan.opened == len(opened) == 1
-    assert plan.changes.num_rows == 1
+def test_an_empty_base_has_no_place_to_exchange_at(store):
+    found = merge_ranges(Metarange.empty(), built(store, BASE), built(store, {"z": ("1", 0)}))
+    assert (len(found.dest), found.complete) == (1, False)

@@ -1,7 +1,6 @@
 """Lists of changes: with one, every answer is the answer that comparing the ranges gives."""
 
 from hashlib import sha256
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,9 @@ from hypothesis import strategies as st
 from support.rows import (
     SMALL,
     THOROUGH,
+    Elsewhere,
     Groups,
+    Pointer,
     applied,
     attempt,
     built,
@@ -26,31 +27,20 @@ from support.rows import (
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import ChangeType, Split, Strategy, Summary
-from lakeops.ranges import changelist
-from lakeops.ranges.apply import apply, merge
-from lakeops.ranges.changelist import ChangeList, nothing_since
-from lakeops.ranges.diff import deltas, diff, summary, written
+from lakeops.ranges import range_file
+from lakeops.ranges.apply import FEWEST_RANGES, apply, apply_plan
+from lakeops.ranges.diff import diff, diff_batches, summary, written
 from lakeops.ranges.digest import with_digests
-from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
-from lakeops.ranges.merge import foretold, three_way
-from lakeops.ranges.merging import plan_merge
-from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.merge import plan_merge, preview
+from lakeops.ranges.metarange import Delta, Metarange
+from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows, write_metarange
+from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.splice import sides_behind
-from lakeops.ranges.verify import list_flaw
-from lakeops.ranges.write import write_metarange
+from lakeops.ranges.validation import list_flaw
 from lakeops.store.layout import metarange_key
 
 STRATEGIES = (None, *Strategy)
 SPLITS = [Split(1, 2, 4), SMALL, Split(16, 80, 400)]
-
-
-class Pointer(NamedTuple):
-    """What a commit says of its metarange."""
-
-    meta_range_id: str
-    meta_range_file: str
-    meta_range_digest: str
 
 
 def changed(store, base: Metarange, edits, split=SMALL, *, listing: bool = True) -> Metarange:
@@ -64,7 +54,7 @@ def changed(store, base: Metarange, edits, split=SMALL, *, listing: bool = True)
 
 def reread(store, metarange: Metarange) -> Metarange:
     file = write_metarange(store, metarange, attempt())
-    return RangeReader(store).metarange(Pointer(file.id, file.file, file.digest))
+    return RangeReader(store).metarange(Pointer.to(file))
 
 
 def rows(reader: RangeReader, left: Metarange, right: Metarange, prefix: str = "") -> pa.Table:
@@ -86,7 +76,7 @@ def test_what_is_listed_is_what_differs(fresh_store, data, split):
     edits = data.draw(change_sets(repository))
     after = changed(store, base, edits, split)
     reader = RangeReader(store)
-    assert (after.changes is None) == (after is base)
+    assert (after.delta is None) == (after is base)
     for left, right in ((base, after), (after, base)):
         plain = [Metarange(side.table) for side in (left, right)]
         for prefix in ("", "p/1", "d", "é"):
@@ -96,20 +86,12 @@ def test_what_is_listed_is_what_differs(fresh_store, data, split):
         assert paths_of(written(reader, left, right)) == paths_of(written(reader, *plain))
     assert list_flaw(reader, after, base) is None
     store.forget()
-    list(deltas(RangeReader(store), base, after))
+    list(diff_batches(RangeReader(store), base, after))
     assert store.read == []
 
 
 def paths_of(arrays) -> list[str]:
     return sorted(path for array in arrays for path in array.to_pylist())
-
-
-class Elsewhere(Groups):
-    """Work that leaves the process."""
-
-    @property
-    def in_process(self) -> bool:
-        return False
 
 
 @given(st.data(), st.sampled_from(SPLITS))
@@ -143,16 +125,16 @@ def test_a_merge_with_lists_is_the_merge_without(fresh_store, data, split, strat
         base, source = source, base
     plain = [Metarange(side.table) for side in (base, source, dest)]
     reader = RangeReader(store)
-    expected = three_way(reader, *plain, strategy)
-    shown = as_told(foretold(reader, *plain, strategy))
-    assert as_told(foretold(reader, base, source, dest, strategy)) == shown
+    expected = plan_merge(reader, *plain, strategy)
+    shown = as_told(preview(reader, *plain, strategy))
+    assert as_told(preview(reader, base, source, dest, strategy)) == shown
     without = None if expected.conflicts else merged(store, expected, plain[1], split)
     for plan in (
-        three_way(reader, base, source, dest, strategy),
+        plan_merge(reader, base, source, dest, strategy),
         plan_merge(reader, base, source, dest, strategy, engine=Elsewhere(2)),
     ):
         assert plan.changes.equals(expected.changes)
-        assert (plan.conflicts, plan.settled, plan.summary) == (expected.conflicts, expected.settled, expected.summary)
+        assert (plan.conflicts, plan.summary) == (expected.conflicts, expected.summary)
         if without is not None:
             found = merged(store, plan, source, split)
             assert (found.metarange.id, found.summary) == (without.metarange.id, without.summary)
@@ -160,7 +142,7 @@ def test_a_merge_with_lists_is_the_merge_without(fresh_store, data, split, strat
 
 
 def merged(store, plan, source, split):
-    return merge(RangeReader(store), plan, source, engine=Groups(), split=split, attempt=attempt())
+    return apply_plan(RangeReader(store), plan, source, engine=Groups(), split=split, attempt=attempt())
 
 
 BASE = numbered(range(600))
@@ -175,10 +157,10 @@ def test_a_merge_of_scattered_changes_opens_only_what_both_changed(store):
     source = changed(store, base, scattered(base, "1"))
     dest = changed(store, base, scattered(base, "2", "last_path", 6))
     store.forget()
-    plan = three_way(RangeReader(store), base, source, dest.telling(None), None)
+    plan = plan_merge(RangeReader(store), base, source, dest.with_delta(None), None)
     both = {row.key for row in dest.at(dest.without(base))}
     assert set(store.read) <= both
-    assert 0 < plan.opened == len(store.read) <= len(both)
+    assert 0 < len(store.read) <= len(both)
     found = merged(store, plan, source, SMALL)
     after = applied(applied(BASE, scattered(base, "1")), scattered(base, "2", "last_path", 6))
     assert contents(store, found.metarange) == after
@@ -196,15 +178,15 @@ def test_a_merge_of_two_sides_with_lists_opens_nothing(store):
     source = changed(store, base, scattered(base, "1") | {paths[1]: ("2", 1), paths[2]: None, paths[3]: None})
     dest = changed(store, base, dict.fromkeys(paths[:3], ("2", 1)))
     plain = [Metarange(side.table) for side in (base, source, dest)]
-    expected = three_way(RangeReader(store), *plain, Strategy.SOURCE_WINS)
-    shown = as_told(foretold(RangeReader(store), *plain, None))
+    expected = plan_merge(RangeReader(store), *plain, Strategy.SOURCE_WINS)
+    shown = as_told(preview(RangeReader(store), *plain, None))
     assert [row["path"] for row in shown if row["type"] == ChangeType.CONFLICT] == [paths[2]]
     store.forget()
-    plan = three_way(RangeReader(store), base, source, dest, Strategy.SOURCE_WINS)
-    assert as_told(foretold(RangeReader(store), base, source, dest, None)) == shown
+    plan = plan_merge(RangeReader(store), base, source, dest, Strategy.SOURCE_WINS)
+    assert as_told(preview(RangeReader(store), base, source, dest, None)) == shown
     assert plan_merge(RangeReader(store), base, source, dest, None, engine=Elsewhere(2)).conflicts == [paths[2]]
-    assert (store.read, plan.opened) == ([], 0)
-    assert (plan.changes, plan.settled, plan.summary) == (expected.changes, 1, expected.summary)
+    assert store.read == []
+    assert (plan.changes, plan.summary) == (expected.changes, expected.summary)
 
 
 def test_a_merge_by_reference_has_a_list_where_the_source_has_one(store):
@@ -212,13 +194,13 @@ def test_a_merge_by_reference_has_a_list_where_the_source_has_one(store):
     rows_ = base.rows(0, len(base))
     source = changed(store, base, scattered(base, "1"))
     dest = changed(store, base, {rows_[1].last_path: ("2", 2)}, listing=False)
-    plan = three_way(RangeReader(store), base, source, dest, None)
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
     assert plan.result is not None
     assert list_flaw(RangeReader(store), plan.result, dest) is None
-    assert plan.result.changes_since(dest) is not None
-    plain = three_way(RangeReader(store), base, source.telling(None), dest, None)
+    assert plan.result.delta_since(dest) is not None
+    plain = plan_merge(RangeReader(store), base, source.with_delta(None), dest, None)
     assert plain.result.id == plan.result.id
-    assert plain.result.changes is None
+    assert plain.result.delta is None
 
 
 def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store, monkeypatch):
@@ -226,10 +208,10 @@ def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store
     firsts = base.table.column("first_path").to_pylist()
 
     def lists(paths) -> bool:
-        return changed(store, base, dict.fromkeys(paths, ("1", 1)), listing=False).changes is not None
+        return changed(store, base, dict.fromkeys(paths, ("1", 1)), listing=False).delta is not None
 
-    assert not lists(firsts[: changelist.FEWEST_RANGES - 1])
-    assert lists(firsts[: changelist.FEWEST_RANGES])
+    assert not lists(firsts[: FEWEST_RANGES - 1])
+    assert lists(firsts[:FEWEST_RANGES])
     for most in ("MOST_CHANGES", "MOST_OF_RANGE"):
         with monkeypatch.context() as patched:
             patched.setattr(f"lakeops.ranges.apply.{most}", {"MOST_CHANGES": 9, "MOST_OF_RANGE": 0}[most])
@@ -238,10 +220,10 @@ def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store
 
 def test_a_list_that_takes_too_much_room_is_left_out(store, monkeypatch):
     base = built(store, BASE)
-    monkeypatch.setattr(changelist, "_FREE", 0)
-    monkeypatch.setattr(changelist, "_FREE_OF_RANGE", 0)
+    monkeypatch.setattr(range_file, "_FREE", 0)
+    monkeypatch.setattr(range_file, "_FREE_OF_RANGE", 0)
     after = changed(store, base, scattered(base, "1"))
-    assert after.changes is None
+    assert after.delta is None
     assert summary(RangeReader(store), base, after) == Summary(changed=len(scattered(base, "1")))
 
 
@@ -265,7 +247,7 @@ def test_a_thousand_changes_take_less_than_a_quarter_of_a_megabyte(store):
         )
         return with_digests(table)
 
-    found = ChangeList.of("0" * 64, some(800), some(800)).attachment(0)
+    found = range_file.encode_delta(Delta.of("0" * 64, some(800), some(800)), 0)
     assert found is not None
     assert len(found.data) < 1600 * 150
 
@@ -273,12 +255,12 @@ def test_a_thousand_changes_take_less_than_a_quarter_of_a_megabyte(store):
 def test_lists_join(store):
     base = built(store, BASE)
     one, other = (changed(store, base, scattered(base, "1", column)) for column in ("first_path", "last_path"))
-    both = one.changes.then(other.changes)
+    both = one.delta.then(other.delta)
     assert both.since == base.id
-    assert both.after.num_rows == one.changes.after.num_rows + other.changes.after.num_rows
+    assert both.after.num_rows == one.delta.after.num_rows + other.delta.after.num_rows
     assert both.after["path"].to_pylist() == sorted(both.after["path"].to_pylist())
-    empty = nothing_since(base.id).then(one.changes)
-    assert (empty.before.equals(one.changes.before), empty.after.equals(one.changes.after)) == (True, True)
+    empty = Delta.empty(base.id).then(one.delta)
+    assert (empty.before.equals(one.delta.before), empty.after.equals(one.delta.after)) == (True, True)
 
 
 # --- lists that were made on purpose, in files whose digests are right ---
@@ -293,7 +275,7 @@ def forged(store, metarange: Metarange, attachment: Attachment) -> Metarange:
 def told(store) -> tuple[Metarange, Metarange, Attachment]:
     base = built(store, BASE)
     after = changed(store, base, scattered(base, "1"))
-    return base, after, after.changes.attachment(len(after))
+    return base, after, range_file.encode_delta(after.delta, len(after))
 
 
 BROKEN = {
@@ -315,7 +297,7 @@ def replace_data(found: Attachment, data: bytes) -> Attachment:
 def test_a_list_that_is_none_is_found_out(store, how):
     base, after, attachment = told(store)
     with pytest.raises(Corrupted, match="_lakefs/metaranges/forged cannot be decoded"):
-        list(deltas(RangeReader(store), base, forged(store, after, BROKEN[how](attachment))))
+        list(diff_batches(RangeReader(store), base, forged(store, after, BROKEN[how](attachment))))
 
 
 @pytest.mark.parametrize("where", ["0 5", "5 4", "99999999 99999999", "x y", "5"])
@@ -344,14 +326,18 @@ def other_size(side: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_fsck_finds_a_list_that_says_something_else(store, how, side):
     base, after, attachment = told(store)
-    sides = {name: getattr(after.changes, name) for name in ("before", "after")}
+    sides = {name: getattr(after.delta, name) for name in ("before", "after")}
     sides[side] = how(sides[side])
     data = encode_rows(pa.concat_tables(sides.values()))
     lying = forged(store, after, Attachment(f"{base.id} {sides['before'].num_rows}", data))
     flaw = list_flaw(RangeReader(store), lying, base)
     assert flaw is not None
     assert flaw.kind == "changes_mismatch"
+    unreadable = list_flaw(RangeReader(store), forged(store, after, replace_data(attachment, b"x")), base)
+    assert unreadable is not None
+    assert unreadable.kind == "changes_mismatch"
     assert list_flaw(RangeReader(store), forged(store, after, attachment), base) is None
+    assert list_flaw(RangeReader(store), after, after) is None
 
 
 def test_fsck_finds_a_list_with_more_in_it(store):
@@ -359,15 +345,7 @@ def test_fsck_finds_a_list_with_more_in_it(store):
     more = with_digests(
         staged_table({"zzz": ("1", 1)}).drop_columns("tombstone").cast(pa.schema(list(RANGE_SCHEMA)[:-1]))
     )
-    longer = ChangeList.of(base.id, after.changes.before, pa.concat_tables([after.changes.after, more]))
-    flaw = list_flaw(RangeReader(store), after.telling(longer), base)
+    longer = Delta.of(base.id, after.delta.before, pa.concat_tables([after.delta.after, more]))
+    flaw = list_flaw(RangeReader(store), after.with_delta(longer), base)
     assert flaw is not None
     assert "more" in flaw.message
-
-
-def test_fsck_finds_a_list_that_cannot_be_read(store):
-    base, after, attachment = told(store)
-    flaw = list_flaw(RangeReader(store), forged(store, after, replace_data(attachment, b"x")), base)
-    assert flaw is not None
-    assert flaw.kind == "changes_mismatch"
-    assert list_flaw(RangeReader(store), after, after) is None

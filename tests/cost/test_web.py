@@ -123,8 +123,7 @@ def steps(lake: Lake) -> Iterator[list[int]]:
 
 def forget() -> None:
     """As in a new process."""
-    for kept in (pages._sums, pages._facts):
-        kept._results.clear()
+    pages._cache._results.clear()
     history._far.clear()
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from hashlib import sha256
 
 import duckdb
@@ -8,24 +9,26 @@ import pyarrow.parquet as pq
 import pytest
 from support import synthetic
 from support.format_page import example
-from support.rows import attempt, built
+from support.rows import attempt, built, numbered
 
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
-from lakeops.ranges import format as formats
+from lakeops.ranges import range_file
 from lakeops.ranges.build import build
+from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests, with_digests
-from lakeops.ranges.file import fetch_range
-from lakeops.ranges.format import (
-    METARANGE_SCHEMA,
+from lakeops.ranges.metarange import METARANGE_SCHEMA
+from lakeops.ranges.range_file import (
     Attachment,
+    RangeFile,
     decode_metarange,
     encode_metarange,
     encode_range,
-    stream_column,
+    fetch_range,
+    write_metarange,
 )
-from lakeops.ranges.write import write_metarange
+from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import metarange_key
 
 SPLIT = Split(12_000, 1, 12_000)
@@ -107,16 +110,16 @@ def test_rows_come_back_as_they_went_in(store, rows):
 def test_a_metarange_comes_back_as_it_went_in(written):
     metarange, _ = written
     assert metarange.table.schema.equals(METARANGE_SCHEMA)
-    table, attachment = decode_metarange(encode_metarange(metarange.table), "key")
-    assert table.equals(metarange.table)
-    assert attachment is None
+    found = decode_metarange(encode_metarange(metarange.table), "key")
+    assert found.table.equals(metarange.table)
+    assert found.delta is None
 
 
-def test_what_is_attached_to_a_metarange_is_seen_by_those_who_look_for_it(written, tmp_path):
+def test_other_readers_of_a_metarange_do_not_see_its_list_of_changes(written, tmp_path):
     metarange, _ = written
-    attached = Attachment("a note of it", b"\0any bytes\xff" * 1_000)
-    data = encode_metarange(metarange.table, attached)
-    assert decode_metarange(data, "key")[1] == attached
+    data = encode_metarange(metarange.table, Attachment("since 0", b"\0any bytes\xff" * 1_000))
+    assert (found := decode_metarange(data, "key").delta)
+    assert (found.since, found.nbytes) == ("since", 11_000)
     (tmp_path / "it.parquet").write_bytes(data)
     assert pq.read_table(tmp_path / "it.parquet").equals(metarange.table)
     found = duckdb.sql(f"SELECT * FROM read_parquet('{tmp_path}/it.parquet')").to_arrow_table()
@@ -139,18 +142,99 @@ def test_addresses_come_in_pieces(store, written, rows, size):
     assert max(map(len, pieces)) == min(size, max(file.row.count for file in files))
 
 
-def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
+def test_a_column_that_does_not_come_out_whole_is_no_column(store, written, monkeypatch):
     """Rows that nobody misses would be objects that nobody keeps."""
-    data = encode_range(with_digests(rows))
-    metadata = pq.read_metadata(pa.BufferReader(data))
-    zeros = bytes(len(data))
-    with pytest.raises(Corrupted, match="some/key cannot be decoded"):
-        list(stream_column(zeros, metadata, "some/key", "physical_address", 1_000))
+    metarange, _ = written
+    file = fetch_range(store, metarange.row(0))
 
-    class LastLost(formats.ParquetReader):
+    class LastLost(range_file.ParquetReader):
         def iter_batches(self, *args, **options):
             return list(super().iter_batches(*args, **options))[:-1]
 
-    monkeypatch.setattr(formats, "ParquetReader", LastLost)
-    with pytest.raises(Corrupted, match=f"of its {len(rows)} rows came out"):
-        list(stream_column(data, metadata, "some/key", "physical_address", 1_000))
+    monkeypatch.setattr(range_file, "ParquetReader", LastLost)
+    with pytest.raises(Corrupted, match=f"of its {file.row.count} rows came out"):
+        list(file.addresses(1_000))
+
+
+# --- what is read of a range file, and what of that is decoded ---
+
+
+WIDE = Split(80, 400, 4_000)
+"""Ranges of some hundred rows."""
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The files and columns that were decoded."""
+    found, read = [], RangeFile.read
+
+    def noted(self, columns=None):
+        found.append((self.row.key, tuple(columns or ())))
+        return read(self, columns)
+
+    monkeypatch.setattr(RangeFile, "read", noted)
+    return found
+
+
+def test_digests_are_read_without_decoding(store, decoded):
+    file = fetch_range(store, built(store, numbered(range(600)), WIDE).row(0))
+    digests = file.digests
+    assert decoded == []
+    assert digests.equals(file.read(["digest"])["digest"].combine_chunks())
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [{"compression": "GZIP"}, {"use_dictionary": ["digest"], "compression": "NONE"}, {"data_page_size": 100}],
+    ids=["compressed", "dictionary", "many pages"],
+)
+def test_digests_of_another_writer_are_decoded(store, decoded, otherwise):
+    row = built(store, numbered(range(300)), WIDE).row(0)
+    table = fetch_range(store, row).read()
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **otherwise)
+    data = sink.getvalue().to_pybytes()
+    store.put(row.key, data)
+    decoded.clear()
+    file = fetch_range(store, replace(row, file_bytes=len(data), file_digest=sha256(data).digest()))
+    assert file.digests.equals(table["digest"].combine_chunks())
+    assert {columns for _, columns in decoded} == {("digest",)}
+    assert file.read().equals(table)
+
+
+def test_a_diff_decodes_paths_and_sizes_of_the_ranges_that_differ(store, decoded):
+    before = numbered(range(0, 3_000, 2))
+    after = before | {"a/00801": ("1", 1)}
+    pair = [built(store, side, WIDE) for side in (before, after)]
+    (table,) = diff(RangeReader(store), *pair)
+    assert table.column("path").to_pylist() == ["a/00801"]
+    assert {columns for _, columns in decoded} == {("path", "size_bytes")}
+    assert len(decoded) == len(pair[0].without(pair[1])) + len(pair[1].without(pair[0]))
+
+
+def test_checksums_are_decoded_where_sizes_are_equal_and_the_rest_where_checksums_are(store, decoded):
+    before = numbered(range(1_000))
+    for value, columns in (("10", []), ("1", [("checksum",)]), ("0", [("checksum",), ("content_type", "metadata")])):
+        decoded.clear()
+        after = before | {"a/00400": (value, 7)}
+        tables = list(diff(RangeReader(store), *(built(store, side, WIDE) for side in (before, after))))
+        assert sum(table.num_rows for table in tables) == (value != "0")
+        sketch = ("path", "size_bytes")
+        assert [one for _, one in decoded] == [sketch, sketch, *(each for each in columns for _ in range(2))]
+
+
+def test_a_diff_leaves_nothing_in_the_cache(store):
+    pair = [built(store, numbered(range(3_000), contents), WIDE) for contents in "01"]
+    reader = RangeReader(store)
+    assert sum(table.num_rows for table in diff(reader, *pair)) == 3_000
+    assert reader._cache.nbytes == 0
+
+
+def test_rows_come_by_number_and_by_path(store):
+    file = fetch_range(store, built(store, numbered(range(600)), WIDE).row(0))
+    whole = file.read()
+    rows = np.array([0, 3, file.row.count - 1])
+    assert file.take(rows, ["path", "metadata"]).equals(whole.select(["path", "metadata"]).take(rows))
+    assert file.take(rows[:0]).num_rows == 0
+    wanted = pa.array(["", whole["path"][3].as_py(), "a/~", "zzz"])
+    assert file.find(wanted).tolist() == [-1, 3, -1, -1]

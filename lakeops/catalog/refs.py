@@ -1,0 +1,439 @@
+"""Refs: branches and tags, their moves, what protects them, and the hooks that run beside their changes.
+
+Each change of a ref refuses a caller who does not know the repository's hooks (``hooks``: those that the caller runs),
+and leaves a reflog row. What changes protection or hooks locks the repository exclusively, so that no writer under the
+old rules is still under way afterwards.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, literal, select, update
+
+from lakeops.catalog.commits import earlier_commit
+from lakeops.catalog.database import AnyRow, Lookup, run_again
+from lakeops.catalog.guards import (
+    CatalogPart,
+    Hooks,
+    check_hooks,
+    check_live,
+    check_writable,
+    find_branch,
+    find_repository,
+    lock_branch,
+    lock_repository,
+    new_ref,
+    require_passed,
+)
+from lakeops.catalog.records import BranchState, ExpectedState, decoding, hooks_of, number
+from lakeops.catalog.staging import any_staged, branch_update, check_expected
+from lakeops.catalog.tables import BRANCH, PASSED_CHECK, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG
+from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import BranchMoved, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
+from lakeops.model.mirrors import RefKind
+from lakeops.model.records import BRANCH_PROTECTION, Hook, PassedCheck, Protection, ReflogRecord, RefRecord
+
+NONE: Hooks = frozenset()
+
+# Built once: building a statement takes longer than SQLite takes to run it.
+_NEW_BRANCH = new_ref(
+    BRANCH,
+    staging_token=bindparam("token", type_=BRANCH.c.staging_token.type),
+    sealed_tokens=literal([], BRANCH.c.sealed_tokens.type),
+    resets=literal(0),
+    sealed_resets=literal(0),
+    intents=literal([], BRANCH.c.intents.type),
+)
+_NEW_TAG = new_ref(TAG)
+_TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag")
+
+
+class Refs(CatalogPart):
+    """Branches and tags: pointers to commits. Each branch has a staging area."""
+
+    def branch(self, repository_id: str, name: str) -> BranchState:
+        """The branch's row. Raises ``RefNotFound``."""
+        return self.database.read(lambda conn: find_branch(conn, repository_id, name))
+
+    def branches(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RefRecord]:
+        """Branches by name in byte order, keyset-paged."""
+        return self._refs(BRANCH, repository_id, prefix, after, limit)
+
+    def create_branch(
+        self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str, hooks: Hooks = NONE
+    ) -> BranchState:
+        """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
+        state = BranchState(repository_id, name, commit_id, token)
+        values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token}
+
+        def work(conn: Connection) -> BranchState:
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="create-branch")
+            check_hooks(repository, "create-branch", name, hooks)
+            more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
+            self.insert_ref(conn, BRANCH, _NEW_BRANCH, {**values, **more})
+            self.record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
+            return state
+
+        def settle(conn: Connection) -> BranchState | None:
+            mine = select(BRANCH.c.staging_token).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
+            return state if conn.execute(mine).scalar() == token else None
+
+        return self.database.write(work, settle=settle)
+
+    def delete_branch(
+        self,
+        repository_id: str,
+        name: str,
+        *,
+        actor: str,
+        unused: BranchState | None = None,
+        expect: ExpectedState | None = None,
+        hooks: Hooks = NONE,
+    ) -> str:
+        """Delete a branch and its staging. Returns the old head.
+
+        With ``unused`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
+        With ``expect`` only one that is as it was then; else ``NotAsSeen``.
+        Raises ``PreconditionFailed`` (``default_branch``, ``protected_branch``).
+        """
+
+        def work(conn: Connection) -> str:
+            repository = lock_repository(conn, repository_id)
+            state = lock_branch(conn, repository_id, name, exclusive=True)
+            check_writable(conn, repository, action="delete-branch", branch=name)
+            check_hooks(repository, "delete-branch", name, hooks)
+            if repository.default_branch == name:
+                raise PreconditionFailed(
+                    f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
+                )
+            if unused is not None and (state != unused or any_staged(conn, state)):
+                raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
+            check_expected(conn, state, expect)
+            conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
+            conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))
+            self.retire(conn, repository_id, state.tokens)
+            self.record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
+            return state.commit_id
+
+        return self.database.write(work)
+
+    def move_branch(
+        self,
+        unused: BranchState,
+        commit_id: str,
+        *,
+        actor: str,
+        key: str | None = None,
+        fingerprint: str = "",
+        hooks: Hooks = NONE,
+    ) -> RefRecord:
+        """Point a branch that is still in this state, and has nothing staged, at a live commit.
+
+        A known key returns what its first call did. Raises ``BranchMoved``, ``CommitExpired``, ``PreconditionFailed``
+        (``protected_branch``).
+        """
+        repository_id, name = unused.repository_id, unused.id
+
+        def work(conn: Connection) -> RefRecord:
+            repository = lock_repository(conn, repository_id)
+            state = lock_branch(conn, repository_id, name, exclusive=True)
+            earlier = _find_done(conn, repository_id, name, key, fingerprint)
+            if earlier is not None:
+                return earlier
+            check_writable(conn, repository, action="move-branch", branch=name)
+            check_hooks(repository, "move-branch", name, hooks)
+            if state != unused or any_staged(conn, state):
+                raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
+            check_live(conn, repository_id, [commit_id])
+            conn.execute(branch_update(state).values(commit_id=commit_id))
+            self.record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)
+            self.remember(conn, repository_id, key, fingerprint, commit_id)
+            return RefRecord(name, commit_id)
+
+        return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
+
+    def tag(self, repository_id: str, name: str) -> RefRecord:
+        """The tag. Raises ``RefNotFound``."""
+
+        def work(conn: Connection) -> RefRecord:
+            row = _TAG.one(conn, {"repository": repository_id, "tag": name})
+            if row is None:
+                find_repository(conn, repository_id)
+                raise _no_tag(repository_id, name)
+            return RefRecord(name, row.commit_id)
+
+        return self.database.read(work)
+
+    def tags(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RefRecord]:
+        """Tags by name in byte order, keyset-paged."""
+        return self._refs(TAG, repository_id, prefix, after, limit)
+
+    def create_tag(
+        self, repository_id: str, name: str, commit_id: str, *, actor: str, hooks: Hooks = NONE
+    ) -> RefRecord:
+        """A new tag at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
+        values = {"repository": repository_id, "ref": name, "commit": commit_id}
+
+        def work(conn: Connection) -> RefRecord:
+            # Alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
+            repository = lock_repository(conn, repository_id, exclusive=True)
+            check_writable(conn, repository, action="create-tag")
+            check_hooks(repository, "create-tag", name, hooks)
+            self.insert_ref(conn, TAG, _NEW_TAG, values)
+            self.record_move(conn, repository_id, name, None, commit_id, "create-tag", actor, kind=RefKind.TAG)
+            return RefRecord(name, commit_id)
+
+        def settle(conn: Connection) -> RefRecord | None:
+            # The same tag made by another caller is as good as ours.
+            same = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
+            return RefRecord(name, commit_id) if conn.execute(same).scalar() == commit_id else None
+
+        return self.database.write(work, settle=settle)
+
+    def move_tag(
+        self,
+        repository_id: str,
+        name: str,
+        commit_id: str,
+        *,
+        actor: str,
+        old: str | None = None,
+        key: str | None = None,
+        fingerprint: str = "",
+        hooks: Hooks = NONE,
+    ) -> RefRecord:
+        """Point a tag at another live commit. A known key returns what its first call did.
+
+        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a
+        tag that is not at ``old``.
+        """
+
+        def work(conn: Connection) -> RefRecord:
+            repository = lock_repository(conn, repository_id)
+            at = conn.execute(_at_tag(repository_id, name)).scalar_one_or_none()
+            earlier = _find_done(conn, repository_id, name, key, fingerprint)
+            if earlier is not None:
+                return earlier
+            check_writable(conn, repository, action="move-tag", tag=name)
+            check_hooks(repository, "move-tag", name, hooks)
+            found = _check_tag_at(repository_id, name, at, old)
+            check_live(conn, repository_id, [commit_id])
+            if found != commit_id:
+                mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
+                conn.execute(update(TAG).where(*mine).values(commit_id=commit_id))
+                self.record_move(conn, repository_id, name, found, commit_id, "move-tag", actor, kind=RefKind.TAG)
+            self.remember(conn, repository_id, key, fingerprint, commit_id)
+            return RefRecord(name, commit_id)
+
+        return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
+
+    def delete_tag(
+        self, repository_id: str, name: str, *, actor: str, old: str | None = None, hooks: Hooks = NONE
+    ) -> str:
+        """Delete a tag. Returns the commit that it pointed to.
+
+        Raises ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a tag that is not at ``old``.
+        """
+
+        def work(conn: Connection) -> str:
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="delete-tag", tag=name)
+            check_hooks(repository, "delete-tag", name, hooks)
+            # Locked, or somebody may move it before it is gone.
+            at = conn.execute(_at_tag(repository_id, name)).scalar_one_or_none()
+            found = _check_tag_at(repository_id, name, at, old)
+            conn.execute(delete(TAG).where(TAG.c.repository_id == repository_id, TAG.c.name == name))
+            self.record_move(conn, repository_id, name, found, None, "delete-tag", actor, kind=RefKind.TAG)
+            return found
+
+        return self.database.write(work)
+
+    def reflog(
+        self, repository_id: str, ref: str | None = None, *, below: int | None = None, limit: int = 1000
+    ) -> list[ReflogRecord]:
+        """Moves of one ref or of all, newest first; those before ``below``, the last ``sequence`` of a page before."""
+        query = select(REFLOG).where(REFLOG.c.repository_id == repository_id)
+        if ref is not None:
+            query = query.where(REFLOG.c.ref == ref)
+        if below is not None:
+            query = query.where(REFLOG.c.sequence < below)
+        query = query.order_by(REFLOG.c.sequence.desc()).limit(limit)
+
+        def work(conn: Connection) -> list[ReflogRecord]:
+            find_repository(conn, repository_id)
+            return [_reflog_record(row) for row in conn.execute(query)]
+
+        return self.database.read(work)
+
+    def protections(self, repository_id: str) -> list[str]:
+        """The glob patterns of branches that change through merges only, whatever is merged."""
+        return [one.pattern for one in self.all_protections(repository_id) if one.kind == BRANCH_PROTECTION]
+
+    def all_protections(self, repository_id: str) -> list[Protection]:
+        """Everything that protects branches and tags, in order."""
+        query = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name)
+
+        def work(conn: Connection) -> list[Protection]:
+            find_repository(conn, repository_id)
+            rows = conn.execute(query.where(PROTECTION.c.repository_id == repository_id))
+            return sorted(Protection(*row) for row in rows)
+
+        return self.database.read(work)
+
+    def protect(self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "") -> None:
+        """Protect branches or tags that match a glob pattern. Repeating it changes nothing."""
+        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check}
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
+            if not conn.execute(select(PROTECTION.c.pattern).where(*_same_row(row))).first():
+                conn.execute(insert(PROTECTION).values(row))
+                self.record(conn, repository_id, "protect", "protection", pattern, None, _describe(kind, check))
+
+        self.database.write(work, settle=run_again)
+
+    def unprotect(self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "") -> None:
+        """Drop a pattern. Raises ``NotFound``."""
+        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check}
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
+            if not conn.execute(delete(PROTECTION).where(*_same_row(row))).rowcount:
+                what = f"required check {check!r} for {pattern!r}" if check else f"{kind} protection {pattern!r}"
+                raise NotFound(f"repository {repository_id!r} has no {what}")
+            self.record(conn, repository_id, "unprotect", "protection", pattern, _describe(kind, check))
+
+        self.database.write(work)
+
+    def pass_check(self, repository_id: str, commit_id: str, name: str, *, by: str | None = None) -> PassedCheck:
+        """Record that a live commit has passed a check. What was recorded first stays.
+
+        ``by`` is who says so. The user whom the caller works for, or the database login, when left out.
+        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``read_only_repository``).
+        """
+
+        def work(conn: Connection) -> PassedCheck:
+            check_writable(conn, lock_repository(conn, repository_id), action="check")
+            check_live(conn, repository_id, [commit_id])
+            for known in _passed_checks(conn, repository_id, commit_id):
+                if known.name == name:
+                    return known
+            who = by or self.caller.person or self.database.dialect.account
+            who = who or str(conn.exec_driver_sql("SELECT session_user").scalar_one())
+            made = PassedCheck(commit_id, name, who, unix_seconds(self.database.dialect.now(conn)))
+            conn.execute(insert(PASSED_CHECK).values(repository_id=repository_id, **made.to_json()))
+            self.record(conn, repository_id, "pass-check", "check", name, None, f"{commit_id} by {who}")
+            return made
+
+        return self.database.write(work, settle=run_again)
+
+    def withdraw_check(self, repository_id: str, commit_id: str, name: str) -> None:
+        """Forget that a commit has passed a check. Raises ``NotFound``."""
+        mine = (PASSED_CHECK.c.repository_id == repository_id, PASSED_CHECK.c.commit_id == commit_id)
+
+        def work(conn: Connection) -> None:
+            # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
+            if not conn.execute(delete(PASSED_CHECK).where(*mine, PASSED_CHECK.c.name == name)).rowcount:
+                raise NotFound(f"commit {commit_id[:16]} has passed no check {name!r}")
+            self.record(conn, repository_id, "withdraw-check", "check", name, commit_id)
+
+        self.database.write(work)
+
+    def check_merge(self, repository_id: str, branch: str, source: str) -> None:
+        """Refuse to merge a commit into a branch that does not take it now, as ``publish`` would.
+
+        Raises ``PreconditionFailed`` (``read_only_repository``, ``missing_check``).
+        """
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
+            require_passed(conn, repository_id, branch, source)
+
+        self.database.read(work)
+
+    def passed_checks(self, repository_id: str, commit_id: str) -> list[PassedCheck]:
+        """The checks that a commit has passed, by name."""
+        return self.database.read(lambda conn: _passed_checks(conn, repository_id, commit_id))
+
+    def set_hook(self, repository_id: str, hook: Hook) -> None:
+        """Let a hook run beside changes of refs from now on, in place of one of its name."""
+
+        def work(conn: Connection) -> None:
+            row = lock_repository(conn, repository_id, exclusive=True)
+            check_writable(conn, row, action="set-hook")
+            known = {one.name: one for one in hooks_of(row)}
+            before = known.get(hook.name)
+            if before != hook:
+                _write_hooks(conn, repository_id, {**known, hook.name: hook})
+                old = None if before is None else _spell_hook(before)
+                self.record(conn, repository_id, "add-hook", "hook", hook.name, old, _spell_hook(hook))
+
+        self.database.write(work, settle=run_again)
+
+    def remove_hook(self, repository_id: str, name: str) -> None:
+        """Let a hook run no longer. Raises ``NotFound``."""
+
+        def work(conn: Connection) -> None:
+            row = lock_repository(conn, repository_id, exclusive=True)
+            check_writable(conn, row, action="remove-hook")
+            known = {one.name: one for one in hooks_of(row)}
+            before = known.pop(name, None)
+            if before is None:
+                raise NotFound(f"repository {repository_id!r} has no hook {name!r}")
+            _write_hooks(conn, repository_id, known)
+            self.record(conn, repository_id, "remove-hook", "hook", name, _spell_hook(before))
+
+        self.database.write(work)
+
+
+def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> RefRecord | None:
+    """The result of a move under this key, if it has happened."""
+    earlier = earlier_commit(conn, repository_id, key, fingerprint)
+    return None if earlier is None else RefRecord(name, earlier.id)
+
+
+def _at_tag(repository_id: str, name: str) -> Select[str]:
+    query = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
+    return query.with_for_update()
+
+
+def _check_tag_at(repository_id: str, name: str, at: str | None, old: str | None) -> str:
+    """The commit of a tag, unless it is not there or not where the caller saw it."""
+    if at is None:
+        raise _no_tag(repository_id, name)
+    if old is not None and at != old:
+        raise NotAsSeen(f"tag {name!r} is at {at[:16]} by now, and no longer at {old[:16]}; nothing was done")
+    return at
+
+
+def _no_tag(repository_id: str, name: str) -> RefNotFound:
+    return RefNotFound(f"repository {repository_id!r} has no tag {name!r}")
+
+
+@decoding(REFLOG, "sequence")
+def _reflog_record(row: AnyRow) -> ReflogRecord:
+    return ReflogRecord(row.sequence, row.ref, row.old, row.new, row.action, row.actor, number(row.at))
+
+
+def _passed_checks(conn: Connection, repository_id: str, commit_id: str) -> list[PassedCheck]:
+    mine = (PASSED_CHECK.c.repository_id == repository_id, PASSED_CHECK.c.commit_id == commit_id)
+    rows = conn.execute(select(PASSED_CHECK).where(*mine).order_by(PASSED_CHECK.c.name))
+    return [PassedCheck(row.commit_id, row.name, row.passed_by, row.at) for row in rows]
+
+
+def _same_row(row: dict[str, str]) -> list[ColumnElement[bool]]:
+    return [PROTECTION.c[name] == value for name, value in row.items()]
+
+
+def _describe(kind: str, check: str) -> str:
+    return f"needs check {check}" if check else f"protected {kind}"
+
+
+def _write_hooks(conn: Connection, repository_id: str, hooks: dict[str, Hook]) -> None:
+    values = [hooks[name].to_json() for name in sorted(hooks)]
+    conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(hooks=values))
+
+
+def _spell_hook(hook: Hook) -> str:
+    return f"{hook.when} {' '.join(hook.actions) or 'every change'} of {hook.pattern}, {hook.seconds} s"

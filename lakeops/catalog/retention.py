@@ -1,0 +1,533 @@
+"""Retention: rules and the grace period, expiring commits by marks, and removing what is past its time.
+
+A commit that a mark expired is *pending* until the sweep of a mark begins that has it. Every other transition refuses
+it from then on. Only the newest mark can be swept or restored, and when it is finished it has every pending commit: so
+what comes back is whole. Every transition here is a bounded step. Recovery: repeat it, or leave the rest to the next
+mark.
+
+What is pruned, a step at a time with the repository held shared like any writer:
+
+* A commit, when it is expired, older than the log, and every commit that it descends from has gone or goes in the same
+  run. The initial commit stays, because mirrors are compared by it. So what is left is whole from its beginnings on:
+  merge bases and generations stay right, and a walk that meets a parent that is gone has come to the end. None goes
+  while a mark waits for its sweep.
+* A move, when it is older than the log, with all moves of its ref before it, and not the last one of a ref that exists.
+  A move that was made while the clock was ahead keeps those behind it, so that no move is missing in between.
+* A key, when it is older than the rules say. A retired token, when it is purged and no commit in flight can ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from lakeops.catalog.database import AnyRow, run_again
+from lakeops.catalog.guards import IN_CHUNK, CatalogPart, check_writable, find_repository, grace_of, lock_repository
+from lakeops.catalog.marks import find_mark, update_mark
+from lakeops.catalog.mirrors import mirror_needs
+from lakeops.catalog.records import COMMIT_COLUMNS, branch_record, commit_record, epoch_micros
+from lakeops.catalog.staging import addresses, uploads_in_flight
+from lakeops.catalog.tables import (
+    BRANCH,
+    COMMIT,
+    KEY,
+    MARK,
+    PASSED_CHECK,
+    REFLOG,
+    REPOSITORY,
+    RETENTION,
+    RETIRED,
+    TAG,
+)
+from lakeops.model.errors import MarkRefused
+from lakeops.model.graph import Lineage, Node, RefMove
+from lakeops.model.marks import BEGUN, UNPROVED, Grace, Mark, MarkState
+from lakeops.model.records import Commit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOVES = 1000
+"""How many moves of refs one step takes in."""
+_WAITING = (MarkState.MARKING, MarkState.MARKED, MarkState.SWEEPING)
+
+_HERE = COMMIT.c.repository_id == bindparam("repository")
+_UNSWEPT = select(MARK.c.id).where(
+    MARK.c.repository_id == bindparam("repository"), MARK.c.state.not_in([state.value for state in BEGUN])
+)
+_PENDING: ColumnElement[bool] = and_(COMMIT.c.expired.is_(True), COMMIT.c.expired_by.in_(_UNSWEPT))
+_SOME: ColumnElement[bool] = COMMIT.c.id.in_(bindparam("some", expanding=True))
+_REVIVE = update(COMMIT).where(_HERE, _SOME, _PENDING).values(expired=False, expired_by=None)
+_TAKE = update(COMMIT).where(_HERE, _SOME).values(expired=True, expired_by=bindparam("mark")).returning(COMMIT.c.id)
+_TAKE_OVER = _TAKE.where(_PENDING)
+# What a ref shows never expires, whatever was decided.
+_EXPIRE = _TAKE.where(
+    COMMIT.c.expired.is_(False),
+    *(
+        COMMIT.c.id.not_in(select(refs.c.commit_id).where(refs.c.repository_id == bindparam("repository")))
+        for refs in (BRANCH, TAG)
+    ),
+)
+_NODES = select(*(COMMIT.c[name] for name in ("id", "parents", "creation_date", "generation", "expired", "expired_by")))
+_NODES = _NODES.where(_HERE).execution_options(yield_per=10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryStep:
+    """The outcome of one step of expiry.
+
+    Attributes:
+        sequence: the newest move of a ref that it took in.
+        complete: whether it did what it was asked; else there are moves left to take in first.
+        expired: those that were live and are expired now.
+        carried: those that an earlier mark had expired and this one has now.
+        rules_changed: whether the rules are others than those that were decided by. Nothing happened then.
+    """
+
+    sequence: int
+    complete: bool = False
+    expired: frozenset[str] = frozenset()
+    carried: frozenset[str] = frozenset()
+    rules_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """What garbage collection must keep, at one instant.
+
+    Attributes:
+        commits: every commit that is not expired.
+        staged: physical addresses (as stored) of all staged entries of all branches, shadowed ones included: one
+            string column ``physical_address``, in any order, with repetitions.
+        uploads: uploads in flight, id to (address, started).
+    """
+
+    commits: Sequence[Commit]
+    staged: pa.Table
+    uploads: Mapping[str, tuple[str, datetime]]
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What a step of pruning removes.
+
+    Attributes:
+        kind: ``commits``, ``moves``, ``keys`` or ``tokens``.
+        before: what is older than this goes (Unix seconds).
+        after: where the step begins: what an earlier one gave back.
+        gone: commits that earlier steps removed, or would have.
+    """
+
+    kind: str
+    before: int
+    after: tuple[Any, ...] | None = None
+    gone: frozenset[str] = field(default=frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class PruneStep:
+    """What a step removed: how many rows, which commits among them, and where the next one begins (None: nowhere)."""
+
+    count: int
+    gone: frozenset[str]
+    after: tuple[Any, ...] | None
+
+
+class Retention(CatalogPart):
+    """Rules, the grace period, and what goes by them."""
+
+    def get_rules(self, repository_id: str) -> str | None:
+        """The repository's retention rules as they were set, if there are any."""
+
+        def work(conn: Connection) -> str | None:
+            find_repository(conn, repository_id)
+            return find_rules(conn, repository_id)
+
+        return self.database.read(work)
+
+    def set_rules(self, repository_id: str, rules: str | None) -> None:
+        """Replace the repository's retention rules (JSON text that the caller validated), or remove them."""
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="set-rules")
+            before = find_rules(conn, repository_id)
+            if before == rules:
+                return
+            conn.execute(delete(RETENTION).where(RETENTION.c.repository_id == repository_id))
+            if rules is not None:
+                conn.execute(insert(RETENTION).values(repository_id=repository_id, rules=rules))
+            self.record(conn, repository_id, "set-rules", "rules", "retention", before, rules)
+
+        self.database.write(work, settle=run_again)
+
+    def grace(self, repository_id: str) -> Grace:
+        """The repository's grace period: the age below which garbage collection touches nothing."""
+        return self.database.read(lambda conn: grace_of(find_repository(conn, repository_id)))
+
+    def set_grace(self, repository_id: str, seconds: int) -> Grace:
+        """Change the grace period. A longer one counts at once, a shorter one once the old one has passed."""
+
+        def work(conn: Connection) -> Grace:
+            repository = lock_repository(conn, repository_id, exclusive=True)
+            check_writable(conn, repository, action="set-grace")
+            before = grace_of(repository)
+            grace = before.changed(seconds, self.database.dialect.now(conn))
+            values = {
+                "grace_seconds": grace.seconds,
+                "grace_before": grace.before,
+                "grace_until": None if grace.until is None else epoch_micros(grace.until),
+            }
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(values))
+            if grace != before:
+                self.record(conn, repository_id, "set-grace", "rules", "grace", before.seconds, grace.seconds)
+            return grace
+
+        return self.database.write(work, settle=run_again)
+
+    def roots(self, repository_id: str) -> Roots:
+        """Live commits, staged addresses and uploads in flight, at one instant."""
+        unload = self.database.dialect.unload
+
+        def work(conn: Connection) -> Roots:
+            repository = find_repository(conn, repository_id)
+            live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
+            branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
+            tokens = [token for row in branches for token in branch_record(row).tokens]
+            return Roots(
+                commits=[commit_record(row) for row in conn.execute(live)],
+                staged=addresses(unload(conn, repository_id, token, "") for token in tokens),
+                uploads=uploads_in_flight(conn, repository, self.database.dialect.now(conn)),
+            )
+
+        return self.database.read(work)
+
+    def lineage(self, repository_id: str, *, left_since: int) -> Lineage:
+        """What decides which commits live, at one instant and without a lock.
+
+        Moves of refs after ``left_since`` (Unix seconds) are looked at.
+        """
+
+        def work(conn: Connection) -> Lineage:
+            find_repository(conn, repository_id)
+            here = {"repository": repository_id}
+            unswept = set(conn.execute(_UNSWEPT, here).scalars())
+            commits = {
+                name: Node(
+                    name, tuple(parents), date, generation, expired and by not in unswept, expired and by in unswept
+                )
+                for name, parents, date, generation, expired, by in conn.execute(_NODES, here)
+            }
+            branches, tags = (
+                {
+                    row.name: row.commit_id
+                    for row in conn.execute(
+                        select(refs.c.name, refs.c.commit_id).where(refs.c.repository_id == repository_id)
+                    )
+                }
+                for refs in (BRANCH, TAG)
+            )
+            left, deleted = _left_commits(conn, repository_id, left_since)
+            return Lineage(
+                branches=branches,
+                tags=tags,
+                commits=commits,
+                mirrors=mirror_needs(conn, repository_id),
+                left=left,
+                deleted=deleted,
+                rules=find_rules(conn, repository_id),
+            )
+
+        return self.database.read(work)
+
+    def expire_by_mark(
+        self,
+        repository_id: str,
+        mark_id: str,
+        *,
+        since: int,
+        rules: str | None,
+        choose: Callable[[Sequence[RefMove]], Sequence[str]],
+    ) -> ExpiryStep:
+        """Expire some of the commits that a mark does not keep, with the repository's row locked for that alone.
+
+        Commits that a ref shows or a mirror needs are left alone. Pending commits of earlier marks become this one's.
+
+        Args:
+            repository_id: the repository.
+            mark_id: the mark, which must be under way (else ``MarkRefused``).
+            since: moves of refs up to this sequence are known.
+            rules: the rules that were decided by. When they are others now, nothing expires.
+            choose: gets the moves since then, and says which commits to expire, a few hundred at most. Called inside
+                the transaction, and again when that is repeated. Its answer counts only when there are no more moves.
+        """
+
+        def work(conn: Connection) -> ExpiryStep:
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
+            _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
+            if find_rules(conn, repository_id) != rules:
+                return ExpiryStep(since, rules_changed=True)
+            moves, newest = _ref_moves(conn, repository_id, since)
+            asked = tuple(choose(moves))
+            if len(moves) >= MOVES:
+                return ExpiryStep(newest)  # there may be more of them
+            needed = set().union(*mirror_needs(conn, repository_id).values())
+            values = {"repository": repository_id, "mark": mark_id}
+            carried = conn.execute(_TAKE_OVER, values | {"some": asked}).scalars().all()
+            expired = conn.execute(_EXPIRE, values | {"some": [*{*asked} - needed]}).scalars().all()
+            if expired:
+                self.record(conn, repository_id, "expire", "mark", mark_id, None, f"{len(expired)} commits expired")
+            return ExpiryStep(newest, True, frozenset(expired), frozenset(carried))
+
+        return self.database.write(work, settle=run_again)
+
+    def revive_commits(self, repository_id: str, mark_id: str, ids: Iterable[str]) -> None:
+        """Let commits live again that earlier marks expired and were not swept; those that were are left alone.
+
+        Raises ``MarkRefused`` when the mark is not under way any more.
+        """
+        wanted = sorted(set(ids))
+
+        def work(conn: Connection, some: list[str]) -> None:
+            check_writable(conn, lock_repository(conn, repository_id), action="mark")
+            _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
+            conn.execute(_REVIVE, {"repository": repository_id, "some": some})
+            self.record(conn, repository_id, "revive", "mark", mark_id, None, f"up to {len(some)} commits live again")
+
+        for start in range(0, len(wanted), IN_CHUNK):
+            some = wanted[start : start + IN_CHUNK]
+            self.database.write(lambda conn, some=some: work(conn, some), settle=run_again)  # type: ignore[misc]
+
+    def restore_commits(self, repository_id: str, mark_id: str) -> tuple[Mark, int]:
+        """Let some pending commits live again that the mark being restored has; how many, and the mark.
+
+        To be called until none is left. The mark is restored then. Raises ``MarkRefused``.
+        """
+
+        def work(conn: Connection) -> tuple[Mark, int]:
+            lock_repository(conn, repository_id)
+            mark = find_mark(conn, repository_id, mark_id)
+            if mark.state is MarkState.RESTORED:
+                return mark, 0
+            _check_state(mark, MarkState.RESTORING)
+            values: dict[str, object] = {"repository": repository_id}
+            some = conn.execute(select(COMMIT.c.id).where(_HERE, _PENDING).limit(IN_CHUNK), values).scalars().all()
+            if some:
+                conn.execute(_REVIVE, values | {"some": some})
+                after = f"{len(some)} commits live again"
+            else:
+                update_mark(conn, repository_id, mark_id, state=MarkState.RESTORED.value)
+                after = MarkState.RESTORED.value
+            self.record(conn, repository_id, "restore-commits", "mark", mark_id, mark.state.value, after)
+            return find_mark(conn, repository_id, mark_id), len(some)
+
+        return self.database.write(work, settle=run_again)
+
+    def pruned(self, repository_id: str) -> bool:
+        """Whether history was ever pruned: then a commit that a known one descends from may be gone."""
+        return self.database.read(lambda conn: find_repository(conn, repository_id).pruned is not None)
+
+    def prune(self, repository_id: str, plan: PrunePlan, *, limit: int, dry_run: bool = False) -> PruneStep:
+        """Remove at most ``limit`` rows that are past their time, or find out which these would be."""
+        table, find = _KINDS[plan.kind]
+
+        def work(conn: Connection) -> PruneStep:
+            if dry_run:
+                repository = find_repository(conn, repository_id)
+            else:
+                repository = lock_repository(conn, repository_id)
+                check_writable(conn, repository, action="prune")
+            page = find(conn, repository, plan, limit)
+            count = len(page.keys) if dry_run else _remove(conn, repository_id, table, page.keys)
+            if count and not dry_run:
+                if page.generation > (repository.pruned or 0):
+                    pruned = update(REPOSITORY).where(REPOSITORY.c.id == repository_id)
+                    conn.execute(pruned.values(pruned=page.generation))
+                self.record(conn, repository_id, "prune", plan.kind, "", None, f"{count} removed")
+            return PruneStep(count, frozenset(page.keys) if table is COMMIT else frozenset(), page.after)
+
+        return self.database.read(work) if dry_run else self.database.write(work, settle=run_again)
+
+
+def find_rules(conn: Connection, repository_id: str) -> str | None:
+    """The retention rules, as a transaction sees them."""
+    rules: ColumnElement[str] = RETENTION.c.rules
+    return conn.execute(select(rules).where(RETENTION.c.repository_id == repository_id)).scalar()
+
+
+def _check_state(mark: Mark, state: MarkState) -> None:
+    if mark.state is not state:
+        raise MarkRefused(f"mark {mark.id} is {mark.state.value}: it was restored, or another one began meanwhile")
+
+
+def _ref_moves(conn: Connection, repository_id: str, since: int) -> tuple[list[RefMove], int]:
+    """The moves of refs after a sequence, oldest first, at most ``MOVES``; and the sequence of the last one."""
+    query = select(REFLOG.c.sequence, REFLOG.c.old, REFLOG.c.new).where(
+        REFLOG.c.repository_id == repository_id, REFLOG.c.sequence > since
+    )
+    rows = conn.execute(query.order_by(REFLOG.c.sequence).limit(MOVES)).all()
+    parents: dict[str, tuple[str, ...]] = {}
+    made = sorted({row.new for row in rows if row.new is not None})
+    for start in range(0, len(made), IN_CHUNK):
+        some = {"repository": repository_id, "some": made[start : start + IN_CHUNK]}
+        found = conn.execute(select(COMMIT.c.id, COMMIT.c.parents).where(_HERE, _SOME), some)
+        parents.update((row[0], tuple(row[1])) for row in found)
+    moves = [RefMove(row.old, row.new, parents.get(row.new, ())) for row in rows]
+    return moves, rows[-1].sequence if rows else since
+
+
+def _left_commits(conn: Connection, repository_id: str, since: int) -> tuple[dict[str, int], frozenset[str]]:
+    """Commits that a ref pointed to before a move after a moment, with the last time; and ends of deleted branches."""
+    here = (REFLOG.c.repository_id == repository_id, REFLOG.c.at > since, REFLOG.c.old.is_not(None))
+    moved = or_(REFLOG.c.new.is_(None), REFLOG.c.new != REFLOG.c.old)
+    query = select(REFLOG.c.old, func.max(REFLOG.c.at)).where(*here, moved).group_by(REFLOG.c.old)
+    left: dict[str, int] = {row[0]: row[1] for row in conn.execute(query)}
+    gone = select(REFLOG.c.old).distinct().where(*here, REFLOG.c.action == "delete-branch")
+    return left, frozenset(conn.execute(gone).scalars())
+
+
+# --- pruning ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Keys of rows to remove, where the next step begins (None at the end), and the highest generation among them."""
+
+    keys: Sequence[Any]
+    after: tuple[Any, ...] | None
+    generation: int = 0
+
+
+def _remove(conn: Connection, repository_id: str, table: Table, keys: Sequence[Any]) -> int:
+    column: ColumnElement[Any] = list(table.primary_key.columns)[-1]
+    removed = 0
+    for start in range(0, len(keys), IN_CHUNK):
+        some = keys[start : start + IN_CHUNK]
+        rows = delete(table).where(table.c.repository_id == repository_id, column.in_(some))
+        if table is not COMMIT:
+            removed += conn.execute(rows).rowcount
+            continue
+        # Somebody may have taken a commit back since the page was read.
+        removed += conn.execute(rows.where(COMMIT.c.expired.is_(True))).rowcount
+        kept = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id)
+        checks = PASSED_CHECK.c.commit_id.in_(some), PASSED_CHECK.c.commit_id.not_in(kept)
+        conn.execute(delete(PASSED_CHECK).where(PASSED_CHECK.c.repository_id == repository_id, *checks))
+    return removed
+
+
+def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int) -> _Page:
+    here = COMMIT.c.repository_id == repository.id
+    marks = conn.execute(select(MARK.c.id, MARK.c.state).where(MARK.c.repository_id == repository.id)).all()
+    if any(mark.state in _WAITING for mark in marks):
+        return _Page((), None)
+    # What an unswept mark expired may be restored, and what a fail-over expired may be proved.
+    unswept = {UNPROVED, *(mark.id for mark in marks if mark.state not in BEGUN)}
+    generation, name = plan.after or (0, "")
+    later = or_(COMMIT.c.generation > generation, (COMMIT.c.generation == generation) & (COMMIT.c.id > name))
+    query = select(
+        *(COMMIT.c[name] for name in ("id", "parents", "generation", "expired", "expired_by", "creation_date"))
+    )
+    rows = conn.execute(query.where(here, later).order_by(COMMIT.c.generation, COMMIT.c.id).limit(limit)).all()
+    known = _existing_commits(conn, repository.id, {parent for row in rows for parent in row.parents} - plan.gone)
+    gone: set[str] = set()
+    top = 0
+    for row in rows:
+        if not row.expired or row.expired_by in unswept or row.creation_date >= plan.before or not row.parents:
+            continue
+        if all(
+            parent in gone or parent in plan.gone or known.get(parent, repository.pruned is not None)
+            for parent in row.parents
+        ):
+            gone.add(row.id)
+            top = max(top, row.generation)
+    # Generations rise with time along any line, so a page without an old commit is the end but for other lines' tails.
+    old = any(row.creation_date < plan.before for row in rows)
+    after = (rows[-1].generation, rows[-1].id) if old and len(rows) == limit else None
+    return _Page(sorted(gone), after, top)
+
+
+def _existing_commits(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
+    """The commits that exist. The value is True for an expired initial commit, which is never removed."""
+    found: dict[str, bool] = {}
+    wanted = sorted(ids)
+    for start in range(0, len(wanted), IN_CHUNK):
+        some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
+        query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent)
+        for row in conn.execute(query.where(COMMIT.c.repository_id == repository_id, some)):
+            found[row.id] = row.expired and row.first_parent is None
+    return found
+
+
+def _old_moves(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int) -> _Page:
+    here = REFLOG.c.repository_id == repository.id
+    (after,) = plan.after or (0,)
+    query = select(REFLOG).where(here, REFLOG.c.sequence > after).order_by(REFLOG.c.sequence).limit(limit)
+    rows = conn.execute(query).all()
+    old = [row for row in rows if row.at < plan.before]
+    # By ref: the number of its last move, and of its first one that is not older than the log.
+    ends: dict[tuple[str, str], tuple[int, int | None]] = {}
+    names = sorted({row.ref for row in old})
+    first_kept = func.min(case((REFLOG.c.at >= plan.before, REFLOG.c.sequence)))
+    by_ref = select(REFLOG.c.kind, REFLOG.c.ref, func.max(REFLOG.c.sequence), first_kept)
+    for start in range(0, len(names), IN_CHUNK):
+        some = REFLOG.c.ref.in_(names[start : start + IN_CHUNK])
+        for kind, ref, last, kept in conn.execute(by_ref.where(here, some).group_by(REFLOG.c.kind, REFLOG.c.ref)):
+            ends[kind, ref] = (last, kept)
+    gone = []
+    for row in old:
+        last, kept = ends[row.kind, row.ref]
+        # The last move of a ref that exists says since when it is there, and is what fsck compares the ref with.
+        stays = row.sequence == last and row.new is not None
+        if not stays and (kept is None or row.sequence < kept):
+            gone.append(row.sequence)
+    return _Page(gone, (rows[-1].sequence,) if old and len(rows) == limit else None)
+
+
+def _old_keys(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int) -> _Page:
+    query = select(KEY.c.key).where(KEY.c.repository_id == repository.id, KEY.c.at < plan.before)
+    return _by_name(conn, query, KEY.c.key, plan, limit)
+
+
+def _old_tokens(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int) -> _Page:
+    young = select(COMMIT.c.id).where(
+        COMMIT.c.repository_id == repository.id,
+        COMMIT.c.id == RETIRED.c.commit_id,
+        COMMIT.c.creation_date >= plan.before,
+    )
+    query = select(RETIRED.c.token).where(
+        RETIRED.c.repository_id == repository.id,
+        ~RETIRED.c.purged.is_(False),  # so that a step reads a page of the key, and no index over "purged" in full
+        ~young.exists(),
+    )
+    return _by_name(conn, query, RETIRED.c.token, plan, limit)
+
+
+def _by_name(conn: Connection, query: Select[Any], column: Any, plan: PrunePlan, limit: int) -> _Page:  # noqa: ANN401
+    (after,) = plan.after or ("",)
+    names = conn.execute(query.where(column > after).order_by(column).limit(limit)).scalars().all()
+    return _Page(names, (names[-1],) if len(names) == limit else None)
+
+
+_KINDS: dict[str, tuple[Table, Callable[[Connection, AnyRow, PrunePlan, int], _Page]]] = {
+    "commits": (COMMIT, _old_commits),
+    "moves": (REFLOG, _old_moves),
+    "keys": (KEY, _old_keys),
+    "tokens": (RETIRED, _old_tokens),
+}
