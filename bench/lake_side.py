@@ -29,8 +29,8 @@ from lakeops.engine.base import LocalEngine
 from lakeops.lake import Branch, Lake, Repository
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.model.clock import Ids, SystemClock
-from lakeops.model.records import Commit, IdempotentRequest, Split, Summary
-from lakeops.ops.publish import CommitPlan, CommitRequest, publish, snapshot
+from lakeops.model.records import Commit, IdempotentRequest, Split
+from lakeops.ops.publish import CommitPlan, publish, snapshot
 from lakeops.ranges.apply import apply, apply_plan
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
@@ -242,8 +242,7 @@ class LakeSide:
         file = write_metarange(store, base, self._ids.new())
         ctx = handle._ctx
         found = snapshot(ctx, "main")
-        plan = CommitPlan(file, (found.head,), "base", {}, Summary())
-        publish(ctx, CommitRequest(IdempotentRequest("import", "main")), found, plan, None)
+        publish(ctx, IdempotentRequest("import", "main"), found, CommitPlan(file, (found.head,), "base", {}), None)
         sizes = base.table["file_bytes"].to_pylist()
         return {"ranges": len(base), "bytes_per_entry": sum(sizes) / base.count, "entries": base.count}
 

@@ -21,10 +21,12 @@ from lakeops.ops.context import Context
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
+    import lakeops.ops.ancestor
     import lakeops.ops.bisection
     import lakeops.ops.blame
     import lakeops.ops.branch
     import lakeops.ops.commit
+    import lakeops.ops.copy_move
     import lakeops.ops.diff
     import lakeops.ops.fsck.check
     import lakeops.ops.gc.files
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     import lakeops.ops.gc.sweep
     import lakeops.ops.history
     import lakeops.ops.hooks
-    import lakeops.ops.ingest
+    import lakeops.ops.import_
     import lakeops.ops.local.clone
     import lakeops.ops.local.commit
     import lakeops.ops.merge
@@ -45,15 +47,12 @@ if TYPE_CHECKING:
     import lakeops.ops.overlap
     import lakeops.ops.owner
     import lakeops.ops.put
+    import lakeops.ops.read
     import lakeops.ops.refs.dump
     import lakeops.ops.refs.restore
-    import lakeops.ops.relink
     import lakeops.ops.replicate
     import lakeops.ops.repository
-    import lakeops.ops.resolve
-    import lakeops.ops.snapshot
-    import lakeops.ops.stage
-    import lakeops.ops.view  # noqa: F401 - all of them are used as attributes of ops
+    import lakeops.ops.stage  # noqa: F401 - all of them are used as attributes of ops
     from lakeops import ops as ops  # noqa: PLC0414 - says that it is exported
     from lakeops.engine.base import Engine
     from lakeops.ranges.read import RangeCache

@@ -25,8 +25,7 @@ from lakeops.model.records import (
     check_amount,
     check_asked,
 )
-from lakeops.ops.context import Context, pages
-from lakeops.ops.resolve import is_dirty, require_branch, resolve_commit
+from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.mark import DryRun
@@ -67,16 +66,16 @@ class Readable:
         """Whether there is an object at a path."""
         return self.find(path) is not None
 
-    find: Final = ref_verb(lambda: ops.view.find)
-    read: Final = ref_verb(lambda: ops.view.read)
-    read_entry: Final = verb(lambda: ops.view.read_entry)
-    open: Final = ref_verb(lambda: ops.view.open_object)
-    open_entry: Final = verb(lambda: ops.view.open_entry)
-    stat: Final = ref_verb(lambda: ops.view.stat)
-    presign: Final = ref_verb(lambda: ops.view.presign)
-    list: Final = ref_verb(lambda: ops.view.list_objects)
-    entries: Final = ref_verb(lambda: ops.view.entries)
-    snapshot: Final = ref_verb(lambda: ops.snapshot.snapshot)
+    find: Final = ref_verb(lambda: ops.read.find)
+    read: Final = ref_verb(lambda: ops.read.read)
+    read_entry: Final = verb(lambda: ops.read.read_entry)
+    open: Final = ref_verb(lambda: ops.read.open_object)
+    open_entry: Final = verb(lambda: ops.read.open_entry)
+    stat: Final = ref_verb(lambda: ops.read.stat)
+    presign: Final = ref_verb(lambda: ops.read.presign)
+    list: Final = ref_verb(lambda: ops.read.list_objects)
+    entries: Final = ref_verb(lambda: ops.read.entries)
+    snapshot: Final = ref_verb(lambda: ops.read.snapshot)
     pass_check: Final = ref_verb(lambda: ops.branch.pass_check)
     withdraw_check: Final = ref_verb(lambda: ops.branch.withdraw_check)
     passed_checks: Final = ref_verb(lambda: ops.branch.passed_checks)
@@ -106,10 +105,10 @@ class Branch(Readable):
     upload: Final = ref_verb(lambda: ops.put.upload)
     delete: Final = ref_verb(lambda: ops.put.delete)
     delete_prefix: Final = ref_verb(lambda: ops.stage.delete_prefix)
-    copy: Final = ref_verb(lambda: ops.relink.copy)
-    link: Final = ref_verb(lambda: ops.relink.link)
-    rename: Final = ref_verb(lambda: ops.relink.move)
-    update_metadata: Final = ref_verb(lambda: ops.relink.update_metadata)
+    copy: Final = ref_verb(lambda: ops.copy_move.copy)
+    link: Final = ref_verb(lambda: ops.copy_move.link)
+    rename: Final = ref_verb(lambda: ops.copy_move.move)
+    update_metadata: Final = ref_verb(lambda: ops.copy_move.update_metadata)
     stage: Final = ref_verb(lambda: ops.stage.stage)
     output: Final = ref_verb(lambda: ops.output.output)
     open_output: Final = ref_verb(lambda: ops.output.open_output)
@@ -120,7 +119,7 @@ class Branch(Readable):
     reset: Final = ref_verb(lambda: ops.stage.reset)
     pin: Final = ref_verb(lambda: ops.stage.pin)
     commit: Final = ref_verb(lambda: ops.commit.commit)
-    import_objects: Final = ref_verb(lambda: ops.ingest.import_objects)
+    import_objects: Final = ref_verb(lambda: ops.import_.import_objects)
     move: Final = ref_verb(lambda: ops.branch.move_branch)
     revert: Final = ref_verb(lambda: ops.merge.revert)
     revert_changes: Final = ref_verb(lambda: ops.merge.of_revert)
@@ -322,7 +321,7 @@ class Repository:
     bisection: Final = verb(lambda: ops.bisection.bisection)
     mark_bisect: Final = verb(lambda: ops.bisection.mark_bisect)
     end_bisect: Final = verb(lambda: ops.bisection.end_bisect)
-    merge_base: Final = verb(lambda: ops.history.merge_base)
+    merge_base: Final = verb(lambda: ops.ancestor.merge_base)
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)

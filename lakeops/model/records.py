@@ -79,6 +79,7 @@ class IdempotentRequest:
         parts: what else the verb takes, by name.
         message: the commit's message as it was given. None when it was left to the verb.
         metadata: the commit's metadata as it was given.
+        key: the idempotency key. ``InvalidInput`` for what cannot be one.
     """
 
     action: str
@@ -86,6 +87,11 @@ class IdempotentRequest:
     parts: Mapping[str, str] = field(default_factory=dict)
     message: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            check_key(self.key)
 
     @property
     def fingerprint(self) -> str:

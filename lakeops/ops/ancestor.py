@@ -11,22 +11,17 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model import graph
-from lakeops.model.errors import (
-    InvalidInput,
-    MergeConflict,
-    PreconditionFailed,
-)
+from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context, require_live
-from lakeops.ops.history import merge_bases
-from lakeops.ops.resolve import lookup, watched
+from lakeops.ops.context import Context, history_of, lookup, require_live, resolve_commit, watched
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, plan_merge, preview
 from lakeops.ranges.merge_base import bases_matter, merged_base
@@ -40,6 +35,49 @@ if TYPE_CHECKING:
 
 DEEPEST = 50
 """Levels of bases of bases."""
+
+NEAR = 12
+"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
+WALKED = 4_000
+"""Generations between two commits. With more of them the statements for single lines would not suffice."""
+MOST_FAR = 1_000
+# A commit's id is a digest of its whole history, so the answer is the same in every catalog, and for ever.
+_far: dict[tuple[str, str], set[str]] = {}
+
+
+def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
+    """All best common ancestors of two commits, given by their ids, oldest first."""
+
+    def found() -> list[Commit]:
+        bases = _far.get((left, right))
+        if bases is None:
+            near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+            low, top = sorted((near(left).generation, near(right).generation))
+            if top - low <= WALKED:
+                with suppress(graph.FarApart):
+                    return graph.merge_bases(near, [left], [right])
+            bases = graph.merge_bases_of(ctx.catalog.commits.descending(ctx.repository_id, top, low), left, right)
+            if len(_far) >= MOST_FAR:
+                _far.clear()
+            _far[left, right] = bases
+        commits = map(lookup(ctx).get, bases)
+        return sorted(commits, key=lambda base: (base.creation_date, base.generation, base.id))
+
+    return ctx.catalog.in_snapshot(found)
+
+
+def merge_base(ctx: Context, left: str, right: str) -> Commit:
+    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
+
+    def found() -> list[Commit]:
+        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
+        return merge_bases(ctx, one, other)
+
+    bases = ctx.catalog.in_snapshot(found)
+    if not bases:
+        raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
+    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
+    return require_live(base) if base.is_gone else base
 
 
 @dataclass(frozen=True)
@@ -56,21 +94,6 @@ class Ancestor:
     reader: RangeReader
     commits: tuple[Commit, ...]
 
-    @property
-    def is_commit(self) -> bool:
-        """Whether its ranges are all in the namespace."""
-        return len(self.commits) == 1
-
-
-def ancestor(ctx: Context, bases: Sequence[Commit], source: Commit, destination: Commit) -> Ancestor:
-    """What a merge of two commits with these best common ancestors is done over.
-
-    Raises ``CommitExpired`` where retention took one of the bases.
-    """
-    if len(bases) == 1:
-        return Ancestor(ctx.metarange(bases[0]), ctx.reader, (bases[0],))
-    return _Folding(ctx).ancestor(bases, (ctx.metarange(source), ctx.metarange(destination)))
-
 
 class _Folding:
     def __init__(self, ctx: Context) -> None:
@@ -82,9 +105,8 @@ class _Folding:
         self._merged: dict[tuple[int, tuple[str, ...]], Metarange] = {}
 
     def ancestor(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange]) -> Ancestor:
-        """The ancestor of two sides with these bases."""
-        metarange = self._folded(bases, sides, 0)
-        return Ancestor(metarange, self._reader, tuple(self._read.values()))
+        """The ancestor of two sides with these bases. Raises ``CommitExpired`` where retention took one of them."""
+        return Ancestor(self._folded(bases, sides, 0), self._reader, tuple(self._read.values()))
 
     def _folded(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange], level: int) -> Metarange:
         """The merge of the bases, or a metarange that is the same at every path at which the sides differ."""
@@ -185,23 +207,28 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
     return MergeInputs(tuple(bases), source, destination)
 
 
+def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, Metarange]:
+    """What a merge is done over, and the metaranges of source and destination. All are asked for in one round.
+
+    Raises ``CommitExpired`` where retention took one of the bases.
+    """
+    new, here, *bases = ctx.metaranges(sides.source, sides.destination, *sides.bases)
+    if len(bases) == 1:
+        return Ancestor(bases[0], ctx.reader, sides.bases), new, here
+    return _Folding(ctx).ancestor(sides.bases, (new, here)), new, here
+
+
 def decide(
     ctx: Context, sides: MergeInputs, strategy: Strategy | None, names: tuple[str, str], *, replayed: bool = False
 ) -> Decision:
     """What to change in the destination, path by path. Raises ``MergeConflict`` with all conflicting paths."""
-    new, here = _metaranges(ctx, sides)
-    base = ancestor(ctx, sides.bases, sides.source, sides.destination)
+    base, new, here = read_sides(ctx, sides)
     # Workers cannot read what lies in a directory of this machine.
-    engine = ctx.engine if base.is_commit else LocalEngine()
+    engine = ctx.engine if len(base.commits) == 1 else LocalEngine()
     plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
     if plan.conflicts:
         raise MergeConflict(*names, plan.conflicts, replayed)
     return Decision(plan, (*base.commits, sides.source))
-
-
-def _metaranges(ctx: Context, sides: MergeInputs) -> list[Metarange]:
-    """The metaranges of source and destination. The bases are read in the same round, and remembered."""
-    return ctx.metaranges(sides.source, sides.destination, *sides.bases)[:2]
 
 
 def foretell(
@@ -217,8 +244,7 @@ def foretold_tables(
     """``foretell`` as tables of ``ranges.diff.DIFF_SCHEMA``. Ranges before ``after`` are left out, unread."""
 
     def found() -> Iterator[pa.Table]:
-        new, here = _metaranges(ctx, sides)
-        base = ancestor(ctx, sides.bases, sides.source, sides.destination)
+        base, new, here = read_sides(ctx, sides)
         before, new = sides_behind(base.metarange, new, after)
         yield from preview(base.reader, before, new, here.behind(after), strategy, prefix=prefix)
 

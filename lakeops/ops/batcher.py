@@ -1,11 +1,9 @@
 """Small changes of one process on their way to a branch: a queue a branch, that checks once and links together.
 
 A put asks its branch's queue whether the branch takes changes, uploads, and joins the queue with its row. While one
-thread's transaction runs, others join. The next one to go links all rows that wait, in one transaction. So nobody waits
-for company, a single put is as quick as without this, and many at once share a transaction and its write to the disk.
-
-Rows of a ``Batch`` wait in the same queue until they are many, or until somebody needs them on the branch
-(``StageQueue.flush_pending``). A queue keeps the order in which rows joined: of one path the last row wins.
+thread's transaction runs, others join. The next one links all rows that wait, in one transaction. So a single put is as
+quick as alone, and many at once share a transaction. Rows of a ``Batch`` wait until they are many, or somebody needs
+them on the branch (``StageQueue.flush_pending``). Rows keep their order: of one path the last row wins.
 """
 
 from __future__ import annotations
@@ -80,11 +78,10 @@ class StageQueue:
         self._pending: list[_Pending] = []
 
     def check(self) -> datetime:
-        """Give the catalog's time, when the branch may be staged to: now, or within the last tenth of a second.
+        """Give the catalog's time when the branch may be staged to: the answer is at most a tenth of a second old.
 
         Threads that ask while one asks the catalog wait for its answer. The transaction that links decides again: an
-        early answer spares an upload in vain. An error is not kept. A clock that was set meanwhile ends the moment.
-        Raises as ``catalog.staging.staging_time``.
+        early answer spares an upload in vain. An error is not kept. Raises as ``catalog.staging.staging_time``.
         """
         found = self._fresh()
         if found is None:
@@ -103,7 +100,7 @@ class StageQueue:
         return self._catalog.clock.now()
 
     def stage(self, row: Staged, started: datetime) -> None:
-        """Link a row, with all that wait. Raises what ``catalog.staging.put_staged`` raises for it."""
+        """Link a row, with all that wait. Raises as ``catalog.staging.put_staged``."""
         mine = _Pending(row, started)
         self._join(mine)
         with self._turn:
@@ -129,9 +126,9 @@ class StageQueue:
                     self._link_some()
 
     def flush_pending(self) -> None:
-        """Link all rows that wait now, before something that has to come after them.
+        """Link all rows that wait now, before a change that has to come after them. Raises as ``stage``.
 
-        Raises as ``stage``: the caller's own change would be covered by an older row later. Rows with an owner wait on.
+        After an error the caller's change must not go on: an older row would cover it. Rows with an owner wait on.
         """
         with self._turn:
             for _ in range(0, len(self._pending), MOST_OBJECTS):
@@ -158,8 +155,8 @@ class StageQueue:
     def _link_some(self) -> None:
         """Link the rows that have waited longest. The caller has the turn.
 
-        Where that fails, whether they are there is not known. So nobody tries again for threads that wait: somebody may
-        have put newer ones meanwhile. Rows with an owner go back to where they were.
+        After a failure nobody knows whether they are there, and newer ones may have been put. So nobody tries again for
+        threads that wait. Rows with an owner go back to where they were.
         """
         with self._lock:
             some, self._pending = self._pending[:MOST_OBJECTS], self._pending[MOST_OBJECTS:]
@@ -176,7 +173,7 @@ class StageQueue:
             raise
 
     def _link_or_refuse(self, some: Sequence[_Pending]) -> None:
-        """Link rows. The oldest one decides whether they are too old, and only it may be: then each goes alone."""
+        """Link rows together, or one by one when the oldest is too old: each that is too old is refused alone."""
         if not some:
             return
         with suppress(AttemptExpired):

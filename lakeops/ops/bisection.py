@@ -1,7 +1,7 @@
-"""A search for the first bad commit that goes on over several calls, as ``git bisect`` does it by hand.
+"""Searches for the first bad commit: with a function that looks, or by hand over several calls, as ``git bisect`` does.
 
-What was said of commits is kept in a file below the lake's home, one for each repository: a search is one person's, and
-changes nothing in the catalog. What is left of it is computed anew each time.
+The words of a search by hand are kept in a file below the lake's home, one for each repository. What is left of it is
+computed anew each time. Neither changes anything in the catalog.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from lakeops.model import graph
 from lakeops.model.errors import Corrupted, InvalidInput, NotFound
 from lakeops.model.graph import Search, between
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context, require_live
-from lakeops.ops.resolve import lookup, resolve_commit
+from lakeops.ops.context import Context, lookup, require_live, resolve_commit
 from lakeops.store.reader import parse_json
 
 MOST_SHOWN = 10
@@ -42,11 +41,9 @@ def bisect(
 ) -> Commit:
     """The first bad commit on the ways from a good one to a bad one, as ``git bisect`` finds it. Changes nothing.
 
-    ``good`` and ``bad`` are taken to be so, and are not looked at.
-
     Args:
-        good: any ref that ``bad`` descends from.
-        bad: any ref.
+        good: any ref that ``bad`` descends from. It is taken to be good, and not looked at.
+        bad: any ref. It is taken to be bad, and not looked at.
         is_good: looks at a commit. None: nothing can be told of this one, and another one is asked.
         first_parent: look at the history of ``bad`` alone, and not at what was merged into it: a merge that brought
             the fault is the answer then.
@@ -117,7 +114,6 @@ def start_bisect(ctx: Context, bad: str | None = None, *good: str, first_parent:
 
     Raises:
         InvalidInput: the bad commit does not descend from a good one.
-        RefNotFound: there is no such commit.
     """
     found = Bisection(
         ctx.repository_id,
@@ -178,7 +174,6 @@ def _add_known(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _searched(ctx: Context, said: Bisection) -> Bisection:
-    """What follows from what was said."""
     if said.bad is None or not said.good:
         return said
     get = lookup(ctx).get

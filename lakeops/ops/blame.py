@@ -23,8 +23,7 @@ from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, check_amount, maker
-from lakeops.ops.context import Context
-from lakeops.ops.resolve import explain_expired, lookup, resolve_commit, watched
+from lakeops.ops.context import Context, explain_expired, lookup, resolve_commit, watched
 from lakeops.ranges.diff import written
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.read import entries
@@ -60,9 +59,6 @@ def blame(
         amount: how many objects at most.
         depth: how many commits are looked at at most for a page of objects. The others are shown with the oldest
             commit that was looked at and has them, and ``boundary`` is set.
-
-    Raises:
-        RefNotFound, CommitExpired: there is no such commit, or retention took it.
     """
     check_prefix(prefix)
     check_prefix(after)
@@ -107,7 +103,7 @@ def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
 
 
 def _joined(held: list[pa.Table]) -> pa.Table:
-    """Tables as one of one chunk. The list is emptied, so that nobody keeps their memory."""
+    """Join tables into one of one chunk, and empty the list, so that nobody keeps their memory."""
     table = pa.concat_tables(held)
     held.clear()
     return table.combine_chunks()
@@ -128,12 +124,10 @@ class _Waiting:
 def _trace(
     ctx: Context, get: CommitSource, start: Commit, paths: pa.Array, deepest: int
 ) -> tuple[Sets, tuple[list[Commit], list[bool]]]:
-    """For each path the number of its set; for each set the commit that wrote its objects.
+    """For each path the number of its set; for each set the commit that wrote its objects, and whether an earlier may.
 
-    With each commit comes whether an earlier one may have written the objects.
-
-    A set is with one commit at a time, and goes to a parent as it is, without what the parent does not have, which is
-    a set of its own from then on. So a commit costs what it changed, and not what is traced.
+    A set is with one commit at a time, and goes to a parent as it is. What the parent does not have is a set of its own
+    from then on. So a commit costs what it changed, and not what is traced.
 
     Args:
         ctx: the repository.
@@ -231,7 +225,6 @@ def history(
             ``boundary`` is set.
 
     Raises:
-        RefNotFound, CommitExpired: there is no such commit, or retention took it.
         ObjectNotFound: none of the commits that the ref leads to has an object at the path.
     """
     check_path(path)
@@ -323,5 +316,4 @@ def _version_at(ctx: Context, commit: Commit, path: str, known: _PathState) -> _
 
 
 def _by_generation(commit: Commit) -> tuple[int, int, str, Commit]:
-    """Orders a queue so that a commit comes after all commits that descend from it."""
     return (-commit.generation, -commit.creation_date, commit.id, commit)

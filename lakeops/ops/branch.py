@@ -7,13 +7,7 @@ from collections.abc import Callable
 from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchState, ExpectedState
 from lakeops.model import graph
-from lakeops.model.errors import (
-    AlreadyExists,
-    BranchMoved,
-    InvalidInput,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidInput, PreconditionFailed, RefNotFound
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import (
     CHECK_PROTECTION,
@@ -26,28 +20,19 @@ from lakeops.model.records import (
     check_asked,
 )
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, check_name, lookup, require_stageable, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
-from lakeops.ops.resolve import check_name, lookup, require_stageable, resolve_commit, resolve_id
 
 MAX_CHECK_NAME = 100
 
 
 def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
-    """A new branch at what ``source`` means now.
-
-    Raises:
-        InvalidInput, AlreadyExists: ``invalid_name``: the name breaks the rules, or a branch or a tag has it.
-        RefNotFound, CommitExpired: there is no such commit to read.
-        PreconditionFailed: ``read_only_repository``: the repository takes no changes.
-    """
+    """A new branch at what ``source`` means now."""
     check_branch(name)
     commit_id, token = resolve_id(ctx, source), ctx.ids.new()
     changing(
         ctx,
-        "create-branch",
-        name,
-        lambda: HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
+        HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
         lambda hooks: ctx.catalog.refs.create_branch(
             ctx.repository_id, name, commit_id, token=token, actor=ctx.actor, hooks=hooks
         ),
@@ -64,8 +49,7 @@ def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = Non
         pinned: what ``Branch.pin`` gave before somebody looked at the branch. One that changed since stays.
 
     Raises:
-        PreconditionFailed: ``default_branch``, ``protected_branch``, ``read_only_repository``: the branch stays
-            whatever happens.
+        PreconditionFailed: ``default_branch``, ``protected_branch``, ``read_only_repository``: the branch stays.
         NotAsSeen: the branch, or what is uncommitted on it, is not what was pinned.
         RefNotFound: there is no such branch.
     """
@@ -77,17 +61,15 @@ def drop_branch(
 ) -> RefRecord:
     """Delete a branch. With ``expected`` only one that is still in that state, and has nothing staged."""
 
-    def event() -> HookEvent:
-        return HookEvent(
-            ctx.repository_id, "delete-branch", name, ctx.catalog.refs.branch(ctx.repository_id, name).commit_id
-        )
-
     def change(hooks: Hooks) -> str:
         return ctx.catalog.refs.delete_branch(
             ctx.repository_id, name, actor=ctx.actor, unused=expected, expect=pinned, hooks=hooks
         )
 
-    return RefRecord(name, changing(ctx, "delete-branch", name, event, change))
+    def old() -> str:
+        return ctx.catalog.refs.branch(ctx.repository_id, name).commit_id
+
+    return RefRecord(name, changing(ctx, HookEvent(ctx.repository_id, "delete-branch", name), change, old=old))
 
 
 def move_branch(
@@ -113,21 +95,16 @@ def move_branch(
 
     Raises:
         PreconditionFailed: ``not_forward``: the commit does not descend from the head, and ``force`` is not set.
-        PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
-        PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no moves.
+            ``dirty_branch``: the branch has uncommitted changes. ``protected_branch``, ``read_only_repository``: it
+            takes no moves.
         RefNotFound, CommitExpired: there is no such branch, or no such commit to read.
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
     """
-    from lakeops.ops.publish import (
-        CommitRequest,
-        read_first,
-        require_clean_and_drop_noops,
-        when_moved,
-    )  # late: reads ranges
+    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, when_moved  # late: reads ranges
 
-    request = CommitRequest(
-        IdempotentRequest("move-branch", check_name(name), {"source": ref, "force": str(force)}), idempotency_key
+    request = IdempotentRequest(
+        "move-branch", check_name(name), {"source": ref, "force": str(force)}, key=idempotency_key
     )
     commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
@@ -146,13 +123,11 @@ def move_branch(
             raise BranchMoved(f"branch {name!r} moved meanwhile; it was not moved")
         if on_head is not None:
             on_head(state.commit_id)
-        asked = request.request.fingerprint
+        asked = request.fingerprint
         if state.commit_id != commit.id or request.key is not None:
             return changing(
                 ctx,
-                "move-branch",
-                name,
-                lambda: HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
+                HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
                 lambda hooks: ctx.catalog.refs.move_branch(
                     state, commit.id, actor=ctx.actor, key=request.key, fingerprint=asked, hooks=hooks
                 ),
@@ -163,7 +138,7 @@ def move_branch(
 
 
 def is_forward(ctx: Context, head: Commit, commit: Commit) -> bool:
-    """Whether a branch that moves from ``head`` to a commit keeps all of its history."""
+    """Tell whether a branch that moves from ``head`` to a commit keeps all of its history."""
     get = lookup(ctx).get
     return ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id))
 
@@ -171,8 +146,8 @@ def is_forward(ctx: Context, head: Commit, commit: Commit) -> bool:
 def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> RefRecord:
     """A new tag at the commit that ``ref`` means.
 
-    With a key, that is what ``ref`` meant when the key was first used. A call that is repeated after a crash puts the
-    tag where the first call would have put it, although a branch moved meanwhile, and finds its own tag.
+    With a key, that is what ``ref`` meant when the key was first used. A call that is repeated after a crash finds its
+    own tag, or puts it where the first call would have, although a branch moved meanwhile.
 
     Raises:
         InvalidInput: ``invalid_name``: the name breaks the rules.
@@ -184,16 +159,13 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
     check_tag(name)
     if idempotency_key is None:
         return _make_tag(ctx, name, resolve_id(ctx, ref))
-    from lakeops.ops.publish import (
-        CommitRequest,
-        find_by_key,
-    )  # late: reads ranges, which listing branches does not need
+    from lakeops.ops.publish import find_by_key  # late: reads ranges, which listing branches does not need
 
-    request = CommitRequest(IdempotentRequest("create-tag", name, {"source": ref}), idempotency_key)
+    request = IdempotentRequest("create-tag", name, {"source": ref}, key=idempotency_key)
     known = find_by_key(ctx, request)
     if known is None:
         commit = resolve_commit(ctx, ref)
-        ctx.catalog.commits.remember_key(ctx.repository_id, idempotency_key, request.request.fingerprint, commit.id)
+        ctx.catalog.commits.remember_key(ctx.repository_id, idempotency_key, request.fingerprint, commit.id)
         known = find_by_key(ctx, request) or commit
     try:
         return _make_tag(ctx, name, known.id)
@@ -210,9 +182,7 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
 def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
     return changing(
         ctx,
-        "create-tag",
-        name,
-        lambda: HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
+        HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
         lambda hooks: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
     )
 
@@ -220,9 +190,7 @@ def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
 def move_tag(
     ctx: Context, name: str, ref: str, *, old: str | None = None, idempotency_key: str | None = None
 ) -> RefRecord:
-    """Point a tag at another commit. The reflog tells where it was.
-
-    Who reads by the tag's name sees the other commit from then on.
+    """Point a tag at another commit, which its readers see from then on. The reflog tells where it was.
 
     Args:
         name: a tag that exists.
@@ -236,22 +204,21 @@ def move_tag(
         PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         KeyReused: the key stands for another call.
     """
-    from lakeops.ops.publish import CommitRequest, find_by_key  # late: reads ranges
+    from lakeops.ops.publish import find_by_key  # late: reads ranges
 
     check_tag(name)
-    request = CommitRequest(IdempotentRequest("move-tag", name, {"source": ref}), idempotency_key)
+    request = IdempotentRequest("move-tag", name, {"source": ref}, key=idempotency_key)
     known = find_by_key(ctx, request)
     if known is not None:
         return RefRecord(name, known.id)
-    target, asked = resolve_id(ctx, ref), request.request.fingerprint
+    target, asked = resolve_id(ctx, ref), request.fingerprint
     return changing(
         ctx,
-        "move-tag",
-        name,
-        lambda: _leaving_event(ctx, "move-tag", name, target),
+        HookEvent(ctx.repository_id, "move-tag", name, None, target),
         lambda hooks: ctx.catalog.refs.move_tag(
             ctx.repository_id, name, target, actor=ctx.actor, old=old, key=request.key, fingerprint=asked, hooks=hooks
         ),
+        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
     )
 
 
@@ -264,22 +231,16 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
     Raises:
         RefNotFound: there is no such tag.
         NotAsSeen: the tag is not at ``old``.
-        PreconditionFailed: ``protected_tag``, ``read_only_repository``: the tag stays whatever happens.
+        PreconditionFailed: ``protected_tag``, ``read_only_repository``: the tag stays.
     """
     check_asked(name, "a tag")
     at = changing(
         ctx,
-        "delete-tag",
-        name,
-        lambda: _leaving_event(ctx, "delete-tag", name, None),
+        HookEvent(ctx.repository_id, "delete-tag", name),
         lambda hooks: ctx.catalog.refs.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
+        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
     )
     return RefRecord(name, at)
-
-
-def _leaving_event(ctx: Context, action: str, tag: str, target: str | None) -> HookEvent:
-    """What hooks are told of a tag that leaves its commit."""
-    return HookEvent(ctx.repository_id, action, tag, ctx.catalog.refs.tag(ctx.repository_id, tag).commit_id, target)
 
 
 def protect(ctx: Context, pattern: str) -> None:
@@ -293,18 +254,12 @@ def protect_tags(ctx: Context, pattern: str) -> None:
 
 
 def require_check(ctx: Context, pattern: str, name: str) -> None:
-    """Let branches that match a glob pattern change through merges only, of commits that have passed a check.
-
-    Raises:
-        InvalidInput: ``invalid_name``: the pattern or the check's name breaks the rules.
-    """
+    """Let branches that match a glob pattern change through merges only, of commits that have passed a check."""
     ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), kind=CHECK_PROTECTION, check=_check(name))
 
 
 def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None) -> PassedCheck:
     """Record that the commit that ``ref`` means now has passed a check. What was recorded first stays.
-
-    A commit id is the best ref: a branch may have moved since its check began.
 
     Args:
         name: the check.

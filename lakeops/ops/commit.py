@@ -14,20 +14,14 @@ from lakeops.catalog.records import Intent
 from lakeops.model import graph
 from lakeops.model import ids as texts
 from lakeops.model.arrow import in_one
-from lakeops.model.errors import (
-    InvalidInput,
-    KeyReused,
-    NoChanges,
-    PreconditionFailed,
-)
+from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, PreconditionFailed
 from lakeops.model.records import Commit, IdempotentRequest
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, check_name, lookup
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (
     BranchSnapshot,
     CommitPlan,
-    CommitRequest,
     CommitResult,
     apply_changes,
     covered,
@@ -36,7 +30,6 @@ from lakeops.ops.publish import (
     publish,
     when_moved,
 )
-from lakeops.ops.resolve import check_name, lookup
 
 
 def commit(
@@ -67,9 +60,8 @@ def commit(
         BranchMoved: others moved the branch, and this call's turn did not come in time. Try again.
     """
     name, pairs = check_name(branch), texts.check_commit_metadata(metadata)
-    asked = IdempotentRequest("commit", name, message=check_message(message), metadata=pairs)
-    intent = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, asked.fingerprint)
-    request = CommitRequest(asked, idempotency_key, intent)
+    request = IdempotentRequest("commit", name, {}, check_message(message), pairs, idempotency_key)
+    intent = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, request.fingerprint)
     own: tuple[str, ...] | None = None  # the sealed tokens that hold this call's rows
 
     def committed_by_other() -> Commit | None:
@@ -85,7 +77,7 @@ def commit(
             name,
             token=ctx.ids.new(),
             key=idempotency_key,
-            fingerprint=asked.fingerprint,
+            fingerprint=intent.fingerprint,
             intent=intent if own is None else None,
         )
         if sealed.earlier is not None:
@@ -105,7 +97,7 @@ def commit(
             ctx.catalog.staging.discard(state, tokens)
             raise NoChanges(f"branch {name!r} has no changes to commit")
         # 6. One transaction checks the branch and moves its head.
-        plan = CommitPlan(metarange, (head,), message, pairs, summary, consumed=tokens)
+        plan = CommitPlan(metarange, (head,), message, pairs, summary, consumed=tokens, intent=intent)
         return publish(ctx, request, BranchSnapshot(state, head, started), plan, publisher)
 
     try:
@@ -126,7 +118,7 @@ def commit(
     return result.commit
 
 
-def _drop_repeated(ctx: Context, request: CommitRequest, known: Commit) -> None:
+def _drop_repeated(ctx: Context, request: IdempotentRequest, known: Commit) -> None:
     """Drop the rows that were staged again: those that the key's commit holds, and those that change nothing.
 
     Raises:
@@ -143,7 +135,7 @@ def _drop_repeated(ctx: Context, request: CommitRequest, known: Commit) -> None:
     ctx.catalog.staging.discard(sealed.state, tokens)
 
 
-def _refuse_other(ctx: Context, request: CommitRequest, known: Commit, head: Commit, staged: pa.Table) -> None:
+def _refuse_other(ctx: Context, request: IdempotentRequest, known: Commit, head: Commit, staged: pa.Table) -> None:
     """Raise ``KeyReused`` for staged rows that a commit would publish and that the key's commit does not hold.
 
     What it holds counts only while the branch has it: one that was deleted and made anew has lost it.

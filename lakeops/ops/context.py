@@ -1,37 +1,45 @@
-"""What every verb works with: one repository, and the seams that its work goes through.
+"""What every verb works with: a repository, the store, catalog, clock and names that its work goes through, and refs.
 
-A verb takes a context first and plain values after it. Everything that touches the world (store, catalog, time,
-randomness) comes from here, so a test that hands in its own can fail, delay or count any effect.
+A verb takes a context first and plain values after it. A test that hands in its own can fail, delay or count any
+effect on the world.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
-from lakeops.catalog.records import BranchState
+from lakeops.catalog.records import BranchAt, BranchState
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     CatalogUnavailable,
     CommitExpired,
+    InvalidInput,
     LakeopsError,
     NotAMirror,
+    NotFound,
     NotReplicated,
     ObjectNotFound,
+    RefNotFound,
 )
-from lakeops.model.names import HeldRepository
+from lakeops.model.graph import ReadAhead
+from lakeops.model.names import COMMIT_ID, HeldRepository
 from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import Commit, RefRecord, RepositoryRecord, check_asked
+from lakeops.model.records import Commit, Entry, RefRecord, RepositoryRecord, check_asked, gone
+from lakeops.model.refs import RefExpression, parse_ref
+from lakeops.model.refs import resolve as resolve_expression
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore, StoredObject
-from lakeops.store.layout import MANAGED
+from lakeops.store.layout import MANAGED, absolute
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lakeops.catalog.open import Catalog
     from lakeops.engine.base import Engine
     from lakeops.ranges.metarange import Metarange
@@ -41,46 +49,34 @@ if TYPE_CHECKING:
     from lakeops.store.open import AddressPolicy, Stores
 
 
-def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> ObjectStore:
-    """The store of a read-only repository. If that is a mirror, what is missing raises ``NotReplicated``."""
-
-    def follows() -> bool:
-        try:
-            return catalog.mirrors.get(repository_id).promoted_writable is None
-        except LakeopsError:
-            return False
-
-    return cast("ObjectStore", _Replica(store, repository_id, follows))
-
-
 class _Replica:
-    """A store whose reads explain what is missing. Everything else is the store's own."""
+    """Delegates every call to a mirror's store. Reads of what is missing raise ``NotReplicated``."""
 
-    def __init__(self, store: ObjectStore, repository_id: str, follows: Callable[[], bool]) -> None:
+    def __init__(self, store: ObjectStore, catalog: Catalog, repository_id: str) -> None:
         self._store = store
+        self._catalog = catalog
         self._repository_id = repository_id
-        self._follows = follows
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
     def get(self, key: str) -> bytes:
-        """See ``ObjectStore.get``. Raises ``NotReplicated``."""
+        """See ``ObjectStore.get``."""
         with self._explaining(key):
             return self._store.get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See ``ObjectStore.get_range``. Raises ``NotReplicated``."""
+        """See ``ObjectStore.get_range``."""
         with self._explaining(key):
             return self._store.get_range(key, start, length)
 
     def open(self, key: str) -> BinaryIO:
-        """See ``ObjectStore.open``. Raises ``NotReplicated``."""
+        """See ``ObjectStore.open``."""
         with self._explaining(key):
             return self._store.open(key)
 
     def head(self, key: str) -> StoredObject:
-        """See ``ObjectStore.head``. Raises ``NotReplicated``."""
+        """See ``ObjectStore.head``."""
         with self._explaining(key):
             return self._store.head(key)
 
@@ -89,7 +85,11 @@ class _Replica:
         try:
             yield
         except ObjectNotFound as error:
-            if not self._follows():
+            try:
+                follows = self._catalog.mirrors.get(self._repository_id).promoted_writable is None
+            except LakeopsError:
+                follows = False
+            if not follows:
                 raise
             raise NotReplicated(
                 f"{key} is not at mirror {self._repository_id!r}: it has not been replicated yet, or the source has "
@@ -99,9 +99,9 @@ class _Replica:
 
 @dataclass(frozen=True)
 class Context:
-    """One repository and the seams that verbs work through.
+    """A repository, and what verbs work on it with.
 
-    Stores, readers and engines are made when they are first asked for: a ref or log command never needs them.
+    Stores, readers and engines are made when they are first asked for: a log command never needs them.
     """
 
     catalog: Catalog
@@ -117,12 +117,12 @@ class Context:
 
     @cached_property
     def repository_id(self) -> HeldRepository:
-        """The repository's name. Transitions refuse it once it is the name of a repository made anew elsewhere."""
+        """The repository's name, which the catalog refuses once it names a repository that was made anew elsewhere."""
         return HeldRepository(self.repository.id, self.repository.storage_namespace)
 
     @property
     def actor(self) -> str:
-        """Who commits and ref moves are recorded as made by."""
+        """The committer, whom commits and ref moves are recorded of."""
         return self.settings.committer
 
     @cached_property
@@ -140,20 +140,17 @@ class Context:
         """The namespace's store for readers. At a mirror, a missing object is ``not_replicated``."""
         if not self.repository.read_only:
             return self.store
-        from lakeops.ops.context import as_replica
-
-        return as_replica(self.store, self.catalog, self.repository_id)
+        return cast("ObjectStore", _Replica(self.store, self.catalog, self.repository_id))
 
     @cached_property
     def policy(self) -> AddressPolicy:
-        """What this repository may refer to outside its namespace, for readers: as it was at the first look."""
+        """The addresses that this repository may refer to, as they were at the first look."""
         return self.find_policy()
 
     def find_policy(self) -> AddressPolicy:
-        """What this repository may refer to outside its namespace now.
+        """Find the addresses that this repository may refer to now.
 
-        A mirror shows what its source names. So files of this machine are believed of a source on this machine alone,
-        also after a fail-over.
+        A mirror may refer to files of this machine only if its source is on this machine, also after a fail-over.
         """
         from lakeops.store.open import AddressPolicy, parse_location, real_place
 
@@ -188,7 +185,7 @@ class Context:
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
-        """The reader for a ``with`` that writes files to its store: they are all there when it ends."""
+        """A reader whose store writes in the background. All files are there when the ``with`` ends."""
         from lakeops.ranges.read import RangeReader
         from lakeops.store.disk_cache import background_writes
 
@@ -196,11 +193,7 @@ class Context:
             yield RangeReader(store, self.open_cache())
 
     def metarange(self, commit: Commit) -> Metarange:
-        """The commit's metarange, verified.
-
-        Raises ``CommitExpired`` for a commit that retention took, and ``RepositoryNotFound`` where the repository was
-        made anew elsewhere.
-        """
+        """The commit's metarange, verified. Raises ``CommitExpired``, or ``RepositoryNotFound`` for one made anew."""
         with self.explaining_missing():
             return self.reader.metarange(require_live(commit))
 
@@ -211,7 +204,7 @@ class Context:
 
     @contextmanager
     def explaining_missing(self) -> Iterator[None]:
-        """Says that the repository is another one by now, where that is why a file is missing."""
+        """Raise ``RepositoryNotFound`` for a missing file where the repository was made anew elsewhere."""
         try:
             yield
         except ObjectNotFound:
@@ -231,13 +224,25 @@ class Context:
         return self.batcher.queue(self.catalog, self.repository_id, branch)
 
     def tidy(self, *, waiting: bool = False) -> None:
-        """Remove staged rows that nothing needs any more, as the last step of a verb that has done its work.
+        """Remove staged rows that nothing needs any more. ``waiting`` says that there are some.
 
-        With ``waiting`` the verb knows that there are some.
-        A catalog that others hold must not make that verb fail. Any later call catches up.
+        The verb has done its work, so a catalog that others hold must not make it fail. A later call catches up.
         """
         with suppress(CatalogUnavailable):
             self.catalog.staging.purge_retired(self.repository_id, waiting=waiting)
+
+
+def public(ctx: Context, entry: Entry) -> Entry:
+    """The entry as users see it: with its physical address as a full URL."""
+    return Entry(  # spelled out: dataclasses.replace takes longer than the rest of a listing
+        path=entry.path,
+        physical_address=absolute(ctx.repository.storage_namespace, entry.physical_address),
+        checksum=entry.checksum,
+        size_bytes=entry.size_bytes,
+        mtime=entry.mtime,
+        content_type=entry.content_type,
+        metadata=entry.metadata,
+    )
 
 
 def require_live(commit: Commit) -> Commit:
@@ -258,19 +263,10 @@ def expired(commit: Commit) -> CommitExpired:
 PAGE = 1000
 
 Named = TypeVar("Named", RefRecord, RepositoryRecord)
-Named_co = TypeVar("Named_co", RefRecord, RepositoryRecord, covariant=True)
 
 
-class ReadPage(Protocol[Named_co]):
-    """A listing of the catalog."""
-
-    def __call__(self, *, prefix: str, after: str, limit: int) -> Sequence[Named_co]:
-        """One page, in byte order of ids."""
-        ...
-
-
-def pages(read: ReadPage[Named], *, prefix: str = "", after: str = "") -> Iterator[Named]:
-    """All that a listing holds under a prefix and after an id, a page at a time."""
+def pages(read: Callable[..., Sequence[Named]], *, prefix: str = "", after: str = "") -> Iterator[Named]:
+    """Read all records of a listing of the catalog under a prefix and after an id, a page at a time."""
     check_asked(prefix, "the beginning of a name")
     check_asked(after, "a name to go on behind")
     while True:
@@ -279,3 +275,175 @@ def pages(read: ReadPage[Named], *, prefix: str = "", after: str = "") -> Iterat
         if len(page) < PAGE:
             return
         after = page[-1].id
+
+
+@contextmanager
+def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
+    """Raise ``CommitExpired`` for a missing file where one of these commits was expired after it was looked up."""
+    try:
+        yield
+    except NotReplicated:
+        raise
+    except ObjectNotFound as error:
+        read = list(commits)
+        now = ctx.catalog.commits.get_many(ctx.repository_id, [commit.id for commit in read])
+        for commit in read:
+            if commit.id not in now or now[commit.id].expired:
+                raise expired(commit) from error
+        raise
+
+
+def watched(ctx: Context, commits: Iterable[Commit], items: Iterable[T]) -> Iterator[T]:
+    """Yield items that are read from some commits. Raises as ``explain_expired``."""
+    with explain_expired(ctx, commits):
+        yield from items
+
+
+T = TypeVar("T")
+
+
+class CatalogLookup:
+    """The refs and commits of a repository, for the ref grammar. Use one for one call: it never grows stale then.
+
+    ``ahead`` is how many commits of a line are going to be asked for.
+    """
+
+    def __init__(self, catalog: Catalog, repository_id: str, ahead: int = 1) -> None:
+        self._catalog = catalog
+        self._repository_id = repository_id
+        self.get: ReadAhead = history_of(catalog, repository_id, ahead)
+
+    def branch(self, name: str) -> str | None:
+        """The head of a branch."""
+        try:
+            return self._catalog.refs.branch(self._repository_id, name).commit_id
+        except NotFound:
+            return None
+
+    def tag(self, name: str) -> str | None:
+        """The commit of a tag."""
+        try:
+            return self._catalog.refs.tag(self._repository_id, name).commit_id
+        except NotFound:
+            return None
+
+    def commit(self, commit_id: str) -> Commit | None:
+        """A commit by full id."""
+        try:
+            found = self.get(commit_id)
+        except NotFound:
+            return None
+        return None if found.is_gone else found
+
+    def commits_with_prefix(self, prefix: str) -> list[str]:
+        """Commit ids that start with some hex digits."""
+        return self._catalog.commits.commits_with_prefix(self._repository_id, prefix)
+
+
+def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
+    """The commits of a repository, for walks. A line of history ends at a pruned commit, which comes as ``gone``."""
+    return ReadAhead(
+        lambda commit_id, count: line_of(catalog, repository_id, commit_id, count),
+        ahead,
+        lambda ids: catalog.commits.get_many(repository_id, ids).values(),
+        most,
+    )
+
+
+def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) -> list[Commit]:
+    """A commit and its first parents, newest first. One that was pruned comes as ``gone``. Raises ``RefNotFound``."""
+    try:
+        return catalog.commits.first_parents(repository_id, commit_id, limit=limit)
+    except RefNotFound:
+        if catalog.retention.pruned(repository_id):
+            return [gone(commit_id)]
+        raise
+
+
+def lookup(ctx: Context, ahead: int = 1) -> CatalogLookup:
+    """The repository's names and commits."""
+    return CatalogLookup(ctx.catalog, ctx.repository_id, ahead)
+
+
+def resolve_id(ctx: Context, text: str) -> str:
+    """The id of the commit that a ref expression means, which may be expired.
+
+    Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``).
+    """
+    return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
+
+
+def resolve_commit(ctx: Context, text: str, *, live: bool = True, names: CatalogLookup | None = None) -> Commit:
+    """The commit that a ref expression means. Walks go on with ``names``, which read ahead.
+
+    Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
+    """
+    commit = _resolved(ctx, text, names or lookup(ctx))
+    return require_live(commit) if live or commit.is_gone else commit
+
+
+def resolve_both(ctx: Context, left: str, right: str) -> tuple[Commit, Commit]:
+    """The commits that two ref expressions mean at one instant. Raises what ``resolve_commit`` raises."""
+    return ctx.catalog.in_snapshot(lambda: (resolve_commit(ctx, left), resolve_commit(ctx, right)))
+
+
+def _resolved(ctx: Context, expression: str | RefExpression, names: CatalogLookup) -> Commit:
+    return ctx.catalog.in_snapshot(lambda: names.get(resolve_expression(expression, names)))
+
+
+def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Callable[[Commit], T]) -> T:
+    """Read a branch's staging area over its head for a plain branch name, or the commit that the expression means.
+
+    ``of_branch`` reads both at one instant, and raises ``RefNotFound`` when there is no such branch.
+    """
+    expression = parse_ref(text)
+    if expression.is_name and not COMMIT_ID.fullmatch(text):
+        try:
+            return of_branch(text)
+        except RefNotFound:
+            pass
+    commit = require_live(_resolved(ctx, expression, lookup(ctx)))
+    with explain_expired(ctx, (commit,)):
+        return of_commit(commit)
+
+
+def is_dirty(ctx: Context, ref: str) -> bool:
+    """Tell whether a ref expression is the name of a branch with uncommitted changes."""
+    if not parse_ref(ref).is_name or COMMIT_ID.fullmatch(ref):
+        return False
+    try:
+        return ctx.catalog.staging.has_staged(ctx.repository_id, ref)
+    except RefNotFound:  # a tag, or the beginning of a commit id
+        return False
+
+
+def require_branch(ctx: Context, name: str) -> str:
+    """Check that a name is a branch's. Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``)."""
+    return ctx.catalog.refs.branch(ctx.repository_id, check_name(name)).id
+
+
+def check_name(name: str) -> str:
+    """Check that a name can be a branch's and is no expression. Raises ``InvalidInput`` (``invalid_ref``)."""
+    if not parse_ref(name).is_name:
+        raise InvalidInput(f"{name!r} is an expression; this needs the name of a branch", kind="invalid_ref")
+    return name
+
+
+def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:
+    """The catalog's time, if the branch may be staged to. With ``flush`` the rows that wait are linked first.
+
+    Calls that begin within a moment share one check. Raises as ``require_stageable``.
+    """
+    queue = ctx.batcher.queue(ctx.catalog, ctx.repository_id, check_name(name))
+    started = queue.check()
+    if flush:
+        queue.flush_pending()
+    return started
+
+
+def require_stageable(ctx: Context, name: str) -> BranchAt:
+    """A branch that takes uncommitted changes. The catalog checks again later. This spares an upload in vain.
+
+    Raises ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``).
+    """
+    return ctx.catalog.staging.stageable(ctx.repository_id, check_name(name))

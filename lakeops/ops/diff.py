@@ -17,8 +17,7 @@ from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary, check_amount
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
-from lakeops.ops.context import Context
-from lakeops.ops.resolve import check_name, explain_expired, resolve_both, resolve_commit, watched
+from lakeops.ops.context import Context, check_name, explain_expired, resolve_both, resolve_commit, watched
 from lakeops.ranges.diff import changes, diff, each_change, staged_changes, summary, whole_ranges
 from lakeops.ranges.metarange import Metarange, SortedPaths
 from lakeops.ranges.range_merge import sides_behind
@@ -121,8 +120,8 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
 class DiffCounts:
     """A difference in short.
 
-    ``prefixes`` are the top-level folders (``flights/``) and top-level objects that changed, in byte order, the first
-    ``limit`` of them. ``partitions`` the values of one ``name=value`` folder level among the changed paths.
+    ``prefixes`` are the top-level folders (``flights/``) and objects that changed, the first ``limit`` of them in byte
+    order. ``partitions`` are the values of one ``name=value`` folder level among the changed paths.
     """
 
     summary: Summary
@@ -183,9 +182,9 @@ _PAGES = 20
 def uncommitted_page(
     ctx: Context, branch: str, prefix: str = "", *, after: str = "", amount: int = 100
 ) -> tuple[list[Change], str | None]:
-    """Some of what a commit would change now, by path, and the path behind which the next page begins.
+    """Some of what a commit would change now, by path, and the path behind which the next page begins (None: no more).
 
-    It holds no more than a page in memory, however much is staged. None in place of a path: there is no more.
+    It holds no more than a page in memory, however much is staged.
 
     Args:
         prefix: what the paths begin with.
@@ -224,9 +223,7 @@ def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table
 
     The same contents put again, and deletions of what is not there, are no changes.
     """
-    if not staged.num_rows:
-        return iter(())
-    return staged_changes(ctx.reader, ctx.metarange(head), staged)
+    return staged_changes(ctx.reader, ctx.metarange(head), staged) if staged.num_rows else iter(())
 
 
 MOST_CONFLICTS = 20
@@ -296,7 +293,7 @@ class Size(NamedTuple):
 
 
 def size(ctx: Context, at: str | Commit) -> Size:
-    """The size of a ref's commit, or of a commit. Its metarange tells it: no range is read."""
+    """The size of a ref's commit, or of a commit, as its metarange tells it."""
     commit = at if isinstance(at, Commit) else resolve_commit(ctx, at)
     with explain_expired(ctx, (commit,)):
         metarange = ctx.metarange(commit)
@@ -335,7 +332,6 @@ def sums(
 
 
 def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, first: int) -> Sums:
-    """The sums of a difference's tables."""
     everything, others = Counts(), Counts()
     found: dict[str, Counts] = {}
     listed: list[Change] = []
@@ -371,7 +367,7 @@ def _add_sums(read: Sums, known: dict[str, Counts], listed: list[Change], folder
 
 
 def _folders(table: pa.Table, prefix: str) -> Iterator[tuple[str, int, int]]:
-    """What follows a prefix up to a slash, and which rows have it. They are searched for, not passed one by one."""
+    """The text that follows a prefix up to a slash, and the rows that have it."""
     paths, start = SortedPaths(table.column("path")), 0
     while start < len(paths):
         path = paths[start].decode()

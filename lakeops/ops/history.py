@@ -1,4 +1,4 @@
-"""Looking back: the log of a ref, also of what happened to a path; and the branches with their newest commits."""
+"""Looking back: the log of a ref, the branches with their newest commits, and the audit."""
 
 from __future__ import annotations
 
@@ -12,31 +12,19 @@ from typing import Any
 from lakeops.catalog.open import Catalog
 from lakeops.model import graph
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-    PreconditionFailed,
-)
+from lakeops.model.errors import CommitExpired, InvalidInput
 from lakeops.model.graph import Node
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context, pages, require_live
-from lakeops.ops.resolve import explain_expired, history_of, lookup, resolve_commit, resolve_id
+from lakeops.ops.context import Context, explain_expired, lookup, pages, resolve_commit, resolve_id
 
-NEAR = 12
-"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
 LINES = 2
 """Statements for single lines of history, before stretches are read."""
-WALKED = 4_000
-"""Generations between two commits. With more of them the statements for single lines would not suffice."""
 FIRST, LONGEST = 250, 16_000
 """Generations of the first stretch, and of the longest."""
 MOST = 100_000
 """Nodes that are kept at a time; past that, those of the stretches before are dropped."""
-MOST_FAR = 1_000
-# A commit's id is a digest of its whole history, so the answer is the same in every catalog, and for ever.
-_far: dict[tuple[str, str], set[str]] = {}
 
 
 class Shape:
@@ -74,49 +62,6 @@ class Shape:
         return self._nodes[commit_id]
 
 
-def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
-    """All best common ancestors of two commits, oldest first. See ``graph.merge_bases``.
-
-    Args:
-        ctx: the repository.
-        left: a commit's id.
-        right: another one's.
-    """
-
-    def found() -> list[Commit]:
-        near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
-        if (left, right) not in _far and abs(near(left).generation - near(right).generation) <= WALKED:
-            try:
-                return graph.merge_bases(near, [left], [right])
-            except graph.FarApart:
-                pass
-        get = lookup(ctx).get
-        bases = _far.get((left, right))
-        if bases is None:
-            low, top = sorted((get(left).generation, get(right).generation))
-            bases = graph.merge_bases_of(ctx.catalog.commits.descending(ctx.repository_id, top, low), left, right)
-            if len(_far) >= MOST_FAR:
-                _far.clear()
-            _far[left, right] = bases
-        return sorted(map(get, bases), key=lambda base: (base.creation_date, base.generation, base.id))
-
-    return ctx.catalog.in_snapshot(found)
-
-
-def merge_base(ctx: Context, left: str, right: str) -> Commit:
-    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
-
-    def found() -> list[Commit]:
-        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
-        return merge_bases(ctx, one, other)
-
-    bases = ctx.catalog.in_snapshot(found)
-    if not bases:
-        raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
-    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
-    return require_live(base) if base.is_gone else base
-
-
 def log(
     ctx: Context,
     ref: str,
@@ -144,8 +89,8 @@ def log(
         since: only commits of this moment or later.
         until: only commits of this moment or earlier.
         author: only commits whose committer's name holds this text.
-        on_expired: called with each commit that is left out because retention took it or a parent of it, so that nobody
-            can tell whether it changed the path or something under the prefix.
+        on_expired: called with each commit that is left out because retention took it or a parent, so that nobody can
+            tell what it changed.
     """
     if amount is not None:
         amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)
@@ -183,8 +128,8 @@ def log(
 
 
 def _changed(ctx: Context, commit: Commit, parents: list[Commit], prefix: str, *, exact: bool) -> bool | None:
-    """Whether a commit differs from each of its parents under a prefix. None when retention took one of them."""
-    from lakeops.ranges.diff import diff
+    """Tell whether a commit differs from each of its parents under a prefix. None when retention took one of them."""
+    from lakeops.ranges.diff import diff  # late: a log without a prefix reads no ranges
     from lakeops.ranges.metarange import Metarange
 
     try:
@@ -226,10 +171,7 @@ FAR = 1_000
 
 
 def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, int] | None]:
-    """Of each ref, how many commits it has that ``base`` does not, and how many it lacks of ``base``.
-
-    None where they are very far apart.
-    """
+    """How many commits each ref has that ``base`` does not, and how many it lacks of ``base``. None where very many."""
 
     def found() -> list[tuple[int, int] | None]:
         at, *ids = (one if COMMIT_ID.fullmatch(one) else resolve_id(ctx, one) for one in (base, *refs))
@@ -284,19 +226,7 @@ def audit(
     actor: str | None = None,
     amount: int | None = None,
 ) -> Iterator[AuditRecord]:
-    """The records of transitions, newest first, read a page at a time.
-
-    Args:
-        catalog: the lake's catalog.
-        repository_id: only those of one repository. It may be deleted.
-        since: not those before this moment. A text is ISO 8601. Without a zone it is UTC.
-        until: not those at this moment or later.
-        actor: only those of this user or database login.
-        amount: at most so many.
-
-    Raises:
-        InvalidInput: a moment or amount makes no sense.
-    """
+    """The records of transitions, newest first, read a page at a time. See ``Lake.audit``."""
     left = None if amount is None else check_amount(amount, "the amount")
     first, last = (None if moment is None else unix_seconds(_parse_time(moment)) for moment in (since, until))
     if actor is not None:

@@ -1,11 +1,8 @@
 """Running hooks beside changes of refs.
 
-Which hooks run is in the repository's row, so it holds for every process and no setting switches it off. A caller runs
-those that it knows, and names them in the transition, which refuses a caller who does not know all of them. So a hook
-that was set a moment ago holds for who opened the repository yesterday, and a repository without hooks pays nothing.
-
-A hook is code in this process: lakeops calls it, and whoever writes SQL goes past it. What must hold for them too is a
-protection or a required check.
+Which hooks run is in the repository's row, so it holds for every process. A caller runs the hooks that it knows and
+names them in the transition, which refuses a caller who does not know all of them. A hook is code in this process:
+whoever writes SQL goes past it. What must hold for them too is a protection or a required check.
 """
 
 from __future__ import annotations
@@ -17,10 +14,7 @@ from threading import Thread
 from typing import TypeVar
 
 from lakeops.catalog.guards import Hooks
-from lakeops.model.errors import (
-    LakeopsError,
-    PreconditionFailed,
-)
+from lakeops.model.errors import LakeopsError, PreconditionFailed
 from lakeops.model.records import (
     ACTIONS,
     AFTER,
@@ -85,10 +79,10 @@ def hooks(ctx: Context) -> list[Hook]:
 
 
 def automatic(ctx: Context, on: bool = True) -> None:
-    """Add each change of a branch or tag to the dump as soon as it is made, or no longer.
+    """Add each change of a branch or tag to the dump as soon as it is made, or no longer. This holds for every process.
 
-    This holds for every process. A dump that fails is logged and made up for by the next one. A sweep writes one first,
-    and deletes nothing when that fails: a dump never refers to what a sweep took.
+    A dump that fails is logged and made up for by the next one. A sweep writes one first, and deletes nothing when that
+    fails: a dump never refers to what a sweep took.
 
     Args:
         on: whether to.
@@ -100,42 +94,40 @@ def automatic(ctx: Context, on: bool = True) -> None:
 
 
 def concerned(ctx: Context, action: str, ref: str) -> bool:
-    """Whether hooks run beside such a change, as far as is known. The transition refuses who does not know them."""
+    """Tell whether hooks that this process knows run beside such a change."""
     return any(hook.concerns(action, ref) for hook in ctx.repository.hooks)
 
 
 def changing(
     ctx: Context,
-    action: str,
-    ref: str,
-    event: Callable[[], HookEvent],
+    event: HookEvent,
     change: Callable[[Hooks], T],
     *,
+    old: Callable[[], str] | None = None,
     after: Callable[[T], str | None] | None = None,
 ) -> T:
-    """What ``change`` returns, with the hooks run before and after that concern it.
+    """Call ``change`` with the hooks run before and after it that concern it, and return what it returns.
 
     Args:
-        action: one of ``ACTIONS``.
-        ref: the branch or tag.
-        event: what is going to happen. Called when there are hooks.
+        ctx: the repository.
+        event: what is going to happen.
         change: makes the change. Takes the hooks that this caller runs.
-        after: the commit that the ref points to now. None when nothing was changed. Left out: as foretold.
+        old: reads the commit that the ref points to before, for the event of hooks.
+        after: the commit that the ref points to now. None when nothing was changed. As in ``event`` when left out.
 
     Raises:
-        PreconditionFailed: ``hook_refused``: a hook stopped it.
-        PreconditionFailed: ``hook_missing``: a hook that runs before it cannot be loaded here.
-        PreconditionFailed: ``hooks_changed``: hooks were set again and again meanwhile.
+        PreconditionFailed: ``hook_refused``: a hook stopped it. ``hook_missing``: one cannot be loaded here.
+            ``hooks_changed``: hooks were set again and again meanwhile.
         Anything that ``change`` raises.
     """
-    known, run = ctx.repository.hooks, set[Hook]()
-    tries = _TRIES
+    known, run, tries = ctx.repository.hooks, set[Hook](), _TRIES
     while True:
-        mine = frozenset(hook for hook in known if hook.concerns(action, ref))
-        foretold = event() if mine else None
+        mine = frozenset(hook for hook in known if hook.concerns(event.action, event.ref))
+        if mine and old is not None:
+            event = replace(event, old=old())
         for hook in sorted(mine - run):
-            if hook.when == BEFORE and foretold is not None:
-                _run_before(hook, foretold)
+            if hook.when == BEFORE:
+                _run(hook, event)
                 run.add(hook)
         try:
             done = change(mine)
@@ -145,34 +137,27 @@ def changing(
                 raise
             known = ctx.catalog.repositories.get(ctx.repository_id).hooks
             continue
-        if foretold is not None:
-            _all_after(ctx, mine, foretold, foretold.new if after is None else after(done), told=after is None)
+        if mine:
+            new = event.new if after is None else after(done)
+            if new is not None or after is None:
+                _run_after(ctx, mine, replace(event, new=new))
         return done
 
 
-def _all_after(ctx: Context, mine: Hooks, foretold: HookEvent, new: str | None, *, told: bool) -> None:
-    if new is None and not told:
-        return  # nothing was changed
-    for hook in sorted(hook for hook in mine if hook.when == AFTER):
+def _run_after(ctx: Context, hooks: Hooks, event: HookEvent) -> None:
+    for hook in sorted(hook for hook in hooks if hook.when == AFTER):
         try:
             if hook == REFS_DUMP:
                 from lakeops.ops.refs.dump import dump
 
                 dump(ctx)
             else:
-                _run(hook, _load(hook), replace(foretold, new=new))
+                _run(hook, event)
         except LakeopsError as error:
-            _log.warning(
-                "%s of %r is done, and hook %r after it failed: %s", foretold.action, foretold.ref, hook.name, error
-            )
-
-
-def _run_before(hook: Hook, event: HookEvent) -> None:
-    _run(hook, _load(hook), event)
+            _log.warning("%s of %r is done, and hook %r after it failed: %s", event.action, event.ref, hook.name, error)
 
 
 def _load(hook: Hook) -> Call:
-    """The entry point. Raises ``PreconditionFailed`` (``hook_missing``)."""
     from importlib.metadata import entry_points
 
     found = tuple(entry_points(group=GROUP, name=hook.name))
@@ -190,9 +175,8 @@ def _load(hook: Hook) -> Call:
     )
 
 
-def _run(hook: Hook, call: Call, event: HookEvent) -> None:
-    """Call a hook, for as long as it may take. Raises ``PreconditionFailed`` (``hook_refused``)."""
-    failures: list[BaseException] = []
+def _run(hook: Hook, event: HookEvent) -> None:
+    call, failures = _load(hook), list[BaseException]()
 
     def work() -> None:
         try:

@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lakeops.model import graph
-from lakeops.model.errors import (
-    InvalidInput,
-    NoChanges,
-)
-from lakeops.model.ids import SQUASHED, check_commit_metadata, make_commit
+from lakeops.model.errors import InvalidInput, NoChanges
+from lakeops.model.ids import SQUASHED, check_commit_metadata
 from lakeops.model.records import (
     Change,
     Commit,
@@ -22,13 +19,22 @@ from lakeops.model.records import (
     check_amount,
 )
 from lakeops.model.text import excerpt
-from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, sides_of_merge
+from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, merge_bases, sides_of_merge
 from lakeops.ops.commit import check_message
-from lakeops.ops.context import Context, require_live
+from lakeops.ops.context import (
+    Context,
+    check_name,
+    explain_expired,
+    is_dirty,
+    lookup,
+    require_branch,
+    require_live,
+    require_stageable,
+    resolve_commit,
+)
 from lakeops.ops.diff import summary_of
 from lakeops.ops.publish import (
     CommitPlan,
-    CommitRequest,
     CommitResult,
     apply_merge,
     in_turn,
@@ -37,16 +43,7 @@ from lakeops.ops.publish import (
     require_clean,
     snapshot,
 )
-from lakeops.ops.resolve import (
-    check_name,
-    explain_expired,
-    is_dirty,
-    lookup,
-    require_branch,
-    require_stageable,
-    resolve_commit,
-)
-from lakeops.ranges.range_file import MetarangeFile
+from lakeops.ranges.range_file import MetarangeFile, fetch_ranges
 
 
 class UpToDate(Exception):
@@ -69,8 +66,7 @@ def merge(
     """Merge what ``source`` changed into the branch ``destination``, as one commit.
 
     The source is resolved once, at the start. The destination is whatever its branch points to when the merge is
-    published. Uncommitted changes of the source are not part of it. ``source_uncommitted`` of the result says that
-    there are some.
+    published. Uncommitted changes of the source are not part of it: ``source_uncommitted`` of the result says so.
 
     Args:
         source: any ref.
@@ -79,9 +75,8 @@ def merge(
         message: the commit's message. One that names both refs when left out.
         metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's result.
-        squash: make a commit with one parent, which keeps the source's id in its metadata (``squash-origin``). The
-            commits of the source do not become part of the destination's history, so merging it again compares with the
-            old merge base.
+        squash: make a commit with one parent, which keeps the source's id in its metadata (``squash-origin``). Merging
+            the source again compares with the old merge base.
         allow_empty: make a commit even when the source brings nothing.
         on_head: called with the id of the head that the merge commit is about to follow, again whenever somebody moves
             the branch first. What it raises ends the call, and nothing is published.
@@ -89,8 +84,8 @@ def merge(
     Raises:
         MergeConflict: both sides changed the same paths and no strategy settles it. ``conflicts`` lists all of these
             paths, and nothing is published.
-        PreconditionFailed: ``dirty_branch``: the destination has uncommitted changes.
-        PreconditionFailed: ``no_merge_base``: the two share no history.
+        PreconditionFailed: ``dirty_branch``: the destination has uncommitted changes. ``no_merge_base``: the two share
+            no history.
         RefNotFound: there is no such source or destination.
         BranchMoved: others moved the destination, and this call's turn did not come in time. Try again.
     """
@@ -99,7 +94,7 @@ def merge(
     pairs = check_commit_metadata(metadata)
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
     parts = {"source": source, "strategy": settle.value if settle else "", **options}
-    request = CommitRequest(IdempotentRequest("merge", check_name(destination), parts, message, pairs), idempotency_key)
+    request = IdempotentRequest("merge", check_name(destination), parts, message, pairs, key=idempotency_key)
     names, nothing = (source, destination), MergeResult(None, up_to_date=True, summary=Summary())
     # 1. The key: an earlier call may have made this commit. The source is what it is now.
     seen = read_first(ctx, request, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
@@ -133,10 +128,26 @@ def merge(
 
     try:
         # 7. Once, and again in the branch's queue when others moved the head meanwhile.
-        result = _result(ctx, in_turn(ctx, request, attempt))
+        result = _result(ctx, in_turn(ctx, request, attempt, read_ahead=lambda: _read_ahead(ctx, ours, destination)))
     except UpToDate:
         result = nothing
     return replace(result, source_uncommitted=left_out)
+
+
+MOST_AHEAD = 64
+"""Ranges of the source, and of its merge base, that a merge reads ahead."""
+
+
+def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
+    """Load what tells a source from its merge base into the caches of the process and the machine, if it is far."""
+    if not ctx.reader.store.remote:
+        return
+    head = ctx.head(ctx.catalog.refs.branch(ctx.repository_id, destination))
+    bases = merge_bases(ctx, head.id, source.id)
+    new, *known = ctx.metaranges(source, *bases, head)
+    for old in known[:-1]:
+        sides = ((one, one.without(other)[:MOST_AHEAD]) for one, other in ((new, old), (old, new)))
+        fetch_ranges(ctx.reader.store, [one.row(number) for one, rows in sides for number in rows.tolist()])
 
 
 def preview_merge(
@@ -150,9 +161,8 @@ def preview_merge(
 ) -> MergeResult:
     """What ``merge`` would do now, worked out by the same function. Publishes nothing: ``reference`` is None.
 
-    Raises what ``merge`` raises: ``MergeConflict`` with all conflicting paths, ``PreconditionFailed``
-    (``dirty_branch``), ``PreconditionFailed`` (``no_merge_base``), then
-    ``PreconditionFailed`` (``missing_check``) and ``PreconditionFailed`` (``read_only_repository``). Hooks do not run.
+    Raises what ``merge`` raises, and ``PreconditionFailed`` (``missing_check``, ``read_only_repository``). Hooks do not
+    run.
     """
     settle, names = check_strategy(strategy), (source, destination)
     ours, left_out, head = ctx.catalog.in_snapshot(
@@ -196,14 +206,11 @@ def revert(
     idempotency_key: str | None = None,
     on_head: Callable[[str], None] | None = None,
 ) -> Commit:
-    """A new commit on the branch that undoes what a commit, or several, did.
-
-    Several are undone in one commit: all of them, or on a conflict none. They are undone in the given order, so name
-    the newest first. A range does so.
+    """A new commit on the branch that undoes what a commit, or several, did: all of them, or on a conflict none.
 
     Args:
-        ref: the commit to undo; several of them; or a range ``OLD..NEW``: the commits of the first-parent history of
-            ``NEW`` that ``OLD`` does not have, newest first.
+        ref: the commit to undo; several, in the order in which they are undone, newest first; or a range ``OLD..NEW``:
+            the commits of the first-parent history of ``NEW`` that ``OLD`` does not have.
         parent_number: of merge commits, the parent to go back to, from 1.
         message: the commit's message. One that names what is undone when left out.
         metadata: key/value pairs kept beside the ids of the commits that are undone (``revert-origin``).
@@ -217,10 +224,12 @@ def revert(
         NoChanges: it is undone already.
         PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
     """
-    given = _checked(message, metadata)
+    given = check_commit_metadata(metadata)
+    if message is not None:
+        check_message(message)
     refs = _listed(ref)
     parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
-    request = CommitRequest(IdempotentRequest("revert", check_name(branch), parts, message, given), idempotency_key)
+    request = IdempotentRequest("revert", check_name(branch), parts, message, given, key=idempotency_key)
     found = read_first(ctx, request, lambda: _commits_to_revert(ctx, refs, parent_number))
     if isinstance(found, CommitResult):
         return found.commit
@@ -234,7 +243,6 @@ def revert(
 
 
 def _listed(ref: object) -> list[str]:
-    """The refs that a caller names. Raises ``InvalidInput`` for what is no text."""
     if isinstance(ref, str):
         return [ref]
     given: Sequence[object] = ref if isinstance(ref, Sequence) else [ref]
@@ -272,10 +280,7 @@ def _commits_to_revert(ctx: Context, refs: Sequence[str], parent_number: int | N
 
 
 def of_revert(ctx: Context, branch: str, ref: str, parent_number: int | None = None) -> Iterator[Change]:
-    """What ``revert`` would change now, by path, with its conflicts. Publishes nothing.
-
-    Raises what ``revert`` raises for the branch and the commit.
-    """
+    """What ``revert`` would change now, by path, with its conflicts. Publishes nothing."""
     head = _clean_head(ctx, branch)
     undone, parent = _step(ctx, ref, parent_number)
     return foretell(ctx, MergeInputs((undone,), parent, head))
@@ -299,7 +304,7 @@ def cherry_pick(
         destination: a branch without uncommitted changes.
         parent_number: of a merge commit, the parent to compare it with, from 1.
         message: the commit's message; that of ``ref`` when left out.
-        metadata: key/value pairs that are added to those of ``ref``. A pair here takes the place of one there.
+        metadata: key/value pairs that are added to those of ``ref``, and win over them.
         idempotency_key: a second call with the same key returns the first call's commit.
         on_head: as for ``merge``.
 
@@ -307,11 +312,11 @@ def cherry_pick(
         InvalidInput, MergeConflict, NoChanges, PreconditionFailed: ``invalid_ref``, ``dirty_branch``: as for
             ``revert``.
     """
-    given = _checked(message, metadata)
+    given = check_commit_metadata(metadata)
+    if message is not None:
+        check_message(message)
     parts = {"source": ref, "parent number": str(parent_number or "")}
-    request = CommitRequest(
-        IdempotentRequest("cherry-pick", check_name(destination), parts, message, given), idempotency_key
-    )
+    request = IdempotentRequest("cherry-pick", check_name(destination), parts, message, given, key=idempotency_key)
     found = read_first(ctx, request, lambda: _step(ctx, ref, parent_number))
     if isinstance(found, CommitResult):
         return found.commit
@@ -337,15 +342,9 @@ def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int 
     return foretell(ctx, MergeInputs((parent,), picked, head))
 
 
-def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[str, str]:
-    if message is not None:
-        check_message(message)
-    return check_commit_metadata(metadata)
-
-
 def _replay_change(
     ctx: Context,
-    request: CommitRequest,
+    request: IdempotentRequest,
     steps: Sequence[tuple[Commit, Commit]],
     names: tuple[str, str],
     message: str,
@@ -366,7 +365,12 @@ def _replay_change(
                 decision = decide(ctx, sides, None, names, replayed=True)
                 metarange, summary = apply_merge(ctx, decision.plan, source, head, started=found.started)
             reused.update((commit.id, commit) for commit in decision.reused_commits)
-            head = _unpublished_commit(found.head, metarange)  # what the next step changes; nobody else ever sees it
+            head = replace(  # what the next step changes; nobody else ever sees it
+                head,
+                meta_range_id=metarange.id,
+                meta_range_file=metarange.file,
+                meta_range_digest=metarange.digest,
+            )
         if metarange.id == found.head.meta_range_id:
             raise NoChanges(f"{request.action} of {names[0]!r} changes nothing on branch {request.branch!r}")
         counted = summary if len(steps) == 1 else None
@@ -377,25 +381,8 @@ def _replay_change(
     return in_turn(ctx, request, attempt).commit
 
 
-def _unpublished_commit(head: Commit, metarange: MetarangeFile) -> Commit:
-    """A commit that holds a metarange which is written and not published."""
-    return make_commit(
-        parents=(head,),
-        committer=head.committer,
-        message="",
-        creation_date=head.creation_date,
-        meta_range_id=metarange.id,
-        meta_range_file=metarange.file,
-        meta_range_digest=metarange.digest,
-    )
-
-
 def _clean_head(ctx: Context, branch: str) -> Commit:
-    """The head of a branch that takes changes and has none uncommitted.
-
-    Raises:
-        RefNotFound, ReadOnlyRepository, ProtectedBranch, DirtyBranch.
-    """
+    """The head of a branch that takes changes and has none uncommitted."""
     found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, require_stageable(ctx, branch).state.id)
     require_clean(ctx, found.state.id, found.head, staged)
     return found.head
@@ -408,7 +395,6 @@ def _step(ctx: Context, ref: str, parent_number: int | None) -> tuple[Commit, Co
 
 
 def _parent(ctx: Context, commit: Commit, number: int | None, ref: str) -> Commit:
-    """The parent that a change is taken against. Raises ``InvalidInput`` (``invalid_ref``)."""
     count = len(commit.parents)
     if not count:
         raise InvalidInput(f"{ref!r} is the initial commit: it has no parent to compare with", kind="invalid_ref")

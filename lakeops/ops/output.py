@@ -1,7 +1,7 @@
 """Managed output: a fresh directory that any engine writes to, whose files become objects in one step.
 
 An output is opened, its files are linked under a prefix, or it is abandoned. It is plain data in between, so a driver
-may open it in one process and link it in another. What is not linked is left to garbage collection.
+may open it in one process and link it in another.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, Pat
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, check_key
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, begin_staging
 from lakeops.ops.publish import when_moved
-from lakeops.ops.resolve import begin_staging
+from lakeops.ops.read import with_staged
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
-from lakeops.ops.view import with_staged
 from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -221,7 +220,7 @@ class _Added:
 
 
 def _added_before(ctx: Context, opened: Output) -> _Added:
-    """What other outputs under the key of this one have added to its folder. Nothing without a key."""
+    """The objects that other outputs under the key of this one have added to its folder. Nothing without a key."""
     if not opened.mark:
         return _Added(None, pa.chunked_array([], pa.string()))
     pinned = ctx.catalog.staging.pin(ctx.repository_id, opened.branch, opened.folder, below=True)  # before the look
@@ -241,7 +240,7 @@ def _in_place_of(paths: pa.ChunkedArray, files: pa.Table) -> pa.Table:
 
 
 def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnCollision) -> None:
-    """Stage files none of whose paths shows another object, at the instant in which they are staged."""
+    """Stage files, none of whose paths shows another object at the instant in which they are staged."""
     earlier = _added_before(ctx, opened)
     state, there, staged = _objects_at(ctx, opened, files["path"])
     there = there.filter(pc.invert(pc.is_in(there["path"], value_set=earlier.paths)))
@@ -281,7 +280,7 @@ _SAME = ["path", "checksum", "size_bytes"]
 
 
 def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray | None) -> tuple[BranchState, pa.Table, pa.Table]:
-    """The branch, those of the folder's objects that have one of these paths, and what is staged there.
+    """The branch, the objects of the output's folder that have one of these paths, and what is staged there.
 
     All objects of the folder when there are no paths. Addresses are as they are stored.
     """
@@ -312,7 +311,7 @@ def _renamed(files: pa.Table, taken: set[str], mark: str) -> pa.Table:
 
 
 def _spark_is_active() -> bool:
-    """Whether this process has a Spark session, classic or Connect. Imports nothing to find out.
+    """Tell whether this process has a Spark session, classic or Connect. Imports nothing to find out.
 
     The Spark engine's own session does not count: it writes no tables, and PySpark does not show it.
     """
@@ -321,7 +320,7 @@ def _spark_is_active() -> bool:
 
 
 def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Table:
-    """What was written, as staged rows sorted by path."""
+    """The files that were written, as staged rows sorted by path."""
     folder, address = opened.folder, opened.address
     columns: dict[str, list[object]] = {name: [] for name in STAGED_SCHEMA.names}
     found = list(ctx.store.list(address.rstrip("/")))
@@ -365,6 +364,6 @@ def _check_inside(opened: Output, keys: Iterable[str]) -> None:
 
 
 def _scratch(name: str) -> bool:
-    """Whether a file is an engine's own bookkeeping: unfinished task output, or Hadoop's local checksum files."""
+    """Tell whether a file is an engine's own bookkeeping: unfinished task output, or Hadoop's local checksum files."""
     parts = name.split("/")
     return "_temporary" in parts[:-1] or (parts[-1].startswith(".") and parts[-1].endswith(".crc"))

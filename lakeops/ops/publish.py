@@ -1,13 +1,9 @@
-"""Publishing a commit to a branch: the words of every verb that does, its queue, and the last step.
+"""Publishing a commit to a branch: what every verb that publishes works with, its last step, and the branch's queue.
 
-A verb looks at the branch (a ``BranchSnapshot``), plans on its head and writes files (a ``CommitPlan``), and calls
+A verb looks at the branch (``BranchSnapshot``), plans on its head and writes files (``CommitPlan``), and calls
 ``publish``, where one transaction makes the commit visible or raises ``BranchMoved``. ``in_turn`` runs such an attempt:
-a first one races, and who loses waits in the branch's queue, in the catalog, for those ahead alone. So nobody loses for
-ever, however many publish. A place counts for a while after it was renewed, so a process that was killed holds the
-others up for that long at most.
-
-Files of an attempt that loses the race stay behind under names of their own, for garbage collection. A crash anywhere
-leaves at most such files and sealed tokens, which readers see and the next commit covers.
+the first one races, and who loses waits in the branch's queue, in the catalog, for those ahead alone. A crash or a lost
+race leaves at most files for garbage collection, and sealed tokens, which readers see and the next commit covers.
 """
 
 from __future__ import annotations
@@ -25,13 +21,9 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.engine.base import Engine
 from lakeops.model.clock import pause, retrying, stopwatch
-from lakeops.model.errors import (
-    BranchMoved,
-    LakeopsError,
-    PreconditionFailed,
-)
+from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
-from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Split, Summary, check_key
+from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Split, Summary
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
@@ -49,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: datetime) -> tuple[MetarangeFile, Summary]:
-    """The head's metarange with staged changes applied, written to the namespace by an attempt that ``started``."""
+    """Write the head's metarange with staged changes applied, as an attempt that ``started``."""
     attempt = layout.attempt(started, ctx.ids)
     how = _how_to_apply(ctx, "commit", attempt)
     with ctx.writing() as reader:
@@ -60,7 +52,7 @@ def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: dat
 def apply_merge(
     ctx: Context, plan: MergePlan, source: Commit, destination: Commit, *, started: datetime
 ) -> tuple[MetarangeFile, Summary]:
-    """The destination's metarange with a merge's changes applied, written to the namespace likewise."""
+    """Write the destination's metarange with a merge's changes applied, as an attempt that ``started``."""
     attempt = layout.attempt(started, ctx.ids)
     how = _how_to_apply(ctx, "merge", attempt)
     with ctx.writing() as reader:
@@ -77,7 +69,7 @@ class _How(TypedDict):
 
 
 def _how_to_apply(ctx: Context, verb: str, attempt: str) -> _How:
-    """How changes are applied here. Says what is going to be rewritten, and where, before it begins."""
+    """Options for ``ranges.apply``. The progress says what is going to be rewritten, and where."""
     label = verb
 
     def on_plan(plan: ApplyPlan) -> None:
@@ -89,13 +81,12 @@ def _how_to_apply(ctx: Context, verb: str, attempt: str) -> _How:
     def on_progress(done: int, total: int) -> None:
         ctx.progress(label, done, total)
 
-    return _How(
-        engine=ctx.engine, split=ctx.repository.split, attempt=attempt, on_plan=on_plan, on_progress=on_progress
-    )
+    split = ctx.repository.split
+    return _How(engine=ctx.engine, split=split, attempt=attempt, on_plan=on_plan, on_progress=on_progress)
 
 
 def _written(store: ObjectStore, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:
-    """The metarange's file: one that a parent has already when the content is the same, a new one otherwise."""
+    """The metarange's file: a parent's where the content is the same, a new one otherwise."""
     for commit in known:
         if commit.meta_range_id == applied.metarange.id:
             return MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
@@ -107,32 +98,6 @@ LEAST_SECONDS = 10.0
 
 WAIT, LONGEST_WAIT = 0.02, 1.0
 """Seconds between two looks at the queue: so many for each publisher ahead, and at most."""
-
-
-@dataclass(frozen=True)
-class CommitRequest:
-    """What a caller asked for, and under which idempotency key. Raises ``InvalidInput`` for what is no key.
-
-    ``intent`` is kept with the rows of a commit while they are sealed.
-    """
-
-    request: IdempotentRequest
-    key: str | None = None
-    intent: Intent | None = None
-
-    def __post_init__(self) -> None:
-        if self.key is not None:
-            check_key(self.key)
-
-    @property
-    def branch(self) -> str:
-        """The branch to publish to."""
-        return self.request.branch
-
-    @property
-    def action(self) -> str:
-        """The verb, as the reflog has it."""
-        return self.request.action
 
 
 @dataclass(frozen=True)
@@ -152,9 +117,12 @@ class BranchSnapshot:
 class CommitPlan:
     """What an attempt wants published.
 
-    ``reused_commits`` are those whose ranges the metarange reuses. ``begun`` is when its first file was written, where
-    that was before the attempt: files live under the deadline of the publish transaction from then on.
-    ``consumed`` are those of the sealed tokens that it takes. None: all of them. ``merged`` is what a merge merges.
+    Attributes:
+        reused_commits: those whose ranges the metarange reuses.
+        begun: when the first file was written, where that was before the attempt: its deadline runs from then on.
+        consumed: the sealed tokens that it takes. None: all of them.
+        merged: the source of a merge.
+        intent: what a commit asked for, as it is kept with its sealed rows.
     """
 
     metarange: MetarangeFile
@@ -166,14 +134,17 @@ class CommitPlan:
     begun: datetime | None = None
     consumed: tuple[str, ...] | None = None
     merged: Commit | None = None
+    intent: Intent | None = None
 
 
 @dataclass(frozen=True)
 class CommitResult:
-    """A commit that is visible now. ``summary`` is what its plan counted, if this call published it.
+    """A commit that is visible now.
 
-    ``by_key`` says that another call under the same key published it, and ``by_other`` that another commit covers the
-    caller's rows.
+    Attributes:
+        summary: what its plan counted, if this call published it.
+        by_key: another call under the same key published it.
+        by_other: it is somebody else's commit, and covers the caller's rows.
     """
 
     commit: Commit
@@ -187,16 +158,10 @@ Planner = Callable[[str | None], CommitResult]
 """One attempt: snapshot, plan, write, publish. Takes the publisher whose place in the queue it has, if it has one."""
 
 
-# --- the key ---
+def read_first(ctx: Context, request: IdempotentRequest, read: Callable[[], T]) -> CommitResult | T:
+    """Find the commit of an earlier call under the key, or else call ``read``, in one snapshot of the catalog.
 
-
-def read_first(ctx: Context, request: CommitRequest, read: Callable[[], T]) -> CommitResult | T:
-    """Look for the commit of an earlier call under the key, else read what ``read`` reads. Both from one snapshot.
-
-    Raises:
-        RefNotFound: there is no such branch.
-        KeyReused: the key stands for another call.
-        Anything that ``read`` raises.
+    Raises ``RefNotFound``, ``KeyReused``, and what ``read`` raises.
     """
 
     def found() -> CommitResult | T:
@@ -207,23 +172,20 @@ def read_first(ctx: Context, request: CommitRequest, read: Callable[[], T]) -> C
     return ctx.catalog.in_snapshot(found)
 
 
-def find_by_key(ctx: Context, request: CommitRequest) -> Commit | None:
+def find_by_key(ctx: Context, request: IdempotentRequest) -> Commit | None:
     """The commit that the request's idempotency key stands for, if it was used. Raises ``KeyReused``."""
     record = None if request.key is None else ctx.catalog.commits.key(ctx.repository_id, request.key)
     if record is None:
         return None
-    record.check(request.key or "", request.request.fingerprint)
+    record.check(request.key or "", request.fingerprint)
     return ctx.catalog.commits.get(ctx.repository_id, record.commit_id)
 
 
-def covered(ctx: Context, request: CommitRequest, commit: Commit) -> CommitResult:
-    """The result of a call whose rows are in somebody else's commit. Its key stands for that commit from now on."""
+def covered(ctx: Context, request: IdempotentRequest, commit: Commit) -> CommitResult:
+    """Let the request's key stand for somebody else's commit, which has the caller's rows."""
     if request.key is not None:
-        ctx.catalog.commits.remember_key(ctx.repository_id, request.key, request.request.fingerprint, commit.id)
+        ctx.catalog.commits.remember_key(ctx.repository_id, request.key, request.fingerprint, commit.id)
     return CommitResult(find_by_key(ctx, request) or commit, by_other=True)
-
-
-# --- a branch without uncommitted changes ---
 
 
 def snapshot(ctx: Context, branch: str) -> BranchSnapshot:
@@ -238,7 +200,7 @@ def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table | No
     Staged rows that change nothing over the head are no changes. The publish transaction takes them off the branch,
     so that they cannot come to matter over the new head.
     """
-    for batch in effective(ctx, head, staged) if staged is not None else ():
+    for batch in effective(ctx, head, staged) if staged is not None and staged.num_rows else ():
         raise dirty(branch, batch.column("path")[0].as_py())
 
 
@@ -250,10 +212,7 @@ def dirty(branch: str, path: str) -> PreconditionFailed:
 
 
 def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
-    """The branch without its staged rows, which must change nothing.
-
-    Raises ``PreconditionFailed`` (``dirty_branch``), ``BranchMoved``.
-    """
+    """Take staged rows that change nothing off a branch. Raises ``PreconditionFailed`` (``dirty_branch``)."""
     found = snapshot(ctx, branch)
     require_clean(ctx, branch, found.head, found.staged)
     state = _seal_noops(ctx, found)
@@ -265,10 +224,9 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
 
 
 def _seal_noops(ctx: Context, found: BranchSnapshot) -> BranchState:
-    """The branch once rows that change nothing are sealed, so that a transaction takes them off.
+    """Seal staged rows that change nothing, so that a transaction takes them off the branch.
 
-    Rows that came meanwhile are sealed with them, so all are looked at again. Raises ``PreconditionFailed``
-    (``dirty_branch``).
+    Rows that came meanwhile are sealed with them, so all are looked at again.
     """
     if found.staged is None or not found.staged.num_rows:
         return found.state
@@ -278,13 +236,10 @@ def _seal_noops(ctx: Context, found: BranchSnapshot) -> BranchState:
     return sealed.state
 
 
-# --- the last step ---
-
-
 def publish(
-    ctx: Context, request: CommitRequest, found: BranchSnapshot, plan: CommitPlan, publisher: str | None
+    ctx: Context, request: IdempotentRequest, found: BranchSnapshot, plan: CommitPlan, publisher: str | None
 ) -> CommitResult:
-    """Make a planned commit visible, in one transaction, with the hooks run that concern it.
+    """Make a planned commit visible in one transaction, and run the hooks that concern it.
 
     Args:
         ctx: the repository.
@@ -295,10 +250,8 @@ def publish(
 
     Raises:
         BranchMoved: others moved the branch since, or somebody else is first in its queue. Nothing was published.
-        PreconditionFailed: ``dirty_branch``: rows were staged since that change something, and the verb needs a clean
-            branch.
-        KeyReused: the key stands for another call.
-        Anything else that ``catalog.commits.publish`` raises.
+        PreconditionFailed: ``dirty_branch``: rows that change something were staged since.
+        KeyReused, and what else ``Catalog.publish`` raises.
     """
     state = _seal_noops(ctx, found)
     commit = make_commit(
@@ -323,17 +276,15 @@ def publish(
         action=request.action,
         actor=ctx.actor,
         key=request.key,
-        fingerprint=request.request.fingerprint,
+        fingerprint=request.fingerprint,
         publisher=publisher,
-        intent=request.intent,
+        intent=plan.intent,
         merged=plan.merged.id if plan.merged else None,
     )
-    heads = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
+    told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
     published = changing(
         ctx,
-        request.action,
-        request.branch,
-        lambda: HookEvent(ctx.repository_id, request.action, request.branch, *heads),
+        HookEvent(ctx.repository_id, request.action, request.branch, *told),
         lambda hooks: ctx.catalog.commits.publish(replace(asked, hooks=hooks)),
         after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
     )
@@ -344,22 +295,19 @@ def publish(
     return CommitResult(published, plan.summary)
 
 
-def _contents_of(commit: Commit) -> tuple[object, ...]:
-    """What a commit says, but for its co-author notes."""
+def _contents_of(commit: Commit) -> tuple[object, ...]:  # without co-author notes
     return commit.parents, commit.committer, commit.message, commit.creation_date, commit.meta_range_id
-
-
-# --- the queue ---
 
 
 def in_turn(
     ctx: Context,
-    request: CommitRequest,
+    request: IdempotentRequest,
     attempt: Planner,
     *,
     committed_by_other: Callable[[], Commit | None] | None = None,
+    read_ahead: Callable[[], object] | None = None,
 ) -> CommitResult:
-    """Run an attempt to publish. One that loses the race for the branch runs again, in the branch's queue.
+    """Run an attempt to publish, and run it again in the branch's queue after it lost the race for the branch.
 
     Args:
         ctx: the repository.
@@ -367,16 +315,17 @@ def in_turn(
         attempt: takes the publisher whose place in the queue it has, if it has one. Raises ``BranchMoved``.
         committed_by_other: gives somebody else's commit that covers the caller's rows, which ends the wait. Callers
             with it race at once. Others take turns with the threads of this process: all but one would plan in vain.
+        read_ahead: loads what ``attempt`` will read into caches, while other threads have their turns. It decides
+            nothing, and its errors are left to ``attempt``.
 
     Raises:
-        BranchMoved: others moved the branch, and this call's turn did not come in the time of ``publish_minutes``.
-        Anything else that ``attempt`` raises.
+        BranchMoved: this call's turn did not come in the time of the setting ``publish_minutes``.
     """
     where = (ctx.repository.storage_namespace, request.branch)
     publisher = _places.publishers.get(where)
     # A hook runs in a thread of its own. It may publish to the same branch.
     races = committed_by_other is not None or publisher is not None or concerned(ctx, request.action, request.branch)
-    with nullcontext() if races else _after_other_threads(where):
+    with nullcontext() if races else _after_other_threads(where, read_ahead):
         passed = stopwatch()
         with suppress(BranchMoved):
             return attempt(publisher)
@@ -402,10 +351,10 @@ _threads_lock = threading.Lock()
 
 
 @contextmanager
-def _after_other_threads(where: tuple[str, str]) -> Iterator[None]:
+def _after_other_threads(where: tuple[str, str], read_ahead: Callable[[], object] | None = None) -> Iterator[None]:
     """Let the threads of this process that publish to a branch run one after the other, as they came.
 
-    It spares plans in vain, and nothing rests on it: nobody waits for it longer than a place in the queue counts.
+    It spares plans in vain. No correctness rests on it, so nobody waits longer than a place in the queue counts.
     """
     mine, process = threading.Event(), (os.getpid(), *where)
     with _threads_lock:
@@ -414,6 +363,9 @@ def _after_other_threads(where: tuple[str, str]) -> Iterator[None]:
         if line[0] is mine:
             mine.set()
     try:
+        if read_ahead is not None and not mine.is_set():
+            with suppress(LakeopsError):
+                read_ahead()
         mine.wait(LEAST_SECONDS)
         yield
     finally:
@@ -436,15 +388,11 @@ class QueueTicket:
         self.publisher = publisher
 
     def took(self, seconds: float) -> None:
-        """Report how long an attempt took, so that the place lasts for the next one."""
+        """Let the place last as long as an attempt takes."""
         self._longest = max(self._longest, seconds)
 
     def wait(self, committed_by_other: Callable[[], Commit | None] | None) -> Commit | None:
-        """Return when it is the publisher's turn, or with the commit that covers its rows.
-
-        Raises:
-            BranchMoved: the turn did not come in the time of the setting ``publish_minutes``.
-        """
+        """Return when it is the publisher's turn, or with the commit that covers its rows. Raises ``BranchMoved``."""
         catalog, repository, ahead = self._ctx.catalog, self._ctx.repository_id, None
         renewed = stopwatch()
         while True:
@@ -481,8 +429,7 @@ class QueueTicket:
 class _Places(threading.local):
     """The publishers whose places this thread has, by storage namespace and branch.
 
-    What publishes while the same thread publishes to the same branch, as a callback may, does it at that place: it
-    would wait for its own caller otherwise.
+    A callback that publishes to the same branch uses its caller's place. It would wait for its own caller otherwise.
     """
 
     def __init__(self) -> None:

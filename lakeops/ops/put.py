@@ -18,22 +18,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lakeops.catalog.records import ExpectedState, Staged
-from lakeops.model.errors import (
-    InvalidInput,
-    LakeopsError,
-    NotAsSeen,
-    ObjectNotFound,
-    PathTaken,
-)
+from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, begin_staging, public, require_stageable
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.publish import when_moved
-from lakeops.ops.resolve import begin_staging, require_stageable
-from lakeops.ops.view import find, public
+from lakeops.ops.read import find
 from lakeops.store import layout
 from lakeops.store.in_flight import in_parallel
 
@@ -64,9 +57,8 @@ def put(
     """
     check_path(path)
     # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
-    started = begin_staging(ctx, branch)
+    started = begin_staging(ctx, branch, flush=if_absent)
     if if_absent:
-        ctx.stage_queue(branch).flush_pending()
         require_absent(ctx, branch, path)
     # 2. The contents go to a fresh address, which nothing points to yet.
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
@@ -89,7 +81,6 @@ def _taken(branch: str, path: str) -> PathTaken:
 
 
 def _link_if_absent(ctx: Context, branch: str, entry: Entry, started: datetime) -> None:
-    """Stage an object whose path shows none at the instant in which it is staged."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
     there = find(ctx, branch, entry.path)
     if there is not None and there.physical_address == public(ctx, entry).physical_address:
@@ -110,7 +101,7 @@ def write(
     content_type: str | None,
     started: datetime,
 ) -> Entry:
-    """Upload an object that is not linked yet. Returns its entry as stored. ``started`` is now."""
+    """Upload an object that is not linked yet, and return its entry as stored. ``started`` is now."""
     check_path(path)
     content_type = content_type or DEFAULT_CONTENT_TYPE
     check_content_type(content_type)
@@ -141,8 +132,7 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_path(path)
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
     if seen is not None:
         when_moved(ctx)(_delete_seen, ctx, branch, path, seen, started)
         return
@@ -151,7 +141,6 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
 
 
 def _delete_seen(ctx: Context, branch: str, path: str, seen: Entry, started: datetime) -> None:
-    """Stage the deletion of an object that is still the one that was seen, at the instant in which it is staged."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
     counter = ctx.catalog.staging.change_counter(state, path, below=False)
     if _object_at(ctx, branch, path) != seen:
@@ -169,7 +158,7 @@ def _object_at(ctx: Context, branch: str, path: str) -> Entry:
 
 
 def another_object(branch: str, path: str) -> NotAsSeen:
-    """The error for a path that shows another object than somebody has looked at."""
+    """The error for a path that shows another object than was seen."""
     return NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
 
 
@@ -177,9 +166,9 @@ def another_object(branch: str, path: str) -> NotAsSeen:
 def batch(ctx: Context, branch: str) -> Iterator[Batch]:
     """Write many objects in few transactions.
 
-    ``put`` of the batch uploads at once. The objects are linked to the branch later, at the latest at the end of the
-    ``with``, and only then do readers of the branch see them. After an exception, what was uploaded is linked all the
-    same: an interrupted run need not upload it again. The last put of a path wins. Threads may share a batch.
+    ``put`` of the batch uploads at once. The objects are linked to the branch at the latest at the end of the ``with``,
+    also after an exception: an interrupted run need not upload them again. Only then do readers of the branch see them.
+    The last put of a path wins. Threads may share a batch.
     """
     require_stageable(ctx, branch)
     opened = Batch(ctx, branch)
@@ -221,11 +210,7 @@ class Batch:
         self._refused = done.exception() or self._refused
 
     def link(self) -> None:
-        """Stage what was uploaded so far.
-
-        Raises:
-            AttemptExpired: objects of this batch waited too long and are not on the branch. Put them again.
-        """
+        """Stage what was uploaded so far. Raises ``AttemptExpired`` for objects that waited too long."""
         self._ctx.stage_queue(self._branch).flush_pending()
         if self._refused is not None:
             raise self._refused
@@ -250,12 +235,7 @@ def of_file(file: Path, path: str) -> FileUpload:
 
 
 def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload]:
-    """The uploads of every file below a directory, found before anything is sent.
-
-    Raises:
-        InvalidInput: something below is unreadable, or is no regular file and ``skip_special`` does not leave it out.
-        InvalidPath: a file's name cannot be an object's path.
-    """
+    """The uploads of every file below a directory. Raises ``InvalidInput``, ``InvalidPath`` before anything is sent."""
     found = []
     for name, status in walk(folder):
         file = folder / name

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import ExpectedState
+from lakeops.catalog.records import ExpectedState, Staged
 from lakeops.catalog.staging import not_as_seen
 from lakeops.model.arrow import METADATA_TYPE, STAGED_SCHEMA, in_one, scalar
 from lakeops.model.errors import BranchMoved, InvalidInput, InvalidPath
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, begin_staging, check_name
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
-from lakeops.ops.resolve import begin_staging, check_name
-from lakeops.ops.view import imported_folders, relative, with_staged
+from lakeops.ops.read import imported_folders, relative, with_staged
 from lakeops.ranges.validation import check_entries
 
 
@@ -29,33 +29,49 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
 
     Args:
         table: the columns path, physical_address (relative to the storage namespace, or a full URL), checksum,
-            size_bytes and mtime (Unix seconds or a timestamp). The columns metadata (a map of strings) and
-            content_type may be left out.
+            size_bytes and mtime (Unix seconds or a timestamp); optionally metadata (a map of strings) and content_type.
 
     Raises:
         InvalidInput: a column is missing, has another type, or holds values that no object has.
         InvalidPath: a path breaks the rules, or comes twice.
         ObjectNotFound: one of the objects is not in the namespace.
-        PreconditionFailed: ``object_collected``: nothing refers to one of the objects any more, and garbage collection
-            is about to delete it.
+        PreconditionFailed: ``object_collected``: garbage collection is about to delete one of the objects.
         Transient: ``collection_running``: garbage collection is deciding about objects that are old. Try again.
     """
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
     rows = normalised(ctx, table)
     if rows.num_rows:
-        objects = own_objects(ctx, rows["physical_address"])
-        when_moved(ctx)(_link, ctx, branch, rows, objects, started)
+        when_moved(ctx)(link_rows, ctx, branch, rows, started)
     return int(rows.num_rows)
 
 
-def _link(ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started: datetime) -> None:
-    """Stage rows, unless one of the namespace's ``objects`` among theirs is gone or may go."""
+def link_rows(
+    ctx: Context,
+    branch: str,
+    rows: pa.Table | list[Staged],
+    started: datetime,
+    expect: ExpectedState | None = None,
+) -> None:
+    """Stage rows of objects that exist, unless one that the namespace manages is gone or may go.
+
+    Raises as ``Branch.stage`` and ``catalog.staging.put_staged``.
+    """
+    if isinstance(rows, pa.Table):
+        addresses = rows["physical_address"].drop_null()
+    else:
+        addresses = pa.chunked_array([[row.entry.physical_address for row in rows if row.entry]], pa.string())
+    objects = own_objects(ctx, addresses)
     clear = None
     if len(objects):
         clear = cleared(ctx, objects)
-        check_present(ctx, objects)  # after the look into the marks: see ops.gc.files.cleared
-    ctx.catalog.staging.put_staged(ctx.repository_id, branch, rows, started=started, expect=ExpectedState(marks=clear))
+        check_present(ctx, objects)  # after the look into the marks
+    ctx.catalog.staging.put_staged(
+        ctx.repository_id,
+        branch,
+        rows,
+        started=started,
+        expect=replace(expect or ExpectedState(), marks=clear),
+    )
 
 
 def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: ExpectedState | None = None) -> int:
@@ -63,16 +79,14 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: ExpectedSta
 
     Args:
         prefix: what the paths begin with.
-        pinned: what ``pin`` gave for the prefix before somebody looked at it. Nothing is staged when it shows something
-            else now.
+        pinned: what ``pin`` gave for the prefix. Nothing is staged when it shows something else now.
 
     Raises:
         NotAsSeen: the branch, or what is uncommitted under the prefix, is not what was pinned.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_prefix(prefix)
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
     count = 0
 
     def rows() -> tuple[ExpectedState, pa.Table]:
@@ -106,10 +120,10 @@ def reset(
     Args:
         prefix: only changes under this prefix.
         path: only the change of this path.
-        pinned: what ``pin`` gave before somebody looked at the changes. Nothing is dropped when they are others now.
+        pinned: what ``pin`` gave before somebody looked at the changes.
 
     Raises:
-        NotAsSeen: there is something else to drop than what was pinned.
+        NotAsSeen: there is something else to drop than what was pinned. Nothing was dropped.
     """
     name = _check_place(branch, prefix, path)
     ctx.stage_queue(name).flush_pending()
@@ -119,14 +133,11 @@ def reset(
 
 
 def pin(ctx: Context, branch: str, prefix: str | None = None, path: str | None = None) -> ExpectedState:
-    """What a branch is now, for a call that shall do what somebody is about to be shown, or nothing.
+    """Remember what a branch is now, for a call that shall do what is about to be shown to a person, or nothing.
 
     Args:
-        prefix: what is uncommitted elsewhere does not matter.
-        path: what is uncommitted at other paths does not matter.
-
-    Raises:
-        RefNotFound: there is no such branch.
+        prefix: only what is uncommitted under it matters.
+        path: only what is uncommitted at it matters.
     """
     name = _check_place(branch, prefix, path)
     place = (prefix or "") if path is None else path
@@ -134,7 +145,6 @@ def pin(ctx: Context, branch: str, prefix: str | None = None, path: str | None =
 
 
 def _check_place(branch: str, prefix: str | None, path: str | None) -> str:
-    """The branch's name, when a prefix or a path may come with it. Raises ``InvalidInput``, ``InvalidPath``."""
     if prefix is not None and path is not None:
         raise InvalidInput("reset takes a prefix or a path, not both")
     if path is not None:
@@ -152,11 +162,10 @@ def put_consistently(
     started: datetime,
     upload: str | None = None,
 ) -> None:
-    """Stage rows that were worked out from what the branch shows. Again when it shows something else meanwhile.
+    """Stage rows that were worked out from what the branch shows, again when it shows something else meanwhile.
 
-    ``rows`` gives the branch as it was before the look that they were worked out from, or None where it does not
-    matter, and the rows. What others stage at the place that was looked at counts: of two that replace a folder at the
-    same time, the later one would leave the objects of the other, and rows would be there twice.
+    ``rows`` gives the branch as it was before it was looked at, or None where that does not matter, and the rows. What
+    others stage there counts: two that replace a folder at the same time would leave the objects of both in it.
     """
 
     def attempt() -> None:
@@ -167,7 +176,7 @@ def put_consistently(
 
 
 def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[ExpectedState, pa.ChunkedArray]:
-    """A branch, and the paths that it shows under a prefix, in order: one string column, however many."""
+    """The branch now, and the paths that it shows under a prefix, in order."""
     # Before the look, so that nothing is missed.
     pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, prefix, below=True)
     found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
@@ -184,7 +193,7 @@ def tombstones(paths: pa.ChunkedArray) -> pa.Table:
 
 
 def normalised(ctx: Context, table: pa.Table) -> pa.Table:
-    """The table as staged rows, sorted, every value checked; all of it without a loop over rows."""
+    """Check a table's values and turn it into staged rows, sorted by path, without a loop over rows."""
     if not isinstance(table, pa.Table):
         raise InvalidInput(f"give a pyarrow.Table of objects, not {excerpt(table)}")
     rows = len(table)

@@ -11,12 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
+from support.far import Requests, open_far
 from support.scenes import open_faulty
 from support.statements import ours, statements, transactions
 
 from lakeops import Lake, Repository, Settings, Split
+from lakeops.ops import merge as merging
 from lakeops.testing import Faults, ManualClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "catalog.md"
@@ -217,3 +221,34 @@ def test_a_first_attempt_costs_no_transaction_more(catalog_settings: Settings) -
         repo.merge("dev", "main")
         counted = {name: faults.counts[name] for name in ("seal", "publish", "enqueue", "dequeue")}
         assert counted == {"seal": 1, "publish": 2, "enqueue": 0, "dequeue": 0}
+
+
+def test_a_merge_reads_nothing_far_in_its_turn(tmp_path: Path, monkeypatch) -> None:
+    """It reads its source while another thread has the turn. What others wrote lies on this machine."""
+    settings = Settings.load(home=tmp_path / "home", fsync=False, disk_cache=tmp_path / "kept", disk_cache_mb=64)
+    requests, is_ready, read_ahead = Requests(), Event(), merging._read_ahead
+    with Lake.open(settings=settings) as lake:
+        repo = lake.create_repository("repo", split=Split(2, 4, 8))
+        for number in range(30):
+            repo.branch("main").put(f"f{number:02}", b"1")
+        repo.branch("main").commit("base")
+        for name in ("one", "two"):
+            repo.create_branch(name, "main").put(f"f{name}", b"2")
+            repo.branch(name).commit(name)
+
+    def read(*args: Any) -> None:
+        read_ahead(*args)
+        is_ready.set()
+
+    monkeypatch.setattr(merging, "_read_ahead", read)
+    with open_far(settings, requests) as lake, ThreadPoolExecutor(1) as pool:
+        repo = lake.repository("repo")
+        waiting = []
+
+        def let_another_wait(_: str) -> None:
+            waiting.append(pool.submit(repo.merge, "two", "main", on_head=lambda _: requests.rounds.clear()))
+            assert is_ready.wait(60), "the other merge reads while it waits"
+
+        repo.merge("one", "main", on_head=let_another_wait)
+        assert waiting[0].result().reference
+    assert {request.partition(" ")[0] for asked in requests.rounds for request in asked} == {"put"}

@@ -17,7 +17,7 @@ from sqlalchemy import event
 from support.statements import ours, statements
 
 from lakeops import Lake, Settings, Split
-from lakeops.ops import history
+from lakeops.ops import ancestor
 from lakeops.testing import Faults, open_faulty
 from lakeops.web import objects, pages
 from lakeops.web.app import application
@@ -124,7 +124,7 @@ def steps(lake: Lake) -> Iterator[list[int]]:
 def forget() -> None:
     """As in a new process."""
     pages._cache._results.clear()
-    history._far.clear()
+    ancestor._far.clear()
 
 
 def costs(home: Path, size: int) -> dict[str, Cost]:
@@ -239,7 +239,7 @@ def test_folders_of_staged_rows_take_a_statement_each(tmp_path: Path, monkeypatc
 
 def test_refs_far_apart_are_met_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits from one down to what it shares with another are read thousands at a time, each of them once."""
-    monkeypatch.setattr(history, "WALKED", 50)
+    monkeypatch.setattr(ancestor, "WALKED", 50)
     settings = Settings.load(home=tmp_path, fsync=False)
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("repo")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.ops.view import full, joined, relative
+from lakeops.ops.read import full, joined, relative
 from lakeops.store import layout
 
 keys = st.text(alphabet="az09/._~=-% +é😀?#\x00", max_size=8)

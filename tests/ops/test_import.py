@@ -21,7 +21,7 @@ from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository, Settings, Split
 from lakeops.model import errors
-from lakeops.ops import ingest as source_listing
+from lakeops.ops import import_ as source_listing
 from lakeops.ranges.build import build
 from lakeops.store import layout
 from lakeops.store.base import StoreSettings

@@ -10,7 +10,7 @@ from support.budget import examples
 
 from lakeops import CommonPrefix, Entry, Lake, Repository, Split
 from lakeops.model import errors
-from lakeops.ops import view
+from lakeops.ops import read
 
 
 def naive(paths: set[str], prefix: str, after: str, delimiter: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_a_listing_shows_staged_over_committed_in_byte_order(
     split,
     monkeypatch,
 ) -> None:
-    monkeypatch.setattr(view, "PAGE", page)
+    monkeypatch.setattr(read, "PAGE", page)
     with Lake.open(home=tmp_path_factory.mktemp("lake")) as lake:
         repo = lake.create_repository("repo", split=split)
         main = repo.branch("main")
@@ -145,7 +145,7 @@ def test_folders_of_a_branch_take_one_look_at_the_staging_area(lake: Lake, repo:
 
 
 def test_a_listing_goes_on_while_commits_are_published(repo: Repository, monkeypatch) -> None:
-    monkeypatch.setattr(view, "PAGE", 3)
+    monkeypatch.setattr(read, "PAGE", 3)
     main = repo.branch("main")
     for number in range(10):
         main.put(f"f{number}", b"")

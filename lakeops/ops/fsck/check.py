@@ -29,7 +29,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
-from lakeops.ops.view import relative
+from lakeops.ops.read import relative
 from lakeops.ranges.chunker import check_split
 from lakeops.ranges.read import RangeCache, RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS

@@ -27,7 +27,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
-from lakeops.ops.view import relative
+from lakeops.ops.read import relative
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.validation import proper
 from lakeops.store.base import ObjectStore, StoredObject

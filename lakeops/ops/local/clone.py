@@ -15,12 +15,11 @@ from lakeops.model.errors import InvalidInput
 from lakeops.model.names import as_folder
 from lakeops.model.records import Change, Commit, Entry, JsonRecord
 from lakeops.model.text import excerpt
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, resolve_commit
 from lakeops.ops.files import translated
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import PLACE, Index
 from lakeops.ops.local.tree import compare, read_tree, take, wanted_at
-from lakeops.ops.resolve import resolve_commit
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,13 @@ from lakeops.model.progress import ByteCounter
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Commit, Entry, IdempotentRequest
 from lakeops.model.text import excerpt
 from lakeops.ops.commit import check_message
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, begin_staging, lookup, resolve_commit
 from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
 from lakeops.ops.local.tree import WorkTree, compare, read_tree, wanted_at
 from lakeops.ops.publish import (
     CommitPlan,
-    CommitRequest,
     CommitResult,
     apply_changes,
     in_turn,
@@ -39,8 +38,6 @@ from lakeops.ops.publish import (
     snapshot,
 )
 from lakeops.ops.put import write
-from lakeops.ops.resolve import begin_staging, lookup, resolve_commit
-from lakeops.ops.view import committed
 from lakeops.store.in_flight import in_parallel
 
 MOST_ASKED = 1000
@@ -97,7 +94,7 @@ def commit(
         sent = _send(ctx, folder, sides.here, there, begun)
         rows = [Staged(paths[name], one[0] if one else None) for name, one in sent.items()]
 
-        request = CommitRequest(IdempotentRequest("commit", branch, {}, message, pairs))
+        request = IdempotentRequest("commit", branch, {}, message, pairs)
 
         def attempt(publisher: str | None) -> CommitResult:
             seen = snapshot(ctx, branch)
@@ -150,7 +147,7 @@ def _entries_at(
 ) -> dict[str, Entry | None]:
     """A commit's entries at these paths, by name."""
     if len(paths) <= MOST_ASKED:
-        return {name: committed(ctx, commit, path) for name, path in paths.items()}
+        return {name: ctx.reader.stat(ctx.metarange(commit), path) for name, path in paths.items()}
     found = wanted_at(ctx, commit, prefix, folder)
     return {name: found.get(name) for name in paths}
 

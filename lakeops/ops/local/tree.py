@@ -32,7 +32,7 @@ from lakeops.ops.local.index import (
     journal,
     write,
 )
-from lakeops.ops.view import list_objects, open_entry
+from lakeops.ops.read import list_objects, open_entry
 from lakeops.store.in_flight import in_parallel
 
 

@@ -22,7 +22,7 @@ from lakeops.model.errors import Corrupted, LakeopsError, NamespaceTaken, NotFou
 from lakeops.model.graph import CommitSource
 from lakeops.model.mirrors import MirrorRecord, MirrorState, RefName
 from lakeops.model.records import Commit, JsonRecord
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, history_of, lookup
 from lakeops.ops.mirror.create import unregister
 from lakeops.ops.mirror.inspection import check_options, disagreement, list_error
 from lakeops.ops.mirror.presence import check_presence, plan_presence
@@ -30,7 +30,6 @@ from lakeops.ops.mirror.source import Source
 from lakeops.ops.mirror.status import behind
 from lakeops.ops.overlap import claim
 from lakeops.ops.owner import take_for_writing
-from lakeops.ops.resolve import history_of, lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.store import layout

@@ -29,7 +29,7 @@ from lakeops.model.errors import (
 from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, lookup
 from lakeops.ops.mirror.presence import (
     CheckOptions,
     PresencePlan,
@@ -40,7 +40,6 @@ from lakeops.ops.mirror.presence import (
     plan_presence,
     remember,
 )
-from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.validation import list_flaw, row_flaw

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from lakeops.model.errors import Corrupted, LakeopsError, NotAMirror, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
 from lakeops.model.records import Commit, RepositoryRecord
-from lakeops.ops.context import Context, pages
+from lakeops.ops.context import Context, line_of, pages
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import claim_of, read_claim
-from lakeops.ops.resolve import line_of
 from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:

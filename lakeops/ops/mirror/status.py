@@ -8,10 +8,9 @@ from lakeops.model import graph
 from lakeops.model.errors import Corrupted, NotFound, ObjectNotFound
 from lakeops.model.graph import CommitSource
 from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorStatus, RefKind, RefStatus, Wait
-from lakeops.ops.context import Context, pages
+from lakeops.ops.context import Context, lookup, pages
 from lakeops.ops.mirror.inspection import check_options
 from lakeops.ops.mirror.presence import check_presence, plan_presence
-from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 

@@ -42,11 +42,10 @@ from lakeops.model.mirrors import (
     Wait,
 )
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, lookup
 from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged
 from lakeops.ops.mirror.source import BATCH, Source, SourceState, check_replica, copy_history
 from lakeops.ops.mirror.status import is_stalled, status
-from lakeops.ops.resolve import lookup
 
 ROUNDS = 2
 """What was promoted may have a next candidate that is complete as well: one more look, no more."""

@@ -1,4 +1,4 @@
-"""Objects copied, moved and described anew on a branch: as metadata alone, without reading or copying their contents.
+"""Copying, moving and describing objects of a branch: metadata alone, without reading or copying their contents.
 
 Two paths then share one physical object. Garbage collection keeps it as long as one of them needs it.
 """
@@ -18,13 +18,11 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
-from lakeops.ops.context import Context
-from lakeops.ops.gc.files import check_present, cleared, own_objects
+from lakeops.ops.context import Context, begin_staging, require_stageable
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import another_object, require_absent
-from lakeops.ops.resolve import begin_staging, require_stageable
-from lakeops.ops.stage import normalised, tombstones
-from lakeops.ops.view import entries, find, stat
+from lakeops.ops.read import entries, find, stat
+from lakeops.ops.stage import link_rows, normalised, tombstones
 from lakeops.store import layout
 
 
@@ -50,8 +48,7 @@ def copy(
     Raises:
         ObjectNotFound: there is nothing to copy.
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
-        InvalidPath: a new path breaks the rules.
-        InvalidInput: source and destination are the same, or ``if_absent`` came with ``recursive``.
+        InvalidPath, InvalidInput: a new path breaks the rules, or source and destination are the same.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     if if_absent and recursive:
@@ -81,63 +78,34 @@ def _relink(
     old, new = (as_folder(each) if recursive else check_path(each) for each in (source, destination))
     if old == new and ref == branch:
         raise InvalidInput(f"source and destination are both {old!r}")
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> int:
-        state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed in _put
+        state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
         counter = ctx.catalog.staging.change_counter(state, old, below=recursive) if moves else None
         if if_absent:
             require_absent(ctx, branch, new)
-        found = _found(ctx, ref, old, recursive=recursive)
+        if recursive:
+            found = entries(ctx, ref, old).read_all()
+        else:
+            entry = stat(ctx, ref, old)
+            row = {**entry.to_json(), "metadata": list(entry.metadata.items())}
+            found = pa.Table.from_pylist([{name: row[name] for name in ENTRY_SCHEMA.names}], schema=ENTRY_SCHEMA)
         if not found.num_rows:
             raise ObjectNotFound(f"there is nothing under {old!r} at {ref!r} of repository {ctx.repository_id!r}")
         ctx.progress("linking objects", 0, found.num_rows)
         paths = found.column("path")
         there = pc.binary_join_element_wise(new, pc.utf8_slice_codeunits(paths, len(old)), "")
         rows = normalised(ctx, found.set_column(found.schema.get_field_index("path"), "path", there))
-        objects = own_objects(ctx, rows["physical_address"])
         if moves:
             gone = paths.filter(pc.invert(pc.is_in(paths, value_set=there)))
             rows = pa.concat_tables([rows, tombstones(gone)]).sort_by("path")
         expected = state if moves or if_absent else None
-        _put(ctx, branch, rows, objects, started, expected, if_absent=if_absent, unchanged=counter)
+        seen = frozenset[str]() if if_absent else None
+        link_rows(ctx, branch, rows, started, ExpectedState(expected, counter, seen))
         return int(found.num_rows)
 
     return when_moved(ctx)(attempt)
-
-
-def _found(ctx: Context, ref: str, old: str, *, recursive: bool) -> pa.Table:
-    if recursive:
-        return entries(ctx, ref, old).read_all()
-    entry = stat(ctx, ref, old)
-    row = {**entry.to_json(), "metadata": list(entry.metadata.items())}
-    return pa.Table.from_pylist([{name: row[name] for name in ENTRY_SCHEMA.names}], schema=ENTRY_SCHEMA)
-
-
-def _put(
-    ctx: Context,
-    branch: str,
-    rows: list[Staged] | pa.Table,
-    objects: pa.Array,
-    started: datetime,
-    expected: BranchState | None,
-    *,
-    if_absent: bool,
-    unchanged: ChangeCounter | None,
-) -> None:
-    clear = None
-    if len(objects):
-        clear = cleared(ctx, objects)
-        check_present(ctx, objects)  # after the look into the marks, as for stage
-    seen = frozenset[str]() if if_absent else None
-    ctx.catalog.staging.put_staged(
-        ctx.repository_id,
-        branch,
-        rows,
-        started=started,
-        expect=ExpectedState(expected, unchanged, seen, clear),
-    )
 
 
 def update_metadata(
@@ -164,8 +132,7 @@ def update_metadata(
     if content_type is not None:
         check_content_type(content_type)
     given = {} if metadata is None else dict(metadata)
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state
@@ -174,7 +141,7 @@ def update_metadata(
         pairs = {**entry.metadata, **given}
         kept = check_metadata({key: text for key, text in pairs.items() if text is not None})
         changed = replace(entry, metadata=kept, content_type=content_type or entry.content_type)
-        _put_entry(ctx, branch, changed, started, state, unchanged=counter)
+        _link_entry(ctx, branch, changed, started, state, counter)
         return changed
 
     return when_moved(ctx)(attempt)
@@ -191,9 +158,7 @@ def link(
     if_absent: bool = False,
     in_place: bool = False,
 ) -> Entry:
-    """Stage an object that a ref has shown, as it was shown, under a path. Nothing is copied. Returns the new entry.
-
-    What has been put to the path that it was shown at makes no difference, unless it is linked ``in_place``.
+    """Stage an object that a ref has shown under a path, as it was shown. Nothing is copied. Returns the new entry.
 
     Args:
         entry: the object, as ``stat`` and ``find`` give it.
@@ -214,8 +179,7 @@ def link(
     kind = entry.content_type if content_type is None else content_type
     check_content_type(kind)
     linked = replace(entry, path=path, metadata=kept, content_type=kind)
-    started = begin_staging(ctx, branch)
-    ctx.stage_queue(branch).flush_pending()
+    started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
@@ -225,23 +189,21 @@ def link(
         if in_place and find(ctx, branch, path) != entry:
             raise another_object(branch, path)
         expected = state if in_place or if_absent else None
-        _put_entry(ctx, branch, linked, started, expected, unchanged=counter, if_absent=if_absent)
+        _link_entry(ctx, branch, linked, started, expected, counter, frozenset() if if_absent else None)
         return linked
 
     return when_moved(ctx)(attempt)
 
 
-def _put_entry(
+def _link_entry(
     ctx: Context,
     branch: str,
     entry: Entry,
     started: datetime,
     expected: BranchState | None,
-    *,
     unchanged: ChangeCounter | None,
-    if_absent: bool = False,
+    seen: frozenset[str] | None = None,
 ) -> None:
     address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
-    objects = own_objects(ctx, pa.chunked_array([[address]], pa.string()))
     row = Staged(entry.path, replace(entry, physical_address=address))
-    _put(ctx, branch, [row], objects, started, expected, if_absent=if_absent, unchanged=unchanged)
+    link_rows(ctx, branch, [row], started, ExpectedState(expected, unchanged, seen))

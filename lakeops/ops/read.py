@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +20,19 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, text
-from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
-from lakeops.model.names import MAX_PATH_BYTES, check_path, check_prefix
+from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.model.text import excerpt, flaw
-from lakeops.ops.context import Context
-from lakeops.ops.resolve import at_ref, watched
+from lakeops.ops.context import Context, at_ref, public, watched
 from lakeops.ranges import read as records
 from lakeops.ranges.metarange import SortedPaths, upper_bound
 from lakeops.ranges.rewrite import apply_changes
 from lakeops.ranges.validation import ABSOLUTE
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
+from lakeops.store.listing import present
 from lakeops.store.open import AddressPolicy
 
 _PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
@@ -106,33 +107,18 @@ def _lay_staged_over(rows: pa.Table, staged: pa.Table) -> Iterator[pa.Table]:
         yield table.select(ENTRY_SCHEMA.names)
 
 
-def public(ctx: Context, entry: Entry) -> Entry:
-    """The entry as users see it: with its physical address as a full URL."""
-    return Entry(  # spelled out: dataclasses.replace takes longer than the rest of a listing
-        path=entry.path,
-        physical_address=layout.absolute(ctx.repository.storage_namespace, entry.physical_address),
-        checksum=entry.checksum,
-        size_bytes=entry.size_bytes,
-        mtime=entry.mtime,
-        content_type=entry.content_type,
-        metadata=entry.metadata,
-    )
-
-
-def committed(ctx: Context, commit: Commit, path: str) -> Entry | None:
-    """The entry that a commit holds at a path."""
-    return ctx.reader.stat(ctx.metarange(commit), path)
-
-
 def find(ctx: Context, ref: str, path: str) -> Entry | None:
     """The entry at a path, or None. Its physical address is a full URL."""
     check_path(path)
 
     def of_branch(name: str) -> Entry | None:
         head, staged = ctx.catalog.staging.staged_one(ctx.repository_id, name, path)
-        return committed(ctx, head, path) if staged is None else staged.entry
+        return of_commit(head) if staged is None else staged.entry
 
-    entry = at_ref(ctx, ref, of_branch, lambda commit: committed(ctx, commit, path))
+    def of_commit(commit: Commit) -> Entry | None:
+        return ctx.reader.stat(ctx.metarange(commit), path)
+
+    entry = at_ref(ctx, ref, of_branch, of_commit)
     return None if entry is None else public(ctx, entry)
 
 
@@ -255,23 +241,6 @@ LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
 _PATH = attrgetter("path")
 
 
-class ListingCursor(Protocol):
-    """A place in a sorted listing. ``path`` is None at its end."""
-
-    @property
-    def path(self) -> str | None:
-        """The path here."""
-        ...
-
-    def take(self) -> list[Entry]:
-        """Entries from here on, at least one: as many as are at hand. The place is behind them then."""
-        ...
-
-    def skip(self, prefix: str) -> None:
-        """Go to the first path that is not under a prefix, forward or back among those that were taken last."""
-        ...
-
-
 def list_objects(
     ctx: Context, ref: str, prefix: str = "", after: str = "", delimiter: str = ""
 ) -> Iterator[Entry | CommonPrefix]:
@@ -291,7 +260,19 @@ def list_objects(
     if folder is not None:
         after = folder + LAST  # this common prefix is not behind ``after``, so nothing under it is shown
     read: list[Commit] = []
-    cursor = _cursor(ctx, ref, prefix, after, read, folders=bool(delimiter))
+
+    def of_branch(name: str) -> ListingCursor:
+        def window(after: str, limit: int) -> tuple[Commit, Sequence[Staged]]:
+            page = ctx.catalog.staging.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
+            return page.head, page.rows
+
+        return ListingCursor(ctx, prefix, after, window, FEW if delimiter else PAGE)
+
+    def of_commit(commit: Commit) -> ListingCursor:
+        read.append(commit)
+        return ListingCursor(ctx, prefix, after, lambda _after, _limit: (commit, ()), PAGE)
+
+    cursor = at_ref(ctx, ref, of_branch, of_commit)
     return watched(ctx, read, _grouped(cursor, prefix, delimiter))
 
 
@@ -350,23 +331,10 @@ def _folder(path: str, prefix: str, delimiter: str) -> str | None:
     return path[: end + len(delimiter)] if end >= 0 else None
 
 
-def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit], *, folders: bool) -> ListingCursor:
-    """A cursor that stands behind ``after``. A commit that it reads is added to ``read``."""
-
-    def of_commit(commit: Commit) -> ListingCursor:
-        read.append(commit)
-        cursor = CommitCursor(ctx, commit, prefix)
-        cursor.seek(after)
-        return cursor
-
-    return at_ref(ctx, ref, lambda name: BranchCursor(ctx, name, prefix, after, FEW if folders else PAGE), of_commit)
-
-
 class CommitCursor:
     """A place in a commit's entries under a prefix. Records are made ahead, further the longer a listing goes on."""
 
     def __init__(self, ctx: Context, commit: Commit, prefix: str) -> None:
-        self.commit_id: str = commit.id
         self._ctx = ctx
         self._prefix = prefix
         self._above = upper_bound(prefix)
@@ -404,34 +372,56 @@ class CommitCursor:
         # No path holds NUL, so this is the smallest key behind it.
         self._inner.seek(max(self._prefix, after + "\0") if after else self._prefix)
 
-    def skip(self, prefix: str) -> None:
-        """Go to the first path that is not under a prefix."""
-        last = prefix + LAST
+    def skip(self, last: str) -> None:
+        """Go to the first path behind ``last``, without a read where it is at hand."""
         if self._ahead and self._ahead[-1].path > last:
             self._next = bisect_right(self._ahead, last, key=_PATH)
         else:
             self.seek(last)
 
 
-class BranchCursor:
-    """A place in what a branch shows under a prefix. ``size`` is how many staged rows the first window holds."""
+class ListingCursor:
+    """A place in what a ref shows under a prefix: staged rows over a commit's entries, a window of rows at a time.
 
-    def __init__(self, ctx: Context, branch: str, prefix: str, after: str, size: int) -> None:
+    Args:
+        ctx: the repository.
+        prefix: what the paths begin with.
+        after: where to begin.
+        window: gives the commit, and at most so many staged rows behind a path, both as they were at one instant.
+        size: how many staged rows the first window holds.
+    """
+
+    _committed: CommitCursor
+
+    def __init__(
+        self,
+        ctx: Context,
+        prefix: str,
+        after: str,
+        window: Callable[[str, int], tuple[Commit, Sequence[Staged]]],
+        size: int,
+    ) -> None:
         self._ctx = ctx
-        self._branch = branch
         self._prefix = prefix
-        self._committed: CommitCursor | None = None
-        self._rows: Sequence[Staged] = ()
-        self._next = 0
-        self._bound: str | None = None
+        self._window = window
         self._size = size
+        self._commit_id = ""
         self._load(after)
+
+    def _load(self, after: str) -> None:
+        """Take the window that begins behind ``after``."""
+        commit, self._rows = self._window(after, self._size)
+        if self._commit_id != commit.id:
+            self._committed, self._commit_id = CommitCursor(self._ctx, commit, self._prefix), commit.id
+        self._committed.seek(after)
+        self._next = 0
+        self._bound = self._rows[-1].path if len(self._rows) == self._size else None
 
     @property
     def path(self) -> str | None:
-        """The path here."""
+        """The path here. None at the end."""
         while True:
-            row, base = self._staged(), self._base()
+            row, base = self._here()
             if row is None or (base is not None and base < row.path):
                 if base is not None or self._bound is None:
                     return base
@@ -444,11 +434,13 @@ class BranchCursor:
 
     def take(self) -> list[Entry]:
         """Entries from here on: the staged one that is here, or the committed ones before the next staged one."""
-        row, base = self._staged(), self._base()
-        if row is None or row.entry is None or (base is not None and base < row.path):
-            return self._at_head().take(self._bound_of(row))
-        self._pass(base)
-        return [public(self._ctx, row.entry)]
+        row, base = self._here()
+        if row is not None and row.entry is not None and (base is None or base >= row.path):
+            self._pass(base)
+            return [public(self._ctx, row.entry)]
+        if row is not None:
+            return self._committed.take(row.path)
+        return self._committed.take(None if self._bound is None else self._bound + "\0")
 
     def skip(self, prefix: str) -> None:
         """Go to the first path that is not under a prefix. The catalog is asked only where the window ends before."""
@@ -460,41 +452,98 @@ class BranchCursor:
             self._load(last)
             return
         self._next = bisect_right(self._rows, last, key=_PATH)
-        self._at_head().skip(prefix)
+        self._committed.skip(last)
 
-    def _staged(self) -> Staged | None:
-        """The next staged row of the window."""
-        return self._rows[self._next] if self._next < len(self._rows) else None
-
-    def _base(self) -> str | None:
-        """The next committed path of the window."""
-        base = self._at_head().path
-        return None if base is not None and self._bound is not None and base > self._bound else base
-
-    def _bound_of(self, row: Staged | None) -> str | None:
-        """What committed entries must be before: the next staged row, or the end of the window."""
-        if row is not None:
-            return row.path
-        return None if self._bound is None else self._bound + "\0"
+    def _here(self) -> tuple[Staged | None, str | None]:
+        """The next staged row of the window, and its next committed path."""
+        row, base = self._rows[self._next] if self._next < len(self._rows) else None, self._committed.path
+        return row, None if base is not None and self._bound is not None and base > self._bound else base
 
     def _pass(self, base: str | None) -> None:
         """Go behind the next staged row and what it hides."""
         if base == self._rows[self._next].path:
-            self._at_head().advance()
+            self._committed.advance()
         self._next += 1
 
-    def _at_head(self) -> CommitCursor:
-        if self._committed is None:  # _load sets it before anything else is asked
-            raise AssertionError
-        return self._committed
 
-    def _load(self, after: str) -> None:
-        """Take the window that begins behind ``after``: a page of staged rows, and the head of the same instant."""
-        page = self._ctx.catalog.staging.staged_page(
-            self._ctx.repository_id, self._branch, prefix=self._prefix, after=after, limit=self._size
-        )
-        if self._committed is None or self._committed.commit_id != page.state.commit_id:
-            self._committed = CommitCursor(self._ctx, page.head, self._prefix)
-        self._committed.seek(after)
-        self._rows, self._next = page.rows, 0
-        self._bound = page.rows[-1].path if len(page.rows) == self._size else None
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Objects of a ref.
+
+    Attributes:
+        commit_id: the commit that the ref meant.
+        folder: what was asked for: a prefix with a slash at its end, or the path of one object.
+        entries: the objects (``ENTRY_SCHEMA``) by path, their addresses as full URLs.
+        sources: for each entry the store that it lies in, and its key there.
+        algorithms: for each entry how its checksum is computed from the contents. None where it cannot be.
+    """
+
+    commit_id: str
+    folder: str
+    entries: pa.Table
+    sources: tuple[tuple[ObjectStore, str], ...]
+    algorithms: tuple[str | None, ...]
+
+
+def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) -> Snapshot:
+    """The objects under a prefix, or the one object at a path, as they are now.
+
+    A branch shows its uncommitted changes, as everywhere.
+
+    Args:
+        prefix: a folder, with or without a slash at its end, or a path.
+        check: compare the size of every object with what was recorded.
+
+    Raises:
+        ObjectNotFound: there is nothing, or one of the objects is missing from the store.
+        Corrupted: an object has another size than was recorded.
+        RefNotFound, CommitExpired, InvalidInput: ``ambiguous_ref``, ``invalid_ref``: there is no such ref to read.
+    """
+    wanted = as_folder(prefix)
+
+    def of_branch(name: str) -> tuple[Commit, pa.Table]:
+        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, prefix=prefix)
+        return found.head, as_entries(ctx, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged))
+
+    def of_commit(commit: Commit) -> tuple[Commit, pa.Table]:
+        return commit, as_entries(ctx, ctx.reader.scan(ctx.metarange(commit), prefix))
+
+    commit, entries = at_ref(ctx, ref, of_branch, of_commit)
+    exact = entries.filter(pc.equal(entries["path"], prefix))
+    if exact.num_rows:
+        wanted, entries = prefix, exact
+    else:
+        entries = entries.filter(pc.starts_with(entries["path"], wanted))
+    if not entries.num_rows:
+        raise ObjectNotFound(f"there is no object under {wanted!r} at {ref!r} of repository {ctx.repository_id!r}")
+    sources = tuple(_located(ctx, entries))
+    if check:
+        _check_sizes(entries, sources)
+    marks = zip(entries["physical_address"].to_pylist(), entries["checksum"].to_pylist(), strict=True)
+    verify = ctx.settings.verify_checksums
+    algorithms = tuple(algorithm(ctx, *one) if verify else None for one in marks)
+    return Snapshot(commit.id, wanted, entries, sources, algorithms)
+
+
+def _located(ctx: Context, entries: pa.Table) -> Iterator[tuple[ObjectStore, str]]:
+    for address in entries["physical_address"].to_pylist():
+        yield ctx.stores.locate(ctx.policy, layout.relative(ctx.repository.storage_namespace, address))
+
+
+def _check_sizes(entries: pa.Table, sources: tuple[tuple[ObjectStore, str], ...]) -> None:
+    """Raise for the first object that is missing, or has another size than was recorded."""
+    keys: defaultdict[str, set[str]] = defaultdict(set)
+    stores = {store.url: store for store, _ in sources}
+    for store, key in sources:
+        keys[store.url].add(key)
+    held = {url: present(stores[url], wanted) for url, wanted in keys.items()}
+    rows = zip(entries["path"].to_pylist(), entries["size_bytes"].to_pylist(), sources, strict=True)
+    for path, size, (store, key) in rows:
+        item = held[store.url].get(key)
+        if item is None:
+            raise ObjectNotFound(f"{path!r}: its object {store.url}/{key} is missing from the store")
+        if item.size_bytes != size:
+            raise Corrupted(
+                f"{path!r}: its object {store.url}/{key} has {item.size_bytes:,} bytes, and {size:,} were recorded; "
+                "nothing was read (lakeops fsck --data names all such objects)"
+            )

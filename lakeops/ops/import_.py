@@ -1,8 +1,7 @@
 """Importing: what lies in a bucket or directory already becomes the contents of a prefix, in one commit, uncopied.
 
 The listing streams straight into ranges, a batch in memory at a time, and no row goes through the catalog. These
-ranges hold the imported part alone, so a branch that moves meanwhile costs only its borders anew. Nothing is visible
-before the commit is published. An import that fails leaves files that nothing refers to.
+ranges hold the imported part alone, so a branch that moves meanwhile costs only its borders anew.
 """
 
 from __future__ import annotations
@@ -22,22 +21,11 @@ from lakeops.model.names import MAX_PATH_BYTES, as_folder
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.commit import check_message
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, check_name
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.overlap import check_source_apart
-from lakeops.ops.publish import (
-    CommitPlan,
-    CommitRequest,
-    CommitResult,
-    dirty,
-    in_turn,
-    publish,
-    read_first,
-    require_clean,
-    snapshot,
-)
-from lakeops.ops.resolve import check_name
-from lakeops.ops.view import joined
+from lakeops.ops.publish import CommitPlan, CommitResult, dirty, in_turn, publish, read_first, require_clean, snapshot
+from lakeops.ops.read import joined
 from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_file import write_metarange
@@ -55,8 +43,7 @@ _SHOWN = 3
 def check_source(ctx: Context, url: str) -> str:
     """The source's URL in its one spelling, when nothing there is managed by a repository.
 
-    An object inside a repository's namespace lives as long as that repository refers to it: another reference to it,
-    from an import, would not keep it from garbage collection.
+    Another reference to a repository's object would not keep it from that repository's garbage collection.
 
     Raises:
         InvalidUri: it is not a location.
@@ -70,7 +57,7 @@ def check_source(ctx: Context, url: str) -> str:
 
 
 def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[pa.Table]:
-    """What lies at a source, as ``ENTRY_SCHEMA`` in path order.
+    """The objects of a source, as ``ENTRY_SCHEMA`` in path order.
 
     Args:
         listings: a scan of the source.
@@ -178,13 +165,11 @@ def import_objects(
     Raises:
         InvalidUri, InvalidInput, InvalidPath: the source, or a name in it, cannot be imported.
         PreconditionFailed: ``address_refused``: the setting ``external_prefixes`` does not allow it, or it is a
-            directory and the repository in
-            a bucket.
+            directory and the repository in a bucket. ``dirty_branch``: the branch has uncommitted changes.
+            ``protected_branch``: the branch takes no commits.
         ObjectNotFound: there is nothing at the source, and ``allow_empty_source`` is not set.
-        PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
         NoChanges: the prefix holds these very objects already.
         Transient: the source changed while it was listed. Try again.
-        PreconditionFailed: ``protected_branch``: the branch takes no commits.
         BranchMoved: others moved the branch meanwhile. Try again.
     """
     text = check_message(message)
@@ -194,7 +179,7 @@ def import_objects(
     # A link may lead elsewhere tomorrow. A committed address must not. So the files are recorded where they really lie.
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
-    request = CommitRequest(IdempotentRequest("import", check_name(branch), parts, text, pairs), idempotency_key)
+    request = IdempotentRequest("import", check_name(branch), parts, text, pairs, key=idempotency_key)
     found = read_first(ctx, request, lambda: ctx.catalog.staging.stageable(ctx.repository_id, branch))
     if isinstance(found, CommitResult):
         return found.commit
