@@ -1,4 +1,4 @@
-"""What lakeops asks of an object store.
+"""The interface of an object store.
 
 A store is rooted at one location (a storage namespace, or a place that objects were imported from) and takes keys
 relative to it. Keys are byte-exact UTF-8 strings with ``/`` as the separator. Every store keeps three things true:
@@ -26,7 +26,7 @@ from lakeops.store.layout import PROBE
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """What a store tells of one object: size in bytes, time of the last write in Unix seconds.
+    """One object as its store describes it: size in bytes, time of the last write in Unix seconds.
 
     ``etag`` is the store's own checksum or version mark without quotes, empty where it has none.
     """
@@ -54,7 +54,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """What was written: size in bytes and the SHA-256 of the contents in hex, computed while they streamed by."""
+    """The result of a write: size in bytes and the SHA-256 of the contents in hex, computed while they streamed by."""
 
     size_bytes: int
     checksum: str
@@ -84,7 +84,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a probe found out about a store. Correctness rests on ``consistent_listing`` alone, which all must have."""
+    """The abilities of a store. Correctness rests on ``consistent_listing`` alone, which all must have."""
 
     conditional_put: bool = False
     range_reads: bool = False
@@ -96,7 +96,7 @@ class Capabilities:
 
     @property
     def summary(self) -> str:
-        """What the store can do, in words."""
+        """The abilities in words."""
         fields = asdict(self)
         notes = fields.pop("notes")
         words = [name.replace("_", " ") for name, has in fields.items() if has]
@@ -169,7 +169,7 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> StoredObject:
-        """What the store tells of an object without reading it. Raises ``ObjectNotFound``."""
+        """Describe an object without reading it. Raises ``ObjectNotFound``."""
         ...
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
@@ -214,7 +214,7 @@ MIN_PART_BYTES = 5 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What every store of a process is opened with.
+    """The settings that every store of a process is opened with.
 
     Attributes:
         endpoint_url: an S3-compatible server. AWS when None.

@@ -1,4 +1,4 @@
-"""What all stores in buckets share, whoever serves them."""
+"""Stores in buckets: names of objects, the parts that all servers share, and clients that a process makes once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Generic, TypeVar
 
 from lakeops.model.errors import InvalidInput, InvalidPath
-from lakeops.store.base import StoredObject
+from lakeops.store.base import DeleteFailure, StoredObject, StoreSettings
 
 MAX_NAME_BYTES = 1024
 
@@ -51,19 +52,42 @@ def listing_prefix(prefix: str, part: str) -> str:
 
 
 _LONGEST_PRESIGN = 7 * 24 * 3600
+_BATCH = 1000
+"""Keys that one batch delete takes at most."""
 
 
 class BucketStore:
-    """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in."""
+    """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in.
+
+    It holds settings only, so it pickles and crosses a fork.
+
+    Args:
+        scheme: what its URL begins with.
+        bucket: the bucket's or container's name.
+        prefix: what all names start with, without slashes around it. Empty for the whole bucket.
+        settings: endpoint, region, timeouts, sizes.
+    """
 
     remote = True
 
-    def head(self, key: str) -> StoredObject:
-        """What the server tells of an object. Raises ``ObjectNotFound``."""
-        raise NotImplementedError
+    def __init__(self, scheme: str, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
+        self.scheme = scheme
+        self.bucket = bucket
+        self.prefix = prefix
+        self.settings: StoreSettings = settings or StoreSettings()
+        self._bucket_seen = False
 
-    def _get_range(self, key: str, start: int, length: int) -> bytes:
-        """At least one byte from a place that may be behind the end."""
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The root: ``s3://bucket/prefix`` and the like, without a trailing slash."""
+        root = f"{self.scheme}://{self.bucket}"
+        return f"{root}/{self.prefix}" if self.prefix else root
+
+    def head(self, key: str) -> StoredObject:
+        """Describe an object. Raises ``ObjectNotFound``."""
         raise NotImplementedError
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -75,6 +99,29 @@ class BucketStore:
             return b""
         return self._get_range(key, start, length)
 
+    def _get_range(self, key: str, start: int, length: int) -> bytes:
+        """At least one byte from a place that may be behind the end."""
+        raise NotImplementedError
+
+    def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        """Delete many. What is not there counts as deleted. Returns what the store refused, and why."""
+        refused: list[DeleteFailure] = []
+        remaining = iter(keys)
+        while batch := list(islice(remaining, _BATCH)):
+            names: dict[str, str] = {}
+            for key in batch:
+                try:
+                    names[self._name(key)] = key
+                except InvalidPath as error:
+                    refused.append(DeleteFailure(key, error.message))
+            if names:
+                refused += self._delete_batch(names)
+        return refused
+
+    def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
+        """Delete some objects, given as name to key."""
+        raise NotImplementedError
+
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""
 
@@ -84,6 +131,9 @@ class BucketStore:
     def checksum(self, item: StoredObject) -> str:
         """The ETag, which costs nothing when the item comes from a listing."""
         return item.etag or self.head(item.key).etag
+
+    def _name(self, key: str) -> str:
+        return object_name(self.prefix, key)
 
 
 def check_expiry(seconds: int) -> None:
@@ -130,19 +180,17 @@ class PerProcess(Generic[K, V]):
         self._begin()
 
 
-class _Process:
-    """What this process knows of the one it was forked from."""
-
-    lost = False
-
-    def forked(self) -> None:
-        self.lost = self.lost or "obstore" in sys.modules
+_lost_threads: set[str] = set()
 
 
-_process = _Process()
-os.register_at_fork(after_in_child=_process.forked)
+def _note_fork() -> None:
+    if "obstore" in sys.modules:
+        _lost_threads.add("obstore")
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def threads_lost() -> bool:
-    """Whether this process was forked from one that had loaded obstore."""
-    return _process.lost
+    """Whether this process was forked from one that had loaded obstore, whose threads do not cross a fork."""
+    return bool(_lost_threads)

@@ -1,7 +1,8 @@
-"""obstore's clients: one a process for each bucket and equal settings, made when first needed; and its errors.
+"""Objects in a container of Azure or a bucket of Google, through obstore.
 
-Credentials and endpoints are what obstore itself finds: ``AZURE_STORAGE_...`` and ``GOOGLE_...`` variables, a managed
-identity, Google's application default credentials. lakeops never sees them.
+A process has one client for each bucket and equal settings, made when first needed. Credentials and endpoints are what
+obstore itself finds: ``AZURE_STORAGE_...`` and ``GOOGLE_...`` variables, a managed identity, Google's application
+default credentials. lakeops never sees them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from itertools import chain, islice
@@ -48,7 +49,6 @@ from lakeops.store.bucket import (
     check_expiry,
     is_plain,
     listing_prefix,
-    object_name,
     threads_lost,
 )
 from lakeops.store.in_flight import in_flight
@@ -67,10 +67,7 @@ EXTRAS = {"az": "azure", "gs": "gcs"}
 _LONGEST_REQUEST = timedelta(minutes=10)
 """For one request with its contents, which are a part of ``StoreSettings.part_bytes`` at most."""
 
-_Key = tuple[str, str, StoreSettings]
-
-
-_clients: PerProcess[_Key, Client] = PerProcess(lambda place: _connect(*place), keep=True)
+_clients: PerProcess[tuple[str, str, StoreSettings], Client] = PerProcess(lambda place: _connect(*place), keep=True)
 
 
 def client(scheme: str, bucket: str, settings: StoreSettings) -> Client:
@@ -165,9 +162,11 @@ def no_bucket(bucket: str) -> StoreError:
 MARK = "lakeops_write"
 """User metadata that tells which write an object comes from. Azure takes letters, digits and underscores only."""
 
+_PAGE = 1000
+
 
 class _DigestedSource:
-    """Pieces of the contents, with their digest and size, and what broke the stream: obstore may change errors."""
+    """The contents in parts, with their digest and size, and what broke the stream: obstore may change errors."""
 
     def __init__(self, data: bytes | BinaryIO, size: int) -> None:
         self._pieces = pieces(data, size)
@@ -191,186 +190,11 @@ class _DigestedSource:
         return piece
 
 
-def write(
-    client: Client,
-    name: str,
-    data: bytes | BinaryIO,
-    *,
-    settings: StoreSettings,
-    if_absent: bool,
-    content_type: str,
-    where: str,
-    root: str,
-) -> PutResult:
-    """Send the contents.
-
-    Args:
-        client: the bucket.
-        name: the object's name in it.
-        data: the contents.
-        settings: sizes and how many parts travel at once.
-        if_absent: whether an existing object raises ``AlreadyExists``.
-        content_type: kept with the object.
-        where: its URL, for messages.
-        root: what names of this namespace begin with.
-    """
-    source = _DigestedSource(data, settings.part_bytes)
-    kind: dict[str, Any] = {"Content-Type": content_type} if content_type else {}
-    first = next(source, b"")
-    second = next(source, None)
-    if second is not None:
-        etag = _in_parts(client, name, chain((first, second), source), source, settings, kind, if_absent, where, root)
-    elif if_absent:
-        etag = _put_new(client, name, first, kind, where)
-    else:
-        etag = _put(client, name, first, kind)
-    return PutResult(source.size, source.digest.hexdigest(), etag.strip('"'))
-
-
-def _put(client: Client, name: str, body: bytes, kind: dict[str, Any], mode: Any = "overwrite") -> str:  # noqa: ANN401 - obstore's
-    import obstore
-
-    return obstore.put(client, name, body, attributes=kind, mode=mode, use_multipart=False)["e_tag"] or ""
-
-
-def _put_new(client: Client, name: str, body: bytes, kind: dict[str, Any], where: str) -> str:
-    from obstore.exceptions import BaseError
-
-    mark = Ids().new()
-    try:
-        return _put(client, name, body, {**kind, MARK: mark}, "create")
-    except BaseError as error:
-        if (etag := _etag_if_marked(client, name, mark)) is not None:
-            return etag
-        if _exists(error):
-            raise AlreadyExists(f"{where} exists") from None
-        raise
-
-
-def _in_parts(
-    client: Client,
-    name: str,
-    parts: Iterator[bytes],
-    source: _DigestedSource,
-    settings: StoreSettings,
-    kind: dict[str, Any],
-    if_absent: bool,
-    where: str,
-    root: str,
-) -> str:
-    import obstore
-    from obstore.exceptions import BaseError
-
-    target = f"{root}{TASKS}{Ids().new()}" if if_absent else name
-    try:
-        sent = obstore.put(
-            client,
-            target,
-            parts,
-            attributes=kind,
-            use_multipart=True,
-            chunk_size=settings.part_bytes,
-            max_concurrency=settings.parallel_parts,
-        )
-    except BaseException:
-        if source.broke is not None:
-            raise source.broke from None
-        raise
-    if target == name:
-        return sent["e_tag"] or ""
-    try:
-        obstore.copy(client, target, name, overwrite=False)
-        return obstore.head(client, name)["e_tag"] or ""
-    except BaseError as error:
-        if _exists(error):
-            raise AlreadyExists(f"{where} exists") from None
-        raise
-    finally:
-        with suppress(BaseError, FileNotFoundError):
-            obstore.delete(client, target)
-
-
-def _etag_if_marked(client: Client, name: str, mark: str) -> str | None:
-    import obstore
-    from obstore.exceptions import BaseError
-
-    try:
-        found = obstore.get(client, name, options={"head": True})
-    except (BaseError, FileNotFoundError):
-        return None
-    return (found.meta["e_tag"] or "") if found.attributes.get(MARK) == mark else None
-
-
-def _exists(error: Exception) -> bool:
-    return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"}
-
-
-def swap(client: Client, name: str, data: bytes, expected: bytes | None) -> bool:
-    """See ``ObjectStore.swap``."""
-    from obstore.exceptions import BaseError
-
-    found, version = _current(client, name)
-    if found == data:
-        return True
-    if found != expected:
-        return False
-    try:
-        _put(client, name, data, {"Content-Type": "application/json"}, "create" if expected is None else version)
-        return True
-    except (BaseError, FileNotFoundError) as error:
-        # The answer to a write that went through may be lost, and its repetition refused.
-        if _current(client, name)[0] == data:
-            return True
-        if isinstance(error, FileNotFoundError) or _exists(error):
-            return False
-        raise
-
-
-def _current(client: Client, name: str) -> tuple[bytes | None, dict[str, str]]:
-    """The object's contents and what tells this version from others. None where there is no object."""
-    import obstore
-
-    try:
-        found = obstore.get(client, name)
-    except FileNotFoundError:
-        return None, {}
-    meta = found.meta
-    told = {"e_tag": meta["e_tag"], "version": meta["version"]}
-    return bytes(found.bytes()), {key: value for key, value in told.items() if value}
-
-
-_BATCH = 1000
-_PAGE = 1000
-
-
 class CloudStore(BucketStore):
-    """A container or bucket, or a prefix of one, as an object store.
-
-    Args:
-        scheme: ``az`` or ``gs``.
-        bucket: the container's or bucket's name.
-        prefix: what all names start with, without slashes around it. Empty for all of it.
-        settings: timeouts and sizes. Credentials are what obstore finds.
-    """
-
-    def __init__(self, scheme: str, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
-        self.scheme = scheme
-        self.bucket = bucket
-        self.prefix = prefix
-        self.settings: StoreSettings = settings or StoreSettings()
-        self._bucket_seen = False
+    """A container or bucket, or a prefix of one, as an object store. Its scheme is ``az`` or ``gs``."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.scheme, self.bucket, self.prefix, self.settings))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The root: ``az://container/prefix`` or ``gs://bucket/prefix``, without a trailing slash."""
-        root = f"{self.scheme}://{self.bucket}"
-        return f"{root}/{self.prefix}" if self.prefix else root
 
     def get(self, key: str) -> bytes:
         """The object's contents. Raises ``ObjectNotFound``."""
@@ -408,41 +232,113 @@ class CloudStore(BucketStore):
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
         name = self._name(key)
+        kind: dict[str, Any] = {"Content-Type": content_type} if content_type else {}
         with self._translated(key):
-            return write(
-                self._client,
-                name,
-                data,
-                settings=self.settings,
-                if_absent=if_absent,
-                content_type=content_type,
-                where=f"{self.url}/{key}",
-                root=listing_prefix(self.prefix, ""),
+            from obstore.exceptions import BaseError
+
+            source = _DigestedSource(data, self.settings.part_bytes)
+            first, second = next(source, b""), next(source, None)
+            try:
+                if second is not None:
+                    etag = self._put_parts(name, chain((first, second), source), source, kind, if_absent=if_absent)
+                elif not if_absent:
+                    etag = self._put(name, first, kind)
+                else:
+                    etag = self._put_new(name, first, kind)
+            except BaseError as error:
+                if if_absent and _exists(error):
+                    raise AlreadyExists(f"{self.url}/{key} exists") from None
+                raise
+        return PutResult(source.size, source.digest.hexdigest(), etag.strip('"'))
+
+    def _put(self, name: str, body: bytes, kind: dict[str, Any], mode: Any = "overwrite") -> str:  # noqa: ANN401 - obstore's
+        import obstore
+
+        done = obstore.put(self._client, name, body, attributes=kind, mode=mode, use_multipart=False)
+        return done["e_tag"] or ""
+
+    def _put_new(self, name: str, body: bytes, kind: dict[str, Any]) -> str:
+        """Write on the condition that nothing is there. The answer to a write that went through may be lost."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        mark = Ids().new()
+        try:
+            return self._put(name, body, {**kind, MARK: mark}, "create")
+        except BaseError:
+            with suppress(BaseError, FileNotFoundError):
+                found = obstore.get(self._client, name, options={"head": True})
+                if found.attributes.get(MARK) == mark:
+                    return found.meta["e_tag"] or ""
+            raise
+
+    def _put_parts(
+        self, name: str, parts: Iterator[bytes], source: _DigestedSource, kind: dict[str, Any], *, if_absent: bool
+    ) -> str:
+        """Write several parts, with ``if_absent`` under another name first, because only a copy has a condition."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        client = self._client
+        target = listing_prefix(self.prefix, f"{TASKS}{Ids().new()}") if if_absent else name
+        try:
+            sent = obstore.put(
+                client,
+                target,
+                parts,
+                attributes=kind,
+                use_multipart=True,
+                chunk_size=self.settings.part_bytes,
+                max_concurrency=self.settings.parallel_parts,
             )
+        except BaseException:
+            if source.broke is not None:
+                raise source.broke from None
+            raise
+        if not if_absent:
+            return sent["e_tag"] or ""
+        try:
+            obstore.copy(client, target, name, overwrite=False)
+            return obstore.head(client, name)["e_tag"] or ""
+        finally:
+            with suppress(BaseError, FileNotFoundError):
+                obstore.delete(client, target)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
+        name = self._name(key)
         with self._translated(key):
-            return swap(self._client, self._name(key), data, expected)
+            from obstore.exceptions import BaseError
+
+            found, version = self._current(name)
+            if found == data or found != expected:
+                return found == data
+            try:
+                kind = {"Content-Type": "application/json"}
+                self._put(name, data, kind, "create" if expected is None else version)
+                return True
+            except (BaseError, FileNotFoundError) as error:
+                # The answer to a write that went through may be lost, and its repetition refused.
+                if self._current(name)[0] == data:
+                    return True
+                if isinstance(error, FileNotFoundError) or _exists(error):
+                    return False
+                raise
+
+    def _current(self, name: str) -> tuple[bytes | None, dict[str, str]]:
+        """The object's contents and what tells this version from others. None where there is no object."""
+        import obstore
+
+        try:
+            found = obstore.get(self._client, name)
+        except FileNotFoundError:
+            return None, {}
+        told = {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
+        return bytes(found.bytes()), {key: value for key, value in told.items() if value}
 
     def head(self, key: str) -> StoredObject:
-        """What the server tells of an object. Raises ``ObjectNotFound``."""
+        """Describe an object. Raises ``ObjectNotFound``."""
         return _stored(key, self._meta(key))
-
-    def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """Delete many. What is not there counts as deleted. Returns what the store refused."""
-        refused: list[DeleteFailure] = []
-        source = iter(keys)
-        while batch := list(islice(source, _BATCH)):
-            fit = []
-            for key in batch:
-                try:
-                    self._name(key)
-                    fit.append(key)
-                except InvalidPath as error:
-                    refused.append(DeleteFailure(key, error.message))
-            refused += self._delete(list(dict.fromkeys(fit)))
-        return refused
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order."""
@@ -491,7 +387,7 @@ class CloudStore(BucketStore):
             return obstore.sign(self._client, "GET", self._name(key), timedelta(seconds=expires))
 
     def probe(self) -> Capabilities:
-        """What the server can do."""
+        """Find out what the server can do."""
         ids = Ids()
         conditional, ranges = can_put_if_absent(self, ids), can_read_ranges(self, ids)
         return Capabilities(conditional, ranges, batch_delete=True, consistent_listing=lists_consistently(self, ids))
@@ -505,7 +401,7 @@ class CloudStore(BucketStore):
         return translated(self.bucket, f"{self.url}/{key}")
 
     def _name(self, key: str) -> str:
-        name = object_name(self.prefix, key)
+        name = super()._name(key)
         # Azure takes a backslash for a slash, and would keep the object under another name.
         if not is_plain(key) or (self.scheme == "az" and "\\" in key):
             raise InvalidPath(
@@ -574,18 +470,16 @@ class CloudStore(BucketStore):
             return True
         return False
 
-    def _delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+    def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
         import obstore
 
-        if not keys:
-            return []
         try:
             with self._translated(""):
-                obstore.delete(self._client, [self._name(key) for key in keys])
+                obstore.delete(self._client, list(names))
             return []
         except LakeopsError:
             # The first object that is missing or refused ends a batch.
-            return [failure for failure in in_flight(self._delete_one, keys) if failure is not None]
+            return [failure for failure in in_flight(self._delete_one, names.values()) if failure is not None]
 
     def _delete_one(self, key: str) -> DeleteFailure | None:
         import obstore
@@ -612,6 +506,10 @@ class CloudStore(BucketStore):
             except ObjectNotFound:
                 raise no_bucket(self.bucket) from None
             self._bucket_seen = True
+
+
+def _exists(error: Exception) -> bool:
+    return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"}
 
 
 def _etag(meta: ObjectMeta) -> str:

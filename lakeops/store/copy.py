@@ -61,7 +61,7 @@ def owners_at(store: ObjectStore) -> dict[str, Owner | None]:
 
 
 def known_at(source: ObjectStore) -> Known:
-    """What may be at a replica of a namespace without meaning anything there."""
+    """The owner records of a source, which mean nothing at its replica."""
     return frozenset((key, owner.identity.catalog) for key, owner in owners_at(source).items() if owner is not None)
 
 

@@ -45,7 +45,7 @@ _LEFT_BEHIND = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """What a disk cache holds."""
+    """The size of a disk cache."""
 
     files: int
     size_bytes: int
@@ -110,12 +110,12 @@ class DiskCache:
             self._trim(folder)
 
     def usage(self) -> CacheUsage:
-        """How much is here."""
+        """Count what is here."""
         sizes = [size for folder in self._folders() for _, size, _ in _files(folder)]
         return CacheUsage(len(sizes), sum(sizes))
 
     def described(self) -> str:
-        """How much is here, in words."""
+        """The state of the cache in words."""
         if not self.max_bytes:
             return "off (disk_cache_mb is 0)"
         if not self.is_usable():

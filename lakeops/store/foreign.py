@@ -42,7 +42,7 @@ _BUFFER = 1 << 20
 """Bytes of a column that are fetched at a time, so that the first rows of a large file cost no more than those."""
 
 COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
-"""How compressed text ends."""
+"""Endings of compressed text."""
 
 _limiting = threading.Lock()
 

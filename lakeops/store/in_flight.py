@@ -25,7 +25,7 @@ PARALLELISM = 8
 
 
 def in_flight(work: Callable[[T], R], items: Iterable[T], at_once: int = IN_FLIGHT) -> Iterator[R]:
-    """What ``work`` gives for each item, in order, with ``at_once`` of them under way in threads.
+    """The results of ``work`` for all items, in order, with ``at_once`` of them under way in threads.
 
     The first are begun by the call itself, before anything is asked of the iterator. The iterator ends, fails or is
     closed when nothing is under way any more. What was not begun by then is dropped.
@@ -56,7 +56,7 @@ def in_flight(work: Callable[[T], R], items: Iterable[T], at_once: int = IN_FLIG
 
 
 def read_ahead(load: Callable[[T], R], items: Iterable[T], most: int = IN_FLIGHT) -> Iterator[R]:
-    """What ``load`` gives for each item, in order, with up to ``most`` of them loaded ahead in threads (0: none).
+    """The results of ``load`` for all items, in order, with up to ``most`` of them loaded ahead in threads (0: none).
 
     Starts with one and doubles, so that a reader who stops early has paid for little. No thread is started for the
     sake of one or two items. Closing the iterator drops what was not begun, and waits for nothing: what is read has
@@ -92,7 +92,7 @@ def in_parallel(
     failing: Callable[[int, BaseException], None] = lambda _moved, _error: None,
     stop: Callable[[], None] = lambda: None,
 ) -> list[R]:
-    """What ``work`` returned for every item, in the items' order. After a failure no other work begins.
+    """The results of ``work`` for a list, in the items' order. After a failure no other work begins.
 
     Args:
         items: what to work on.

@@ -1,4 +1,4 @@
-"""Where things lie in a storage namespace. The one place that knows these names.
+"""The layout of a storage namespace. The one place that knows these names.
 
 ::
 
@@ -40,10 +40,10 @@ MANAGED = ("data", "_lakefs")
 """The folders of a namespace that its repository writes and deletes in."""
 
 OBJECT_NAME = r"^data/\d{10}/(\d{4})?[0-9a-v]{20}(/|$)"
-"""What lakeops names objects, as a regular expression: anything else below ``data/`` is somebody else's."""
+"""Names of objects, as a regular expression: anything else below ``data/`` is somebody else's."""
 
 PLAIN = r"[A-Za-z0-9._~/=-]*"
-"""What is spelled the same in a key and in a URL, as a regular expression."""
+"""Keys that are spelled alike in a URL, as a regular expression."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 
@@ -80,7 +80,7 @@ def owner_key(namespace: str) -> str:
 
 
 def dump_folder(namespace: str) -> str:
-    """Where the dumps of a namespace lie, given its URL. As with owner records, replication overwrites no other's."""
+    """The folder of the dumps of a namespace, given its URL. Like owner records, they overwrite no other's."""
     return f"{REFS}{_digest(namespace)}/"
 
 

@@ -38,7 +38,7 @@ class ParallelListing:
 
     @property
     def idle(self) -> int:
-        """How many threads have nothing to do. The step that asks counts as one that does something."""
+        """The number of threads that have nothing to do. The step that asks counts as one that does something."""
         return max(0, self._threads - len(self._running))
 
     def run(self, first: Step) -> Iterator[Listing]:
@@ -116,10 +116,10 @@ def split_points(page: Sequence[str], until: str | None, *, start: int, count: i
 
 
 LIST_FROM = 32
-"""How many objects of one directory are worth a listing."""
+"""Objects of one directory that are worth a listing."""
 
 SHOWN_FOR_ASKED = 100
-"""How many names a listing may show for each object that it is searched for: a request for ten objects."""
+"""Names that a listing may show for each object that it is searched for: a request for ten objects."""
 
 _FEW = 4
 
@@ -154,7 +154,7 @@ def _directory(key: str) -> str:
 
 
 def _listed(store: ObjectStore, keys: Sequence[str]) -> tuple[dict[str, StoredObject], list[str]]:
-    """What a listing finds of keys in one directory, and the keys that it did not get to."""
+    """Look for keys of one directory in a listing. Gives those found, and the keys that it did not get to."""
     wanted, last = set(keys), keys[-1]
     found: dict[str, StoredObject] = {}
     left = SHOWN_FOR_ASKED * len(keys)

@@ -147,7 +147,7 @@ def without_links(url: str) -> str:
 
 
 def relative_directory(namespace: str, folder: str) -> str | None:
-    """Where a directory lies in a namespace on disk: empty, or a key ending in a slash. None when it lies elsewhere.
+    """The place of a directory in a namespace on disk: empty, or a key ending in a slash. None when it lies elsewhere.
 
     Both are ``file://`` URLs (else ``InvalidUri``). Links on the way to either are followed.
     """

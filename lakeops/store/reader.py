@@ -1,4 +1,4 @@
-"""A seekable file over an object of which only ranges can be fetched."""
+"""Files over objects: seekable over ranges, or read once and checked; and small files that lakeops wrote itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BUFFER_BYTES = 4 * 1024 * 1024
-"""What one request fetches at least, when a reader goes on piece by piece."""
+"""Bytes that one request fetches at least, when a reader goes on piece by piece."""
 
 
 class ObjectReader(io.RawIOBase):
@@ -150,7 +150,7 @@ def read_small(store: ObjectStore, key: str, at_most: int = MOST_BYTES) -> bytes
 
 
 def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - JSON is anything
-    """What a JSON text says. Raises ``ValueError`` also for one that is nested too deeply."""
+    """Read a JSON text. Raises ``ValueError`` also for one that is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

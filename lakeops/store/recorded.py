@@ -33,7 +33,7 @@ _SMALL_NEAR, _SMALL_FAR = _BUFFER_BYTES, 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was recorded of an object.
+    """The record of an object that reads are compared with.
 
     Attributes:
         path: the path that led to it, for messages.
@@ -182,7 +182,7 @@ class _SizeChecked(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """What is left. Raises ``Corrupted``."""
+        """The rest. Raises ``Corrupted``."""
         data = self._inner.read()
         self._take(memoryview(data), ended=True)
         return data

@@ -188,15 +188,6 @@ def far(tmp_path, requests) -> FarStore:
     return FarStore(tmp_path / "far", requests)
 
 
-def test_puts_travel_together_and_are_there_at_the_end(far, requests):
-    with background_writes(far) as store:
-        results = [store.put(f"k{number}", b"data") for number in range(10)]
-    assert requests.made == 10
-    assert len(requests.rounds) == 1
-    assert [far.get(f"k{number}") for number in range(10)] == [b"data"] * 10
-    assert results == [far.put("other", b"data")] * 10
-
-
 def test_what_is_on_its_way_can_be_read(far):
     with background_writes(far) as store:
         store.put("k", b"data")

@@ -282,11 +282,11 @@ def test_nobody_answers(bucket):
 
 
 def test_renewed_keys_are_used_at_once(bucket, monkeypatch):
-    keys = direct.Keys("old-key", "secret", "token")
-    monkeypatch.setattr(direct._Signer, "keys", lambda _: keys)
+    keys = Credentials("old-key", "secret", "token")
+    monkeypatch.setattr(direct, "_current_keys", lambda *_: keys)
     store = bucket.store()
     store.put("a", b"one")
-    keys = direct.Keys("new-key", "secret", "token")
+    keys = Credentials("new-key", "secret", "token")
     store.get("a")
     assert ["old-key" in bucket.signed[0], "new-key" in bucket.signed[1]] == [True, True]
 

@@ -32,7 +32,6 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
 from lakeops.store.bucket import PerProcess
 from lakeops.store.s3.direct import DEFAULT_REGION, NO_ANSWER, check_answers, let_parsers_read_anything
@@ -67,6 +66,13 @@ def _connect(settings: StoreSettings) -> S3Client:
         response_checksum_validation="when_required",
         user_agent_extra="lakeops",
     )
+    keys: dict[str, Any] = {}  # without them botocore looks for its own
+    if (given := settings.credentials) is not None:
+        keys = {
+            "aws_access_key_id": given.access_key,
+            "aws_secret_access_key": given.secret_key,
+            "aws_session_token": given.token,
+        }
     try:
         core = botocore.session.get_session()
         parsers = core.get_component("response_parser_factory")
@@ -79,7 +85,7 @@ def _connect(settings: StoreSettings) -> S3Client:
                 endpoint_url=settings.endpoint_url,
                 region_name=settings.region or core.get_config_variable("region") or DEFAULT_REGION,
                 config=config,
-                **_keys(settings.credentials),
+                **keys,
             ),
         )
     except (BotoCoreError, ValueError) as error:
@@ -94,17 +100,6 @@ def _connect(settings: StoreSettings) -> S3Client:
     made.meta.events.register("before-parse.*.ListObjectsV2", take_objects)
     check_answers(made)
     return made
-
-
-def _keys(credentials: Credentials | None) -> dict[str, Any]:
-    """The keys as boto3's arguments. None where its own chain has them."""
-    if credentials is None:
-        return {}
-    return {
-        "aws_access_key_id": credentials.access_key,
-        "aws_secret_access_key": credentials.secret_key,
-        "aws_session_token": credentials.token,
-    }
 
 
 def _add_content_md5(params: dict[str, Any], **_: Any) -> None:  # noqa: ANN401 - botocore passes what it likes
@@ -156,7 +151,7 @@ _NO_CREDENTIALS = (
     boto.NoAuthTokenError,
 )
 CONNECTION = (boto.HTTPClientError, boto.IncompleteReadError, boto.ConnectionError, HTTPError)
-"""What a request ends with when no whole answer came."""
+"""Errors of a request that got no whole answer."""
 
 
 def code_of(error: ClientError) -> str:

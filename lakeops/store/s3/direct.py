@@ -15,8 +15,8 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
 from lakeops.model.clock import stopwatch
-from lakeops.store.base import StoreSettings
+from lakeops.model.records import Credentials
+from lakeops.store.base import StoredObject, StoreSettings
 from lakeops.store.bucket import PerProcess, is_plain, threads_lost
 
 if TYPE_CHECKING:
-    from botocore.credentials import Credentials
+    from botocore.credentials import Credentials as BotoCredentials
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
     from obstore import GetOptions, ObjectMeta
@@ -47,7 +48,7 @@ _Fields = Mapping[str, Any]
 
 
 class _Form(NamedTuple):
-    """What an answer holds: one of some root elements (empty: no body), fields, and what a check asks for."""
+    """The form of an answer: one of some root elements (empty: no body), fields, and what a check asks for."""
 
     root: str | None = None
     fields: tuple[str, ...] = ()
@@ -236,24 +237,6 @@ _REGION = re.compile(r"(af|ap|ca|eu|il|me|mx|sa|us|us-gov)-[a-z]+-\d")
 _BUCKET = re.compile(r"(?!xn--)(?!.*-(s3|s3alias)$)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
-class Keys(NamedTuple):
-    """Who signs."""
-
-    access_key: str
-    secret_key: str
-    token: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class HeadAnswer:
-    """What the server tells of an object: ETag without quotes, time of the last write in Unix seconds."""
-
-    size_bytes: int
-    mtime: int
-    etag: str
-    content_type: str
-
-
 class Direct:
     """One bucket. Threads may share it.
 
@@ -262,18 +245,20 @@ class Direct:
 
     Args:
         bucket: its name.
-        settings: timeouts and keys.
-        signer: what gives the keys of now.
+        settings: timeouts.
+        keys: gives the keys of now, None where there are none.
         options: where the bucket is, as obstore takes it.
     """
 
-    def __init__(self, bucket: str, settings: StoreSettings, signer: _Signer, options: dict[str, Any]) -> None:
+    def __init__(
+        self, bucket: str, settings: StoreSettings, keys: Callable[[], Credentials | None], options: dict[str, Any]
+    ) -> None:
         self._bucket = bucket
         self._settings = settings
-        self._signer = signer
+        self._keys = keys
         self._options = options
         self._lock = threading.Lock()
-        self._made: dict[float, tuple[Keys, Client]] = {}
+        self._made: dict[float, tuple[Credentials, Client]] = {}
         self._failures = 0
         self._since_failure = stopwatch()
 
@@ -285,13 +270,14 @@ class Direct:
         found = self._get(name, options)
         return None if found is None else found[1]
 
-    def head(self, name: str) -> HeadAnswer | None:
-        """What is told of an object."""
+    def head(self, key: str, name: str) -> StoredObject | None:
+        """Describe an object, under its key."""
         found = self._get(name, {"head": True})
         if found is None:
             return None
         meta, _, content_type = found
-        return HeadAnswer(meta["size"], int(meta["last_modified"].timestamp()), _bare(meta["e_tag"]), content_type)
+        mtime, etag = int(meta["last_modified"].timestamp()), (meta["e_tag"] or "").strip('"')
+        return StoredObject(key, meta["size"], mtime, etag, content_type)
 
     def write(self, name: str, body: bytes, attributes: dict[str, str], *, new: bool) -> str | None:
         """Write an object in one request, with ``new`` on the condition that there is none. Gives its ETag.
@@ -313,10 +299,10 @@ class Direct:
             self._count(error)
             return None
         self._failures = 0
-        return _bare(done["e_tag"]) or None
+        return (done["e_tag"] or "").strip('"') or None
 
     def _get(self, name: str, options: GetOptions) -> tuple[ObjectMeta, bytes, str] | None:
-        """What is told of an object, its contents, and their type."""
+        """The description of an object, its contents, and their type."""
         client = self._client(name)
         if client is None:
             return None
@@ -353,7 +339,7 @@ class Direct:
             return None
         if self._failures >= _MOST_FAILURES and self._since_failure() < _REST_SECONDS:
             return None
-        keys = self._signer.keys()
+        keys = self._keys()
         if keys is None:
             return None
         patience = patience or PATIENCE
@@ -367,26 +353,14 @@ class Direct:
         return made[1]
 
 
-class _Signer:
-    """Whose keys requests are signed with.
-
-    Args:
-        given: keys that do not change.
-        found: botocore's credentials where there are no such keys. None where it finds nobody.
-    """
-
-    def __init__(self, given: Keys | None, found: Credentials | None) -> None:
-        self._given = given
-        self._found = found
-
-    def keys(self) -> Keys | None:
-        """The keys of now. botocore renews its own when it is time."""
-        if self._given is not None or self._found is None:
-            return self._given
-        frozen = self._found.get_frozen_credentials()
-        if not frozen.access_key or not frozen.secret_key:
-            return None
-        return Keys(frozen.access_key, frozen.secret_key, frozen.token)
+def _current_keys(given: Credentials | None, found: BotoCredentials | None) -> Credentials | None:
+    """Keys that do not change, or those of botocore, which renews its own when it is time."""
+    if given is not None or found is None:
+        return given
+    frozen = found.get_frozen_credentials()
+    if not frozen.access_key or not frozen.secret_key:
+        return None
+    return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
 
 _buckets: PerProcess[tuple[str, StoreSettings], Direct | None] = PerProcess(lambda place: _open(*place), keep=True)
@@ -403,11 +377,9 @@ def _open(bucket: str, settings: StoreSettings) -> Direct | None:
         return None
     if _is_intercepted() or find_spec("obstore") is None:  # executors of Spark may have no more than boto3
         return None
-    known = settings.credentials
-    given = Keys(known.access_key, known.secret_key, known.token) if known else _keys_of_variables()
-    if given is not None and not _has_profiles():
-        signer, region = _Signer(given, None), os.environ.get("AWS_DEFAULT_REGION")
-    else:
+    given = settings.credentials or _keys_of_variables()
+    found, region = None, os.environ.get("AWS_DEFAULT_REGION")
+    if given is None or _has_profiles():
         import botocore.session
         from botocore.exceptions import BotoCoreError
 
@@ -416,20 +388,21 @@ def _open(bucket: str, settings: StoreSettings) -> Direct | None:
             region = session.get_config_variable("region")
             if not all(_WHO_AND_WHERE.fullmatch(line) for line in session.get_scoped_config()):
                 return None
-            signer = _Signer(given, None) if known else _Signer(None, session.get_credentials())
+            if settings.credentials is None:
+                given, found = None, session.get_credentials()
         except BotoCoreError:
             return None
     options = _where(bucket, settings.endpoint_url, settings.region or region or DEFAULT_REGION)
-    return Direct(bucket, settings, signer, options) if options else None
+    return Direct(bucket, settings, partial(_current_keys, given, found), options) if options else None
 
 
-def _keys_of_variables() -> Keys | None:
+def _keys_of_variables() -> Credentials | None:
     """The keys of the environment, which come first in boto3's chain. None where they are to be renewed."""
     values = os.environ
     access_key, secret_key = values.get("AWS_ACCESS_KEY_ID"), values.get("AWS_SECRET_ACCESS_KEY")
     if not access_key or not secret_key or "AWS_CREDENTIAL_EXPIRATION" in values:
         return None
-    return Keys(access_key, secret_key, values.get("AWS_SESSION_TOKEN") or values.get("AWS_SECURITY_TOKEN"))
+    return Credentials(access_key, secret_key, values.get("AWS_SESSION_TOKEN") or values.get("AWS_SECURITY_TOKEN"))
 
 
 def _has_profiles() -> bool:
@@ -469,7 +442,9 @@ def _where(bucket: str, endpoint: str | None, region: str) -> dict[str, Any]:
     }
 
 
-def _connect(bucket: str, settings: StoreSettings, keys: Keys, options: dict[str, Any], patience: float) -> Client:
+def _connect(
+    bucket: str, settings: StoreSettings, keys: Credentials, options: dict[str, Any], patience: float
+) -> Client:
     from obstore.store import S3Store as Client
 
     credential: Any = {
@@ -498,7 +473,3 @@ def _missing() -> ClientError:
     from botocore.exceptions import ClientError
 
     return ClientError({"Error": {"Code": "NoSuchKey"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, "GetObject")  # type: ignore[typeddict-item]
-
-
-def _bare(etag: str | None) -> str:
-    return (etag or "").strip('"')

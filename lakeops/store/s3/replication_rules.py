@@ -11,10 +11,10 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from lakeops.model.errors import InvalidInput, PreconditionFailed, StoreError, Unsupported
 from lakeops.store.base import StoreSettings
@@ -22,6 +22,8 @@ from lakeops.store.s3.client import client, code_of, status_of, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+Document = dict[str, Any]
 
 
 def batch_job(wish: Replication, role: str, token: str) -> Document:
@@ -58,12 +60,8 @@ def batch_command(job: Document, region: str) -> str:
     """The AWS command line that creates the job, ready for a shell."""
     words = ["aws", "s3control", "create-job", "--region", region, "--account-id", job["AccountId"]]
     words += ["--no-confirmation-required"]
-    for option, value in (
-        ("operation", job["Operation"]),
-        ("report", job["Report"]),
-        ("manifest-generator", job["ManifestGenerator"]),
-    ):
-        words += [f"--{option}", json.dumps(value, separators=(",", ":"))]
+    for option, name in (("operation", "Operation"), ("report", "Report"), ("manifest-generator", "ManifestGenerator")):
+        words += [f"--{option}", json.dumps(job[name], separators=(",", ":"))]
     words += ["--priority", str(job["Priority"]), "--role-arn", job["RoleArn"]]
     words += ["--client-request-token", job["ClientRequestToken"], "--description", job["Description"]]
     return shlex.join(words)
@@ -71,10 +69,6 @@ def batch_command(job: Document, region: str) -> str:
 
 def start_job(control: Any, job: Document) -> str:  # noqa: ANN401 - boto3 makes the class while it runs
     """Create the job with an ``s3control`` client. Returns its id. Raises ``StoreError``."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    from lakeops.store.s3.client import code_of
-
     try:
         return str(control.create_job(**job)["JobId"])
     except ClientError as error:
@@ -91,12 +85,6 @@ def control_client(region: str) -> Any:  # noqa: ANN401 - boto3 makes the class 
     import boto3
 
     return boto3.session.Session().client("s3control", region_name=region)
-
-
-def region_of(client: S3Client, bucket: str) -> str:
-    """The region that a bucket is in."""
-    found: str | None = client.get_bucket_location(Bucket=bucket).get("LocationConstraint")  # None: the first region
-    return found or "us-east-1"
 
 
 Setting = Literal["versioning", "lifecycle", "replication"]
@@ -129,9 +117,10 @@ class Bucket:
 
     @property
     def region(self) -> str:
-        """Where the bucket lives."""
+        """The region that the bucket is in."""
         with self._allowed("looking up its region", "s3:GetBucketLocation"):
-            return region_of(self._client, self.name)
+            found: str | None = self._client.get_bucket_location(Bucket=self.name).get("LocationConstraint")
+        return found or "us-east-1"  # None: the first region
 
     def read(self, setting: Setting) -> Document | None:
         """The setting's document, None when the bucket has none. Raises ``StoreError``."""
@@ -159,10 +148,8 @@ class Bucket:
         with self._allowed(f"writing its {setting}", _RIGHTS[setting][1]):
             match setting:
                 case "versioning":
-                    self._client.put_bucket_versioning(
-                        Bucket=self.name,
-                        VersioningConfiguration={"Status": document["Status"]},
-                    )
+                    status = document["Status"]
+                    self._client.put_bucket_versioning(Bucket=self.name, VersioningConfiguration={"Status": status})
                 case "lifecycle":
                     # Given back as it was found, or S3 would fall back to its default.
                     size = {key: value for key, value in document.items() if key != "Rules"}
@@ -206,8 +193,6 @@ class Bucket:
                 raise
 
 
-Document = dict[str, Any]
-
 _ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/[\w+=,.@/-]+")
 _ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 _ABORT_DAYS = 7
@@ -216,7 +201,7 @@ _ABORT_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """What shall be replicated.
+    """A wish for replication.
 
     Attributes:
         source: the bucket that is written to.
@@ -257,9 +242,6 @@ def account_of(role: str) -> str:
     if found is None:
         raise InvalidInput("name the role as an ARN like arn:aws:iam::123456789012:role/NAME")
     return found["account"]
-
-
-# --- replication ---
 
 
 def replication_id(wish: Replication) -> str:
@@ -312,14 +294,14 @@ def merged_replication(found: Document | None, wish: Replication) -> Document:
             "no other beside them: write them anew with a filter first"
         )
     role = wish.role or kept_role
-    if _says_the_same(rules, replication_rule(_with_role(wish, role), 1)):
+    if _says_the_same(rules, replication_rule(replace(wish, role=role), 1)):
         return {"Role": role, "Rules": rules}
     own = next((rule for rule in rules if rule.get("ID") == ours), None)
     taken = [rule.get("Priority", 0) for rule in rules if rule is not own]
     priority = own.get("Priority") if own else None
     if priority is None or priority in taken:
         priority = max(taken, default=0) + 1
-    rule = replication_rule(_with_role(wish, role), priority)
+    rule = replication_rule(replace(wish, role=role), priority)
     return {"Role": role, "Rules": _replaced(rules, rule)}
 
 
@@ -339,36 +321,31 @@ def replicates_back(found: Document | None, wish: Replication) -> bool:
     )
 
 
-# --- lifecycle ---
-
-
 def lifecycle_id(prefix: str) -> str:
     """The id of the lifecycle rule for this prefix."""
     return _rule_id("versions", prefix)
 
 
-def lifecycle_rule(prefix: str, noncurrent_days: int) -> Document:
-    """The rule that gives storage back: old versions, delete markers that stand alone, parts of given-up uploads."""
-    return {
-        "ID": lifecycle_id(prefix),
+def merged_lifecycle(found: Document | None, wish: Replication) -> Document:
+    """The bucket's lifecycle with our rule in it, and all else as it was.
+
+    The rule gives storage back: old versions, delete markers that stand alone, parts of given-up uploads.
+    """
+    rule: Document = {
+        "ID": lifecycle_id(wish.prefix),
         "Status": "Enabled",
-        "Filter": {"Prefix": prefix},
+        "Filter": {"Prefix": wish.prefix},
         "Expiration": {"ExpiredObjectDeleteMarker": True},
-        "NoncurrentVersionExpiration": {"NoncurrentDays": noncurrent_days},
+        "NoncurrentVersionExpiration": {"NoncurrentDays": wish.noncurrent_days},
         "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": _ABORT_DAYS},
     }
-
-
-def merged_lifecycle(found: Document | None, wish: Replication) -> Document:
-    """The bucket's lifecycle with our rule in it, and all else as it was."""
-    rule = lifecycle_rule(wish.prefix, wish.noncurrent_days)
     if found and _says_the_same(found.get("Rules", ()), rule):
         return found
     return {**(found or {}), "Rules": _replaced((found or {}).get("Rules", ()), rule)}
 
 
 def lifecycle_dangers(bucket: str, found: Document | None, prefix: str) -> Iterator[str]:
-    """What other people's lifecycle rules would do to objects that lakeops needs, in words."""
+    """Name the lifecycle rules of others that would delete or archive objects that lakeops needs."""
     for rule in (found or {}).get("Rules", ()):
         if rule.get("Status") != "Enabled" or not _prefixes_meet(_prefix_of(rule), prefix):
             continue
@@ -379,19 +356,13 @@ def lifecycle_dangers(bucket: str, found: Document | None, prefix: str) -> Itera
             yield f"{name} archives objects, which cannot be read then: limit it to another prefix"
 
 
-# --- versions ---
-
-
 def merged_versioning(found: Document | None) -> Document:
     """The bucket's versioning, switched on. What it says of MFA stays."""
     return {**(found or {}), "Status": "Enabled"}
 
 
-# --- what the role needs ---
-
-
 def role_policy(wish: Replication) -> Document:
-    """What the role must be allowed to do, for replication and for starting it on what existed before."""
+    """The rights that the role needs, for replication and for starting it on what existed before."""
     source, destination = bucket_arn(wish.source, wish.role), bucket_arn(wish.destination, wish.role)
     statements: list[Document] = [
         _allow(["s3:GetReplicationConfiguration", "s3:ListBucket", "s3:PutInventoryConfiguration"], source),
@@ -412,13 +383,10 @@ def role_policy(wish: Replication) -> Document:
 
 
 def trust_policy() -> Document:
-    """Who may take the role: S3, and S3 Batch Operations for what existed before."""
+    """The services that may take the role: S3, and S3 Batch Operations for what existed before."""
     services = ["s3.amazonaws.com", "batchoperations.s3.amazonaws.com"]
     statement = {"Effect": "Allow", "Principal": {"Service": services}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [statement]}
-
-
-# --- all of it, for those who write it themselves ---
 
 
 def documents(wish: Replication) -> Document:
@@ -499,10 +467,6 @@ def _says_the_same(rules: Sequence[Document], rule: Document) -> bool:
 
 def _allow(actions: Sequence[str], resource: str) -> Document:
     return {"Effect": "Allow", "Action": [*actions], "Resource": resource}
-
-
-def _with_role(wish: Replication, role: str) -> Replication:
-    return Replication(wish.source, wish.destination, wish.prefix, role, wish.noncurrent_days, wish.replica_key)
 
 
 def _replaced(rules: Sequence[Document], rule: Document) -> list[Document]:

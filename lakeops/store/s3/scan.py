@@ -51,7 +51,7 @@ def scan(
 
 @dataclass(frozen=True)
 class _Partition:
-    """What begins with ``prefix``, comes after ``after``, and not after ``until``.
+    """The names that begin with ``prefix``, come after ``after``, and not after ``until``.
 
     Attributes:
         token: what the server gave to go on with, in place of ``after``.

@@ -1,23 +1,20 @@
 """The store in a bucket.
 
-How it keeps the seam's promises: S3 shows an object when all of it arrived. Listings are checked to come in byte
-order. Names are built in one place (``address``). An instance holds settings only, so it pickles and crosses a fork.
+S3 shows an object when all of it arrived. Listings are checked to come in byte order.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from lakeops.model.clock import Ids, retrying
-from lakeops.model.errors import InvalidPath, StoreError, Transient
+from lakeops.model.errors import StoreError, Transient
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,
@@ -29,7 +26,7 @@ from lakeops.store.base import (
     StoreSettings,
     lists_consistently,
 )
-from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix, object_name
+from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix
 from lakeops.store.layout import PROBE
 from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
 from lakeops.store.s3.client import (
@@ -53,91 +50,14 @@ if TYPE_CHECKING:
 _METADATA = "lakeops-case"
 
 
-def probe(client: S3Client, bucket: str, prefix: str) -> Capabilities:
-    """What the server can do, with two objects whose names start with ``prefix`` and are removed again."""
-    names = [prefix + Ids().new() for _ in range(2)]
-    body = bytes(range(256))
-    for name in names:
-        client.put_object(Bucket=bucket, Key=name, Body=body, Metadata={_METADATA: "1"})
-    notes: list[str] = []
-    try:
-        found = client.head_object(Bucket=bucket, Key=names[0])
-        conditional = _refuses_second_put(client, bucket, names[0])
-        if not conditional:
-            notes.append("conditional puts are not honoured; lakeops looks first where it matters")
-        ranges = _reads_ranges(client, bucket, names[1], body)
-        if not ranges:
-            notes.append("range requests are not answered with 206; some readers of Parquet refuse that")
-    finally:
-        batch = _deletes_batches(client, bucket, names)
-        if not batch:
-            notes.append("batch deletes do not work; objects are deleted one by one")
-    return Capabilities(
-        conditional_put=conditional,
-        range_reads=ranges,
-        metadata_case=_METADATA in found["Metadata"],
-        etag_is_md5=found["ETag"].strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest(),
-        batch_delete=batch,
-        notes=tuple(notes),
-    )
-
-
-def _refuses_second_put(client: S3Client, bucket: str, name: str) -> bool:
-    try:
-        client.put_object(Bucket=bucket, Key=name, Body=b"second", IfNoneMatch="*")
-    except ClientError as error:
-        if status_of(error) in {412, 501, 400}:
-            return status_of(error) == 412
-        raise
-    return False
-
-
-def _reads_ranges(client: S3Client, bucket: str, name: str, body: bytes) -> bool:
-    answer = client.get_object(Bucket=bucket, Key=name, Range="bytes=100-107")
-    return answer["ResponseMetadata"]["HTTPStatusCode"] == 206 and answer["Body"].read() == body[100:108]
-
-
-def _deletes_batches(client: S3Client, bucket: str, names: list[str]) -> bool:
-    try:
-        answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": name} for name in names]})
-        done = not answer.get("Errors")
-    except ClientError:
-        done = False
-    if not done:
-        for name in names:
-            client.delete_object(Bucket=bucket, Key=name)
-    return done
-
-
-_BATCH = 1000
-"""Most keys that one batch delete takes."""
-
-
 class S3Store(BucketStore):
-    """A bucket, or a prefix of one, as an object store.
-
-    Args:
-        bucket: the bucket's name.
-        prefix: what all names start with, without slashes around it. Empty for the whole bucket.
-        settings: endpoint, region, timeouts. Credentials come from boto3's chain.
-    """
+    """A bucket, or a prefix of one, as an object store. Credentials come from the settings or boto3's chain."""
 
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
-        self.bucket = bucket
-        self.prefix = prefix
-        self.settings: StoreSettings = settings or StoreSettings()
-        self._bucket_seen = False
+        super().__init__("s3", bucket, prefix, settings)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (S3Store, (self.bucket, self.prefix, self.settings))
-
-    def __repr__(self) -> str:
-        return f"S3Store({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The root: ``s3://bucket/prefix``, without a trailing slash."""
-        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
     def get(self, key: str) -> bytes:
         """The object's contents. Raises ``ObjectNotFound``."""
@@ -180,7 +100,7 @@ class S3Store(BucketStore):
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
-        name = object_name(self.prefix, key)
+        name = self._name(key)
         with self._translated(key):
             upload = ObjectWrite(
                 settings=self.settings,
@@ -199,14 +119,14 @@ class S3Store(BucketStore):
             return swap(self._client, self._request_name(key), data, expected)
 
     def head(self, key: str) -> StoredObject:
-        """What the server tells of an object. Raises ``ObjectNotFound``."""
-        name = object_name(self.prefix, key)
+        """Describe an object. Raises ``ObjectNotFound``."""
+        name = self._name(key)
         with self._translated(key):
             way = direct(self.bucket, self.settings)
             try:
-                if way is not None and (told := way.head(name)) is not None:
+                if way is not None and (told := way.head(key, name)) is not None:
                     self._bucket_seen = True
-                    return StoredObject(key, told.size_bytes, told.mtime, told.etag, told.content_type)
+                    return told
                 found = self._client.head_object(Bucket=self.bucket, Key=name)
             except ClientError as error:
                 if status_of(error) == 404:
@@ -220,20 +140,6 @@ class S3Store(BucketStore):
             etag=found["ETag"].strip('"'),
             content_type=found.get("ContentType", ""),
         )
-
-    def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """Delete many, 1,000 a request. Returns what the server refused, and why."""
-        refused: list[DeleteFailure] = []
-        remaining = iter(keys)
-        while batch := list(islice(remaining, _BATCH)):
-            names: dict[str, str] = {}
-            for key in batch:
-                try:
-                    names[object_name(self.prefix, key)] = key
-                except InvalidPath as error:
-                    refused.append(DeleteFailure(key, error.message))
-            refused.extend(self._delete_batch(names))
-        return refused
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, 1,000 a request."""
@@ -258,18 +164,42 @@ class S3Store(BucketStore):
         Whoever has it may read the object, so it belongs in no log.
         """
         check_expiry(expires)
-        params = {"Bucket": self.bucket, "Key": object_name(self.prefix, key)}
+        params = {"Bucket": self.bucket, "Key": self._name(key)}
         with self._translated(key):
             return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=expires)
 
     def probe(self) -> Capabilities:
         """Find out what the server can do."""
+        client, body, notes = self._client, bytes(range(256)), []
+        first, second = (self._request_name(PROBE + Ids().new()) for _ in range(2))
         with self._translated(PROBE):
-            found = probe(self._client, self.bucket, listing_prefix(self.prefix, PROBE))
-        by_page = lists_consistently(
-            self, Ids(), lambda prefix: self._listing(listing_prefix(self.prefix, prefix), "", 1)
+            for target in (first, second):
+                client.put_object(**target, Body=body, Metadata={_METADATA: "1"})
+            try:
+                found = client.head_object(**first)
+                conditional = _refuses_second_put(client, first)
+                if not conditional:
+                    notes.append("conditional puts are not honoured; lakeops looks first where it matters")
+                answer = client.get_object(**second, Range="bytes=100-107")
+                is_part = answer["ResponseMetadata"]["HTTPStatusCode"] == 206
+                ranges = is_part and answer["Body"].read() == body[100:108]
+                if not ranges:
+                    notes.append("range requests are not answered with 206; some readers of Parquet refuse that")
+            finally:
+                batch = _deletes_batches(client, self.bucket, [first["Key"], second["Key"]])
+                if not batch:
+                    notes.append("batch deletes do not work; objects are deleted one by one")
+        return Capabilities(
+            conditional_put=conditional,
+            range_reads=ranges,
+            metadata_case=_METADATA in found["Metadata"],
+            etag_is_md5=found["ETag"].strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest(),
+            batch_delete=batch,
+            consistent_listing=lists_consistently(
+                self, Ids(), lambda prefix: self._listing(listing_prefix(self.prefix, prefix), "", 1)
+            ),
+            notes=tuple(notes),
         )
-        return replace(found, consistent_listing=by_page)
 
     @property
     def _client(self) -> S3Client:
@@ -279,7 +209,7 @@ class S3Store(BucketStore):
         return translated(self.bucket, f"{self.url}/{key}")
 
     def _request_name(self, key: str) -> dict[str, Any]:
-        return {"Bucket": self.bucket, "Key": object_name(self.prefix, key)}
+        return {"Bucket": self.bucket, "Key": self._name(key)}
 
     def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
         raw = ObjectReader(size, lambda start, length: self._read(key, start, length, etag))
@@ -287,7 +217,7 @@ class S3Store(BucketStore):
 
     def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
         """The contents or a range of them. A connection that breaks half-way is tried again."""
-        name = object_name(self.prefix, key)
+        name = self._name(key)
         params: dict[str, Any] = {"Bucket": self.bucket, "Key": name}
         if etag:
             params["IfMatch"] = f'"{etag}"'
@@ -385,3 +315,25 @@ def _body(answer: GetObjectOutputTypeDef, start: int, length: int | None) -> byt
             return body.read()
         # The server sent the object from its first byte.
         return body.read(start + length)[start:]
+
+
+def _refuses_second_put(client: S3Client, target: dict[str, Any]) -> bool:
+    try:
+        client.put_object(**target, Body=b"second", IfNoneMatch="*")
+    except ClientError as error:
+        if status_of(error) in {412, 501, 400}:
+            return status_of(error) == 412
+        raise
+    return False
+
+
+def _deletes_batches(client: S3Client, bucket: str, names: list[str]) -> bool:
+    try:
+        answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": name} for name in names]})
+        done = not answer.get("Errors")
+    except ClientError:
+        done = False
+    if not done:
+        for name in names:
+            client.delete_object(Bucket=bucket, Key=name)
+    return done

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -28,7 +28,6 @@ from lakeops.store.s3.direct import direct
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
 MARK = "lakeops-write"
 """User metadata that tells which write an object comes from."""
@@ -59,45 +58,37 @@ class ObjectWrite:
         if isinstance(data, bytes) and len(data) <= self.settings.part_bytes:  # as it is, without a copy
             etag = self._write_whole(data)
             return PutResult(len(data), hashlib.sha256(data).hexdigest(), etag.strip('"'))
-        tally = _DigestedParts(_growing_parts(pieces(data, self.settings.part_bytes)))
-        first = next(tally, b"")
-        second = next(tally, None)
-        etag = self._write_whole(first) if second is None else self._write_parts(chain((first, second), tally))
-        return PutResult(tally.size, tally.digest.hexdigest(), etag.strip('"'))
-
-    @property
-    def client(self) -> S3Client:
-        """The client of botocore, made when a request needs it."""
-        return client(self.settings)
-
-    # --- one request ---
+        digested = _DigestedParts(_growing_parts(pieces(data, self.settings.part_bytes)))
+        first, second = next(digested, b""), next(digested, None)
+        etag = self._write_whole(first) if second is None else self._write_parts(chain((first, second), digested))
+        return PutResult(digested.size, digested.digest.hexdigest(), etag.strip('"'))
 
     def _write_whole(self, body: bytes) -> str:
+        """Write in one request, on a condition where the key must be new and the server has conditions."""
         way = direct(self.bucket, self.settings)
-        attributes = {"Content-Type": self.content_type} if self.content_type else {}
         if way is not None:
+            attributes = {"Content-Type": self.content_type} if self.content_type else {}
             marked = {MARK: self.mark} if self.if_absent else {}
             etag = way.write(self.name, body, {**attributes, **marked}, new=self.if_absent)
             if etag is not None:
                 return etag
-        params: dict[str, Any] = {**self._target(), **self._kind(), "Body": body}
-        if not self.if_absent:
-            return self.client.put_object(**params)["ETag"]
-        params |= self._marked()
-        try:
-            return self._write_new(params)
-        except ClientError as error:
-            if status_of(error) != 501:
-                raise
-        self._refuse_existing()
-        return self.client.put_object(**params)["ETag"]
+        params: dict[str, Any] = {**self._target, **self._kind, "Body": body}
+        if self.if_absent:
+            params["Metadata"] = {MARK: self.mark}
+            try:
+                return self._write_new(params)
+            except ClientError as error:
+                if status_of(error) != 501:
+                    raise
+            self._refuse_existing()
+        return self._client.put_object(**params)["ETag"]
 
     def _write_new(self, params: dict[str, Any]) -> str:
         """Write on the condition that nothing is there, again if it met another write of the same key."""
 
         def write() -> str:
             try:
-                return self.client.put_object(**params, IfNoneMatch="*")["ETag"]
+                return self._client.put_object(**params, IfNoneMatch="*")["ETag"]
             except (ClientError, BotoCoreError) as error:
                 if (etag := self._etag_if_ours(error)) is not None:
                     return etag
@@ -110,81 +101,80 @@ class ObjectWrite:
         )
         return again(write)
 
-    # --- many requests ---
-
     def _write_parts(self, parts: Iterator[bytes]) -> str:
         if self.if_absent:
             self._refuse_existing()
-        started = self.client.create_multipart_upload(**self._target(), **self._kind(), **self._marked())
-        upload = started["UploadId"]
-        try:
-            return self._complete(upload, self._send(upload, parts))
-        except BaseException:
-            with suppress(ClientError, BotoCoreError):
-                self.client.abort_multipart_upload(**self._target(), UploadId=upload)
-            raise
+        client, target = self._client, self._target
 
-    def _send(self, upload: str, parts: Iterator[bytes]) -> list[CompletedPartTypeDef]:
-        numbered = enumerate(parts, 1)
-        etags = in_flight(lambda part: self._send_part(upload, *part), numbered, self.settings.parallel_parts)
-        return [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+        def send(part: tuple[int, bytes]) -> str:
+            return client.upload_part(**target, UploadId=upload, PartNumber=part[0], Body=part[1])["ETag"]
 
-    def _send_part(self, upload: str, number: int, part: bytes) -> str:
-        return self.client.upload_part(**self._target(), UploadId=upload, PartNumber=number, Body=part)["ETag"]
-
-    def _complete(self, upload: str, parts: list[CompletedPartTypeDef]) -> str:
-        params: dict[str, Any] = {**self._target(), "UploadId": upload, "MultipartUpload": {"Parts": parts}}
-        if self.if_absent:
-            self._refuse_existing()
-            params["IfNoneMatch"] = "*"
-        try:
-            answer = self.client.complete_multipart_upload(**params)
-        except (ClientError, BotoCoreError) as error:
-            if (etag := self._etag_if_ours(error)) is not None:
-                return etag
-            if not self.if_absent or not isinstance(error, ClientError) or status_of(error) not in {400, 501}:
-                raise
-            params.pop("IfNoneMatch")
-            answer = self.client.complete_multipart_upload(**params)
-        # Ceph, for one, ends an upload without telling the ETag.
-        return answer.get("ETag") or self.client.head_object(**self._target())["ETag"]
-
-    # --- who wrote what is there ---
+        with _multipart_upload(client, target, **self._kind, Metadata={MARK: self.mark}) as upload:
+            etags = in_flight(send, enumerate(parts, 1), self.settings.parallel_parts)
+            params: dict[str, Any] = {**target, "UploadId": upload, "MultipartUpload": _parts(etags)}
+            if self.if_absent:
+                self._refuse_existing()
+                params["IfNoneMatch"] = "*"
+            try:
+                answer = client.complete_multipart_upload(**params)
+            except (ClientError, BotoCoreError) as error:
+                if (etag := self._etag_if_ours(error)) is not None:
+                    return etag
+                if not self.if_absent or not isinstance(error, ClientError) or status_of(error) not in {400, 501}:
+                    raise
+                params.pop("IfNoneMatch")
+                answer = client.complete_multipart_upload(**params)
+            # Ceph, for one, ends an upload without telling the ETag.
+            return answer.get("ETag") or client.head_object(**target)["ETag"]
 
     def _etag_if_ours(self, error: Exception) -> str | None:
         """The ETag when the write went through in spite of its error. ``AlreadyExists`` when another's is there."""
-        refused = isinstance(error, ClientError) and status_of(error) == 412
-        try:
-            found = self.client.head_object(**self._target())
-        except (ClientError, BotoCoreError):
-            if refused:
-                raise AlreadyExists(f"{self.where} exists") from None
-            return None
-        marks = {name.lower(): value for name, value in found["Metadata"].items()}
-        if marks.get(MARK) == self.mark:
-            return found["ETag"]
-        if refused:
+        with suppress(ClientError, BotoCoreError):
+            found = self._client.head_object(**self._target)
+            if {name.lower(): value for name, value in found["Metadata"].items()}.get(MARK) == self.mark:
+                return found["ETag"]
+        if isinstance(error, ClientError) and status_of(error) == 412:
             raise AlreadyExists(f"{self.where} exists") from None
         return None
 
     def _refuse_existing(self) -> None:
-        """The best a server without conditional writes allows: look first."""
+        """Look first: the best that a server without conditional writes allows."""
         try:
-            self.client.head_object(**self._target())
+            self._client.head_object(**self._target)
         except ClientError as error:
             if status_of(error) == 404:
                 return
             raise
         raise AlreadyExists(f"{self.where} exists")
 
+    @property
+    def _client(self) -> S3Client:
+        """The client of botocore, made when a request needs it."""
+        return client(self.settings)
+
+    @property
     def _target(self) -> dict[str, Any]:
         return {"Bucket": self.bucket, "Key": self.name}
 
+    @property
     def _kind(self) -> dict[str, Any]:
         return {"ContentType": self.content_type} if self.content_type else {}
 
-    def _marked(self) -> dict[str, Any]:
-        return {"Metadata": {MARK: self.mark}}
+
+@contextmanager
+def _multipart_upload(client: S3Client, target: dict[str, Any], **params: Any) -> Iterator[str]:  # noqa: ANN401 - boto3's
+    """Begin an upload in parts, and give it up when the ``with`` fails, so that no hidden parts are left to pay for."""
+    upload = client.create_multipart_upload(**target, **params)["UploadId"]
+    try:
+        yield upload
+    except BaseException:
+        with suppress(ClientError, BotoCoreError):
+            client.abort_multipart_upload(**target, UploadId=upload)
+        raise
+
+
+def _parts(etags: Iterator[str]) -> Any:  # noqa: ANN401 - boto3's
+    return {"Parts": [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]}
 
 
 class _DigestedParts:
@@ -278,7 +268,7 @@ def is_encrypted(head: Head) -> bool:
 
 
 def part_count(etag: str) -> int:
-    """How many parts an object was sent in. 0 when it came in one request."""
+    """The number of parts that an object was sent in. 0 when it came in one request."""
     found = _OF_PARTS.fullmatch(etag)
     return int(found[1]) if found else 0
 
@@ -342,7 +332,8 @@ class EtagProof:
             self._room -= len(taken)
             view = view[len(taken) :]
             if not self._room and self._left:
-                self._end_part()
+                self._whole.update(self._part.digest())
+                self._part = hashlib.md5(usedforsecurity=False)
                 self._room = self._left.pop()
 
     def holds(self) -> bool:
@@ -355,13 +346,9 @@ class EtagProof:
         whole.update(self._part.digest())
         return f"{whole.hexdigest()}-{self._count}" == self._etag
 
-    def _end_part(self) -> None:
-        self._whole.update(self._part.digest())
-        self._part = hashlib.md5(usedforsecurity=False)
-
 
 def proof_of(client: S3Client, target: dict[str, Any], head: Head) -> EtagProof | None:
-    """What tells whether contents are an object's, given what the server says of it. None when nothing does."""
+    """A proof of an object's contents, given what the server says of it. None where there is none."""
     etag = head["ETag"].strip('"')
     if is_encrypted(head):
         return None
@@ -398,7 +385,11 @@ class ServerCopy:
         if sizes is None and self.item.size_bytes > _MOST_AT_ONCE:
             return False
         try:
-            etag = self._in_parts(sizes) if sizes else self._whole()
+            if sizes:
+                etag = self._in_parts(sizes)
+            else:
+                answer = self.client.copy_object(**self.target, CopySource=self._from, **self._unchanged)
+                etag = answer["CopyObjectResult"]["ETag"]
         except ClientError as error:
             if status_of(error) == 412:
                 raise self._replaced() from None
@@ -408,38 +399,28 @@ class ServerCopy:
         self._check(etag, same_parts=bool(sizes) or not count)
         return True
 
-    def _whole(self) -> str:
-        answer = self.client.copy_object(**self.target, CopySource=self._from, **self._unchanged)
-        return answer["CopyObjectResult"]["ETag"]
-
     def _in_parts(self, sizes: Sequence[int]) -> str:
         head = self.client.head_object(**self.source)
         kept: dict[str, Any] = {"Metadata": head["Metadata"], "ContentType": head.get("ContentType", "")}
-        upload = self.client.create_multipart_upload(**self.target, **kept)["UploadId"]
-        try:
-            ends = accumulate(sizes)
-            spans = enumerate(pairwise([0, *ends]), 1)
-            etags = in_flight(lambda span: self._part(upload, span[0], *span[1]), spans, self.parallel)
-            parts: list[Any] = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
-            answer = self.client.complete_multipart_upload(
-                **self.target, UploadId=upload, MultipartUpload={"Parts": parts}
-            )
-        except BaseException:
-            with suppress(ClientError, BotoCoreError):
-                self.client.abort_multipart_upload(**self.target, UploadId=upload)
-            raise
-        return answer.get("ETag") or self.client.head_object(**self.target)["ETag"]
 
-    def _part(self, upload: str, number: int, start: int, end: int) -> str:
-        answer = self.client.upload_part_copy(
-            **self.target,
-            UploadId=upload,
-            PartNumber=number,
-            CopySource=self._from,
-            CopySourceRange=f"bytes={start}-{end - 1}",
-            **self._unchanged,
-        )
-        return answer["CopyPartResult"]["ETag"]
+        def copy(span: tuple[int, tuple[int, int]]) -> str:
+            number, (start, end) = span
+            answer = self.client.upload_part_copy(
+                **self.target,
+                UploadId=upload,
+                PartNumber=number,
+                CopySource=self._from,
+                CopySourceRange=f"bytes={start}-{end - 1}",
+                **self._unchanged,
+            )
+            return answer["CopyPartResult"]["ETag"]
+
+        with _multipart_upload(self.client, self.target, **kept) as upload:
+            etags = in_flight(copy, enumerate(pairwise([0, *accumulate(sizes)]), 1), self.parallel)
+            answer = self.client.complete_multipart_upload(
+                **self.target, UploadId=upload, MultipartUpload=_parts(etags)
+            )
+        return answer.get("ETag") or self.client.head_object(**self.target)["ETag"]
 
     def _check(self, etag: str, *, same_parts: bool) -> None:
         """Believe in a copy with the original's ETag; else look at it, and remove it when it is not one."""
