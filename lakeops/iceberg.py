@@ -33,9 +33,8 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import InvalidInput, InvalidUri, ObjectNotFound, PathTaken
-from lakeops.model.names import as_folder
-from lakeops.model.refs import LakeUri
-from lakeops.model.text import excerpt
+from lakeops.model.names import LakeUri, as_folder
+from lakeops.model.sanitising import excerpt
 from lakeops.store.reader import parse_json
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from lakeops.airflow.compat import require
 from lakeops.airflow.events import describe
 from lakeops.airflow.hook import DEFAULT_CONN_ID
 from lakeops.model.errors import InvalidInput, InvalidUri
-from lakeops.model.refs import LakeUri, parse_ref
+from lakeops.model.names import LakeUri, parse_ref
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

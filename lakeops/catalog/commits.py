@@ -54,10 +54,9 @@ from lakeops.catalog.rows import (
     undecodable,
 )
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, REPOSITORY, RETENTION, TAG
-from lakeops.model.clock import unix_seconds
+from lakeops.model.clock import Grace, unix_seconds
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, RefNotFound
 from lakeops.model.graph import Node
-from lakeops.model.marks import Grace
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit
 

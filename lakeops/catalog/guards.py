@@ -43,7 +43,7 @@ from lakeops.catalog.lookups import Lookup, PageLookup
 from lakeops.catalog.records import BranchState, Caller
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, number, optional_number, ticks
 from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED, TAG
-from lakeops.model.clock import Clock, unix_seconds
+from lakeops.model.clock import LONGEST, Clock, Grace, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
     AttemptExpired,
@@ -52,7 +52,6 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
-from lakeops.model.marks import LONGEST, Grace
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import HeldRepository, next_prefix
 from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, RefRecord

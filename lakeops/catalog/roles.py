@@ -51,7 +51,8 @@ from lakeops.catalog.tables import (
     UPLOAD,
 )
 from lakeops.model.errors import InvalidInput, Unsupported
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.names import flaw
+from lakeops.model.sanitising import excerpt
 
 READER, WRITER, MAINTAINER, MIRRORING = "reader", "writer", "maintainer", "mirror"
 ROLES = (READER, WRITER, MAINTAINER, MIRRORING)

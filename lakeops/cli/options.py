@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from lakeops.model.errors import InvalidInput, InvalidUri
-from lakeops.model.refs import SCHEME, LakeUri
+from lakeops.model.names import SCHEME, LakeUri
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from lakeops.gateway.writing import SPOOL_BYTES, WriteRequest, Writing
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, Unsupported, out_of_resources
 from lakeops.model.records import Credentials
-from lakeops.model.text import excerpt, masked, safe
+from lakeops.model.sanitising import excerpt, masked, safe
 
 if TYPE_CHECKING:
     import uvicorn

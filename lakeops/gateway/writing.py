@@ -32,7 +32,7 @@ from lakeops.gateway.reading import contents, names_mark, range_of
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.records import Entry
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Ref, Repository

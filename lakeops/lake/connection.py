@@ -14,8 +14,7 @@ from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.errors import naming_what_ran_out
-from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import RepositoryRecord
+from lakeops.model.records import Progress, RepositoryRecord, quiet
 from lakeops.ops.batcher import StageBatcher
 from lakeops.ops.context import Context
 from lakeops.settings import Settings

@@ -33,8 +33,8 @@ from lakeops.model.mirrors import (
     check_patience,
     parse_source,
 )
-from lakeops.model.names import check_repository
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.names import check_repository, flaw
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.settings import CATALOG_FILE, Settings
 

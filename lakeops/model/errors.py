@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from lakeops.model.text import excerpt, masked, safe
+from lakeops.model.sanitising import excerpt, masked, safe
 
 _SETTLE = "change one side, or settle the merge with the strategy source-wins or dest-wins"
 

@@ -9,13 +9,17 @@ insertion or of a hash table shows in them. Expired commits are walked like any 
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from lakeops.model.errors import InvalidInput, RefNotFound
+from lakeops.model.names import COMMIT_ID, RefExpression, Step, parse_ref
 from lakeops.model.records import Commit
+from lakeops.model.sanitising import excerpt
 
 
 class Node(NamedTuple):
@@ -618,3 +622,88 @@ class Search:
                 mask |= masks.get(parent, 0)
             masks[commit.id] = mask
         return masks
+
+
+_PREFIX = re.compile(r"[0-9a-fA-F]{1,63}")
+
+
+class RefLookup(Protocol):
+    """Finds the refs and commits of a repository for ``resolve``."""
+
+    def branch(self, name: str) -> str | None:
+        """The head of a branch, or None when there is no such branch."""
+        ...
+
+    def tag(self, name: str) -> str | None:
+        """The commit of a tag, or None when there is no such tag."""
+        ...
+
+    def commit(self, commit_id: str) -> Commit | None:
+        """The commit with this full id, or None."""
+        ...
+
+    def commits_with_prefix(self, prefix: str) -> list[str]:
+        """Ids that begin with these lower-case hex digits, in order; enough of them to show when there are many."""
+        ...
+
+
+def resolve(expression: RefExpression | str, lookup: RefLookup) -> str:
+    """The id of the commit that a ref expression means. Without steps, only the base is looked up.
+
+    A base means, in this order: a full commit id, a branch, a tag, a prefix of a commit id. A prefix that is not unique
+    is an error that lists the commits, never a guess. No number in a step makes the walk longer than history is.
+
+    Raises:
+        InvalidInput: ``invalid_ref``: the text is not a ref expression.
+        RefNotFound: nothing answers to the base, or a step leads past the root or to a parent that is not there.
+        InvalidInput: ``ambiguous_ref``: the base is a prefix of several commit ids.
+    """
+    if not isinstance(expression, RefExpression):
+        expression = parse_ref(expression)
+    commit_id = _base(expression, lookup)
+    for step in expression.steps:
+        commit_id = _walk(expression, commit_id, step, lookup)
+    return commit_id
+
+
+def _base(expression: RefExpression, lookup: RefLookup) -> str:
+    name = expression.base
+    if expression.committed_only:
+        head = lookup.branch(name)
+        if head is None:
+            raise RefNotFound(f"no branch is called {excerpt(name)}, and only a branch can be followed by '@'")
+        return head
+    if COMMIT_ID.fullmatch(name):
+        commit = lookup.commit(name.lower())
+        if commit is None:
+            raise RefNotFound(f"there is no commit {name}")
+        return commit.id
+    found = lookup.branch(name) or lookup.tag(name)
+    if found is not None:
+        return found
+    candidates = lookup.commits_with_prefix(name.lower()) if _PREFIX.fullmatch(name) else []
+    if not candidates:
+        raise RefNotFound(f"no branch, tag or commit answers to {excerpt(name)}")
+    if len(candidates) > 1:
+        some = ", ".join(one[:16] for one in candidates)
+        raise InvalidInput(f"{name!r} is ambiguous: it matches {some}; give more characters", kind="ambiguous_ref")
+    return candidates[0]
+
+
+def _walk(expression: RefExpression, commit_id: str, step: Step, lookup: RefLookup) -> str:
+    text = excerpt(expression.text)
+    for taken in range(step.times):
+        commit = lookup.commit(commit_id)
+        if commit is None:
+            raise RefNotFound(f"{text} needs commit {commit_id}, which is not there")
+        count = len(commit.parents)
+        if 0 < count < step.parent:
+            has = "one parent" if count == 1 else f"{count} parents"
+            raise RefNotFound(
+                f"{text} is not there: it asks for parent {step.parent} of commit {commit.id[:16]}, which has {has}"
+            )
+        # Every step lowers the generation: a walk that is longer than that ends past the root, so it need not begin.
+        if not count or step.times - taken >= commit.generation:
+            raise RefNotFound(f"{text} is not there: it leads past the first commit")
+        commit_id = commit.parents[step.parent - 1]
+    return commit_id

@@ -23,7 +23,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.model.records import Change, Commit, Strategy
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.history import merge_bases
 from lakeops.ops.resolve import lookup, watched

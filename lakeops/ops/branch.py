@@ -25,7 +25,7 @@ from lakeops.model.records import (
     RefRecord,
     check_asked,
 )
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.hooks import changing
 from lakeops.ops.resolve import check_name, lookup, require_stageable, resolve_commit, resolve_id

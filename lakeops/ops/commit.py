@@ -21,7 +21,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.model.records import Commit, IdempotentRequest
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (

@@ -24,8 +24,7 @@ from lakeops.model.errors import (
     ObjectNotFound,
 )
 from lakeops.model.names import HeldRepository
-from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import Commit, RefRecord, RepositoryRecord, check_asked
+from lakeops.model.records import Commit, Progress, RefRecord, RepositoryRecord, check_asked, quiet
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore, StoredObject

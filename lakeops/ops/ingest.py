@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from lakeops.model.arrow import ENTRY_SCHEMA, array, no_metadata, scalar, text
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound
 from lakeops.model.ids import check_commit_metadata
-from lakeops.model.names import MAX_PATH_BYTES, as_folder
+from lakeops.model.names import MAX_PATH_BYTES, as_folder, flaw
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.diff import uncommitted

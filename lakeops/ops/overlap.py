@@ -29,7 +29,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.marks import Identity
 from lakeops.model.records import RepositoryRecord
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import pages
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore

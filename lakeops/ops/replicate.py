@@ -24,8 +24,7 @@ from lakeops.model.errors import (
     ObjectNotFound,
     PreconditionFailed,
 )
-from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import JsonRecord
+from lakeops.model.records import JsonRecord, Progress, quiet
 from lakeops.ops.copying import (
     Moved,
     copy_objects,

@@ -15,10 +15,9 @@ from lakeops.model.errors import (
     RefNotFound,
 )
 from lakeops.model.graph import ReadAhead
-from lakeops.model.names import COMMIT_ID
+from lakeops.model.graph import resolve as resolve_expression
+from lakeops.model.names import COMMIT_ID, RefExpression, parse_ref
 from lakeops.model.records import Commit, gone
-from lakeops.model.refs import RefExpression, parse_ref
-from lakeops.model.refs import resolve as resolve_expression
 from lakeops.ops.context import Context, expired, require_live
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from lakeops.catalog.records import Staged
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, text
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
-from lakeops.model.names import MAX_PATH_BYTES, check_path, check_prefix
+from lakeops.model.names import MAX_PATH_BYTES, check_path, check_prefix, flaw
 from lakeops.model.records import Commit, CommonPrefix, Entry
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import at_ref, watched
 from lakeops.ranges import read as records

@@ -30,7 +30,7 @@ from lakeops.model.ids import (
     check_size,
 )
 from lakeops.model.names import MAX_PATH_BYTES, check_path
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store import layout
 from lakeops.store.location import split_address
 

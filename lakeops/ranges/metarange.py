@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import array, first_true, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import InvalidInput
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.digest import fixed_bytes, metarange_id
 from lakeops.ranges.format import FILE_MOST, METARANGE_SCHEMA, OVERHEAD, ROW_LEAST, ROW_MOST

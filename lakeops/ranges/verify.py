@@ -21,7 +21,7 @@ from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, sc
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.names import MAX_PATH_BYTES
 from lakeops.model.records import Split
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ranges.chunker import cut_ends, path_hashes
 from lakeops.ranges.diff import deltas
 from lakeops.ranges.digest import entry_digests

@@ -26,9 +26,8 @@ from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, Integ
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, Unsupported
-from lakeops.model.names import as_folder
-from lakeops.model.refs import LakeUri
-from lakeops.model.text import excerpt
+from lakeops.model.names import LakeUri, as_folder
+from lakeops.model.sanitising import excerpt
 from lakeops.spark.tables import File, Files, files, is_table_file
 from lakeops.store import foreign, recorded
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
 
 from lakeops.model.errors import InvalidInput, InvalidSettings, ObjectNotFound, PathTaken, Unsupported
-from lakeops.model.refs import LakeUri
-from lakeops.model.text import excerpt
+from lakeops.model.names import LakeUri
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -27,7 +27,7 @@ from lakeops.model.errors import (
     Transient,
     Unsupported,
 )
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,

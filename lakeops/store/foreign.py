@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from lakeops.model.errors import InvalidInput, LakeopsError, Unsupported
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.reader import ObjectReader
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from lakeops.model.errors import (
     Transient,
     Unsupported,
 )
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import (
     Capabilities,

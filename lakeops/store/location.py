@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from lakeops.model.errors import InvalidUri
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.layout import quote_path
 
 BUCKETS = ("s3", "gs", "az")

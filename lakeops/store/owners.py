@@ -12,7 +12,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.model.marks import Owner, read_owner
-from lakeops.model.text import excerpt, safe
+from lakeops.model.sanitising import excerpt, safe
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import OWNER
 from lakeops.store.reader import read_small

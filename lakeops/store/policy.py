@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lakeops.model.errors import (
     PreconditionFailed,
 )
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.layout import DATA, is_absolute, relative
 from lakeops.store.location import lies_in, real_place, split_address
 

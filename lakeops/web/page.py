@@ -22,7 +22,7 @@ from markupsafe import Markup
 from lakeops.model import errors
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.formatting import counted, human_size, moment, span
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository

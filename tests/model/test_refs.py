@@ -15,7 +15,8 @@ from lakeops.model.errors import (
     InvalidInput,
     RefNotFound,
 )
-from lakeops.model.refs import RefExpression, Step, parse_ref, resolve
+from lakeops.model.graph import resolve
+from lakeops.model.names import RefExpression, Step, parse_ref
 
 
 @pytest.mark.parametrize(

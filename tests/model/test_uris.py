@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidUri
-from lakeops.model.names import broken_rule
-from lakeops.model.refs import LakeUri
+from lakeops.model.names import LakeUri, broken_rule
 
 KEYS = [
     "a", "a/b", "/", "//", "a//b", "/a", "a/", "..", "a/../b", "?x=1", "#f", "a b", "%2F", "%", "é", "🦆", "\n",

@@ -8,7 +8,7 @@ import pytest
 
 from lakeops import Lake
 from lakeops.model.errors import InvalidInput, InvalidSettings, InvalidUri, ObjectNotFound
-from lakeops.model.refs import LakeUri
+from lakeops.model.names import LakeUri
 from lakeops.ops.files import translated
 from lakeops.ops.gc.unreferenced import _explained
 from lakeops.settings import Settings

@@ -16,7 +16,7 @@ from lakeops.engine.base import Engine
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
 from lakeops.model.records import Commit, Split
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
 from lakeops.ranges.format import METARANGE_SCHEMA

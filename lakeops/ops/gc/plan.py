@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import ExpiryStep
-from lakeops.model.clock import unix_seconds
+from lakeops.model.clock import parse_grace, unix_seconds
 from lakeops.model.errors import (
     BranchMoved,
     InvalidInput,
@@ -29,7 +29,7 @@ from lakeops.model.errors import (
     RefNotFound,
 )
 from lakeops.model.graph import Lineage, RefMove
-from lakeops.model.marks import Mark, parse_grace
+from lakeops.model.marks import Mark
 from lakeops.model.records import TAG_PROTECTION, Change, JsonRecord, Protection, RefRecord
 from lakeops.model.retention import DAY, RetentionReason, Rules, live, only_for_mirrors, parse_rules, read_rules
 from lakeops.ops.branch import delete_tag, drop_branch

@@ -14,7 +14,7 @@ from typing import Any
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import as_folder
 from lakeops.model.records import Change, Commit, Entry, JsonRecord
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import translated
 from lakeops.ops.local import index as indexes

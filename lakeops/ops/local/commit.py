@@ -23,9 +23,16 @@ from lakeops.model.errors import (
 )
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
-from lakeops.model.progress import ByteCounter
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Commit, Entry, IdempotentRequest
-from lakeops.model.text import excerpt
+from lakeops.model.records import (
+    DEFAULT_CONTENT_TYPE,
+    ByteCounter,
+    Change,
+    ChangeType,
+    Commit,
+    Entry,
+    IdempotentRequest,
+)
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading

@@ -16,9 +16,8 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import CloneConflict, InvalidInput, InvalidPath
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
-from lakeops.model.progress import ByteCounter
-from lakeops.model.records import Change, ChangeType, Commit, Entry
-from lakeops.model.text import excerpt
+from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.local.index import (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import Listing
 from lakeops.store.bucket import object_name
