@@ -421,7 +421,7 @@ def create_repository(lake: Lake, name: str, storage_namespace: str | None, defa
 
     Raises:
         AlreadyExists: there is one of that name elsewhere, or with another default branch.
-        InvalidName, InvalidUri, NamespaceTaken, StoreError.
+        InvalidInput, NamespaceTaken, StoreError.
     """
     try:
         return lake.create_repository(name, storage_namespace, default_branch=default_branch)

@@ -154,7 +154,7 @@ class Session(Printer):
         return self.lake.repository(name), ref
 
     def two_refs(self, left: LakeUri, right: LakeUri) -> tuple[Repository, str, str]:
-        """The repository that two URIs share, and their refs. Raises ``InvalidUri``."""
+        """The repository that two URIs share, and their refs. Raises ``InvalidInput``."""
         name, ref = left.only_ref()
         other = ref_in(name, str(right))
         return self.lake.repository(name), ref, other

@@ -195,10 +195,10 @@ class LakeConnection:
             person: the user whom a program works for, such as Airflow's. The audit names them.
 
         Raises:
-            InvalidSettings: a setting makes no sense.
+            InvalidInput: ``invalid_settings``: a setting makes no sense.
             PreconditionFailed: ``catalog_version``: the catalog is newer than this code, or needs ``lakeops doctor
                 --upgrade``.
-            CatalogUnavailable: the database does not answer.
+            Transient: ``catalog_unavailable``: the database does not answer.
         """
         chosen = settings or Settings.load(home=home, database_url=database_url)
         catalog = open_catalog(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Self
 
-from lakeops.model.errors import InvalidInput, InvalidPath, InvalidUri
+from lakeops.model.errors import InvalidInput, InvalidPath
 from lakeops.model.sanitising import excerpt
 
 MAX_NAME_BYTES = 255
@@ -292,15 +292,15 @@ class LakeUri:
         """The parts of a URI. As for lakectl, a slash after the repository alone means nothing.
 
         Raises:
-            InvalidUri: it is not one. The message says which part is wrong.
+            InvalidInput: ``invalid_uri``: it is not one. The message says which part is wrong.
         """
         reason = flaw(text, at_most=MAX_URI_BYTES)
         if reason is not None:
-            raise InvalidUri(f"{_show_scheme(text)} is not a lakefs:// URI: it {reason}")
+            raise InvalidInput(f"{_show_scheme(text)} is not a lakefs:// URI: it {reason}", kind="invalid_uri")
         if text.startswith(OTHER_SCHEME):
             text = SCHEME + text.removeprefix(OTHER_SCHEME)
         if not text.startswith(SCHEME):
-            raise InvalidUri(f"{_show_scheme(text)} is not a lakefs:// URI; {_suggestion(text)}")
+            raise InvalidInput(f"{_show_scheme(text)} is not a lakefs:// URI; {_suggestion(text)}", kind="invalid_uri")
         repository, _, rest = text[len(SCHEME) :].partition("/")
         ref, slash, path = rest.partition("/")
         try:
@@ -309,7 +309,7 @@ class LakeUri:
                 parse_ref(ref)
             check_prefix(path)
         except InvalidInput as error:
-            raise InvalidUri(f"{excerpt(text)} is not a lakefs:// URI: {error.message}") from None
+            raise InvalidInput(f"{excerpt(text)} is not a lakefs:// URI: {error.message}", kind="invalid_uri") from None
         return cls(repository, ref or None, path if slash else None)
 
     def __str__(self) -> str:
@@ -320,50 +320,62 @@ class LakeUri:
         """The repository of a URI that has nothing else.
 
         Raises:
-            InvalidUri: it has a ref.
+            InvalidInput: ``invalid_uri``: it has a ref.
         """
         if self.ref is not None:
-            raise InvalidUri(f"{excerpt(str(self))} names more than a repository; write {SCHEME}{self.repository}")
+            raise InvalidInput(
+                f"{excerpt(str(self))} names more than a repository; write {SCHEME}{self.repository}",
+                kind="invalid_uri",
+            )
         return self.repository
 
     def only_ref(self) -> tuple[str, str]:
         """Repository and ref expression of a URI that has no path.
 
         Raises:
-            InvalidUri: it has no ref, or a path too.
+            InvalidInput: ``invalid_uri``: it has no ref, or a path too.
         """
         if self.ref is None:
-            raise InvalidUri(f"{excerpt(str(self))} lacks a ref; write {SCHEME}{self.repository}/REF")
+            raise InvalidInput(
+                f"{excerpt(str(self))} lacks a ref; write {SCHEME}{self.repository}/REF", kind="invalid_uri"
+            )
         if self.path is not None:
-            raise InvalidUri(f"{excerpt(str(self))} names more than a ref; write {SCHEME}{self.repository}/{self.ref}")
+            raise InvalidInput(
+                f"{excerpt(str(self))} names more than a ref; write {SCHEME}{self.repository}/{self.ref}",
+                kind="invalid_uri",
+            )
         return self.repository, self.ref
 
     def with_prefix(self) -> tuple[str, str, str]:
         """Repository, ref expression and prefix. A URI without a path has the empty prefix.
 
         Raises:
-            InvalidUri: it has no ref.
+            InvalidInput: ``invalid_uri``: it has no ref.
         """
         if self.ref is None:
-            raise InvalidUri(f"{excerpt(str(self))} lacks a ref; write {SCHEME}{self.repository}/REF/PREFIX")
+            raise InvalidInput(
+                f"{excerpt(str(self))} lacks a ref; write {SCHEME}{self.repository}/REF/PREFIX", kind="invalid_uri"
+            )
         return self.repository, self.ref, self.path or ""
 
     def with_path(self) -> tuple[str, str, str]:
         """Repository, ref expression and the path of an object.
 
         Raises:
-            InvalidUri: it has no ref or no path.
+            InvalidInput: ``invalid_uri``: it has no ref or no path.
         """
         repository, ref, path = self.with_prefix()
         if not path:
-            raise InvalidUri(f"{excerpt(str(self))} lacks a path; write {SCHEME}{repository}/{ref}/PATH")
+            raise InvalidInput(
+                f"{excerpt(str(self))} lacks a path; write {SCHEME}{repository}/{ref}/PATH", kind="invalid_uri"
+            )
         return repository, ref, check_path(path)
 
 
 def _suggestion(text: str) -> str:
     """What to write instead. A text that only lacks the scheme is shown with it."""
     if "://" not in text and len(text) <= MAX_SHOWN:
-        with suppress(InvalidUri):
+        with suppress(InvalidInput):
             meant = LakeUri.parse(SCHEME + text)
             ref = f" for a repository, {SCHEME}REPO/{text} for a ref of it" if meant.ref is None else ""
             return f"write {meant}{ref}"

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
 from lakeops.catalog.records import BranchState
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
-    CatalogUnavailable,
     CommitExpired,
     LakeopsError,
     NotAMirror,
     NotReplicated,
     ObjectNotFound,
+    Transient,
 )
 from lakeops.model.names import HeldRepository
 from lakeops.model.records import Commit, Progress, RefRecord, RepositoryRecord, check_asked, quiet
@@ -237,7 +237,7 @@ class Context:
         With ``waiting`` the verb knows that there are some.
         A catalog that others hold must not make that verb fail. Any later call catches up.
         """
-        with suppress(CatalogUnavailable):
+        with suppress(Transient):
             self.catalog.purge_retired(self.repository_id, waiting=waiting)
 
 

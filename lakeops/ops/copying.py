@@ -13,7 +13,7 @@ from itertools import count, islice
 from typing import TypeVar
 
 from lakeops.engine.choose import RANGE_SECONDS
-from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
+from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import copy_object
 from lakeops.store.in_flight import in_flight
@@ -44,7 +44,7 @@ class CopyFailure:
     @property
     def is_refusal(self) -> bool:
         """Whether a store is at fault, and not this object: one that changes, is damaged or has an odd name."""
-        return isinstance(self.error, StoreError | StoreUnavailable | Unsupported)
+        return isinstance(self.error, StoreError | StoreUnavailable) or self.error.kind == "unsupported"
 
 
 @dataclass(frozen=True, slots=True)

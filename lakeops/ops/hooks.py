@@ -17,10 +17,7 @@ from threading import Thread
 from typing import TypeVar
 
 from lakeops.catalog.hooks import Hooks
-from lakeops.model.errors import (
-    LakeopsError,
-    PreconditionFailed,
-)
+from lakeops.model.errors import LakeopsError, PreconditionFailed
 from lakeops.model.records import (
     ACTIONS,
     AFTER,
@@ -65,7 +62,7 @@ def set_hook(
 
     Raises:
         InvalidInput: something of it makes no sense.
-        PermissionDenied: the database login is no maintainer's.
+        CatalogError: ``permission_denied``: the database login is no maintainer's.
         PreconditionFailed: ``read_only_repository``: the repository takes no changes.
     """
     given = check_hook(Hook(name, when, tuple(actions), pattern, seconds))

@@ -59,7 +59,7 @@ def check_source(ctx: Context, url: str) -> str:
     from an import, would not keep it from garbage collection.
 
     Raises:
-        InvalidUri: it is not a location.
+        InvalidInput: ``invalid_uri``: it is not a location.
         InvalidInput: it and a repository's namespace overlap.
         PreconditionFailed: ``address_refused``: the repository may not refer to what lies there.
     """
@@ -176,7 +176,7 @@ def import_objects(
             nothing is published.
 
     Raises:
-        InvalidUri, InvalidInput, InvalidPath: the source, or a name in it, cannot be imported.
+        InvalidInput, InvalidPath: ``invalid_uri``: the source, or a name in it, cannot be imported.
         PreconditionFailed: ``address_refused``: the setting ``external_prefixes`` does not allow it, or it is a
             directory and the repository in
             a bucket.

@@ -20,8 +20,6 @@ from lakeops.model.errors import (
     AlreadyExists,
     Corrupted,
     InvalidInput,
-    InvalidPath,
-    InvalidUri,
     NamespaceTaken,
     NotFound,
     ObjectNotFound,
@@ -125,7 +123,7 @@ def _managed(place: str, whose: str) -> InvalidInput:
 
 def _is_claimed(stores: Stores, place: str) -> bool:
     """Whether a repository has its claim there. What may not be looked at counts as nobody's."""
-    with suppress(NotFound, StoreError, InvalidUri, InvalidPath):
+    with suppress(NotFound, StoreError, InvalidInput):
         stores.at(place).head(CLAIM)
         return True
     return False

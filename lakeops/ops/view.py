@@ -207,7 +207,7 @@ def _naming(ctx: Context, entry: Entry) -> Iterator[None]:
 
 
 def presign(ctx: Context, ref: str, path: str, expires: int = 900) -> str:
-    """A URL that reads an object for ``expires`` seconds. Raises ``Unsupported`` on local storage."""
+    """A URL that reads an object for ``expires`` seconds. Raises ``unsupported`` on local storage."""
     store, key = _locate(ctx, stat(ctx, ref, path))
     return store.presign(key, expires)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrow import first_true, from_numpy, scalar, to_numpy
-from lakeops.model.errors import InvalidInput, InvalidUri
+from lakeops.model.errors import InvalidInput
 from lakeops.model.ids import (
     EARLIEST,
     LATEST,
@@ -83,7 +83,7 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
     for row in np.flatnonzero(to_numpy(pc.invert(plain))).tolist():  # few: what a URL spells in a roundabout way
         try:
             split_address(keys[row].as_py())
-        except InvalidUri as error:
+        except InvalidInput as error:
             raise InvalidInput(f"{excerpt(paths[row].as_py())}: {error.message}") from None
 
 

@@ -25,7 +25,6 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
     Transient,
-    Unsupported,
 )
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
@@ -68,11 +67,12 @@ _clients: PerProcess[_Key, Client] = PerProcess(lambda place: _connect(*place), 
 
 
 def client(scheme: str, bucket: str, settings: StoreSettings) -> Client:
-    """The process's client for a bucket. Threads may share it. Raises ``Unsupported``, ``StoreError``."""
+    """The process's client for a bucket. Threads may share it. Raises ``unsupported``, ``StoreError``."""
     if threads_lost():
-        raise Unsupported(
+        raise LakeopsError(
             f"{scheme}:// cannot be used here: this process was forked from one that had loaded obstore before. "
-            "Start it with multiprocessing's 'spawn', or use the store only after the fork"
+            "Start it with multiprocessing's 'spawn', or use the store only after the fork",
+            kind="unsupported",
         )
     return _clients.get((scheme, bucket, settings))
 
@@ -82,7 +82,9 @@ def _connect(scheme: str, bucket: str, settings: StoreSettings) -> Client:
     try:
         from obstore.store import AzureStore, GCSStore
     except ImportError:
-        raise Unsupported(f'{scheme}:// needs obstore; install lakeops with its extra "{extra}"') from None
+        raise LakeopsError(
+            f'{scheme}:// needs obstore; install lakeops with its extra "{extra}"', kind="unsupported"
+        ) from None
     options: dict[str, Any] = {
         "client_options": {
             "allow_http": True,  # the endpoint says which; without one it is https
@@ -144,7 +146,7 @@ def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
     if isinstance(error, ValueError) or "parse path" in said or "parsing Path" in said:
         return InvalidPath(f"bucket {bucket!r} has a name that obstore cannot address (an empty, '.' or '..' segment)")
     if kind == "NotSupportedError" or status == 501:
-        return Unsupported(f"the server of bucket {bucket!r} cannot do what was asked of {where}")
+        return LakeopsError(f"the server of bucket {bucket!r} cannot do what was asked of {where}", kind="unsupported")
     if status in {0, 408, 429} or status >= 500:
         why = code or status or "no answer"
         return StoreUnavailable(f"bucket {bucket!r} keeps failing on {where} ({why}); check the endpoint, try again")

@@ -25,7 +25,7 @@ def open_store(url: str, settings: StoreSettings | None = None) -> ObjectStore:
 
     Touches nothing yet.
 
-    Raises ``InvalidUri`` for any other scheme or spelling.
+    Raises ``InvalidInput`` for any other scheme or spelling.
     """
     return _open(parse_location(url), settings or StoreSettings())
 
@@ -46,14 +46,14 @@ class Stores:
         self._opened: dict[Location, ObjectStore] = {}
 
     def at(self, url: str) -> ObjectStore:
-        """The store at a storage namespace. Raises ``InvalidUri``."""
+        """The store at a storage namespace. Raises ``InvalidInput``."""
         return self._store(parse_location(url))
 
     def locate(self, policy: AddressPolicy, address: str) -> tuple[ObjectStore, str]:
         """The store and the key of a physical address, relative to the policy's namespace or absolute.
 
         An absolute address may lie wherever the policy allows: its store is rooted at its bucket, or at its file's
-        directory. Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
+        directory. Raises ``PreconditionFailed`` (``address_refused``), ``InvalidInput``.
         """
         found = policy.check(address)
         if not is_absolute(found):

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lakeops.model.errors import (
-    PreconditionFailed,
-)
+from lakeops.model.errors import PreconditionFailed
 from lakeops.model.sanitising import excerpt
 from lakeops.store.layout import DATA, is_absolute, relative
 from lakeops.store.location import lies_in, real_place, split_address
@@ -39,7 +37,7 @@ class AddressPolicy:
     def check(self, address: str) -> str:
         """An address as it is stored, when it may be opened.
 
-        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
+        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidInput``.
         """
         key = relative(self.namespace, address)
         if is_absolute(key):
@@ -54,7 +52,7 @@ class AddressPolicy:
     def check_folders(self, folders: Iterable[str]) -> None:
         """Refuse objects in a directory that entries may not refer to.
 
-        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
+        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidInput``.
 
         Args:
             folders: directories, or a bucket's prefixes, as absolute addresses spell them.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import CatalogUnavailable, InvalidInput
+from lakeops.model.errors import InvalidInput, Transient
 
 pytest.importorskip("airflow.sdk")
 
@@ -236,7 +236,7 @@ def test_a_lake_that_does_not_answer_for_a_while_is_waited_out(
 
     def answer(self: triggers.TagExists, repository: Repository) -> Any:
         if down:
-            raise CatalogUnavailable("the database does not answer")
+            raise Transient("the database does not answer", kind="catalog_unavailable")
         return met(self, repository)
 
     monkeypatch.setattr(triggers.TagExists, "met", answer)

@@ -21,10 +21,7 @@ from lakeops.engine.spark.jobs import Jobs, translated
 from lakeops.engine.spark.session import Connection, active, connect
 from lakeops.engine.spark.worker import PARK_ABOVE, Outcome, PackedTask, Parking, Performer, warm_up
 from lakeops.model.clock import Ids
-from lakeops.model.errors import (
-    LakeopsError,
-    Transient,
-)
+from lakeops.model.errors import LakeopsError, Transient
 from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -92,7 +89,7 @@ class SparkEngine:
         """The result of each task, as jobs finish. See ``Engine.run``.
 
         Raises:
-            Unsupported: workers lack a package, or do not see the store.
+            LakeopsError: ``unsupported``: workers lack a package, or do not see the store.
             Transient: ``engine_unavailable``: Spark gave up after all retries.
             The error of the first task that failed, as it was.
         """
@@ -195,7 +192,7 @@ def _cancel(jobs: Jobs, tag: str, running: Iterable[Future[Any]]) -> None:
 def _await_worker(connection: Connection) -> None:
     """Wait until a first worker has run something: before, a cluster does not say how many cores it has.
 
-    Raises ``Transient`` (``engine_unavailable``) when that takes too long, ``Unsupported`` when the worker cannot
+    Raises ``Transient`` (``engine_unavailable``) when that takes too long, ``unsupported`` when the worker cannot
     import lakeops.
     """
     tag = f"lakeops-{Ids().new()}"

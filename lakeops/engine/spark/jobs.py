@@ -19,11 +19,7 @@ import pyarrow as pa
 
 from lakeops.engine.spark.worker import Outcome, PackedTask, in_arrow
 from lakeops.model import errors
-from lakeops.model.errors import (
-    LakeopsError,
-    Transient,
-    Unsupported,
-)
+from lakeops.model.errors import LakeopsError, Transient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,9 +152,10 @@ def explained(text: str) -> LakeopsError:
     """The error for what Spark said."""
     missing = _MISSING.search(text)
     if missing:
-        return Unsupported(
+        return LakeopsError(
             f"a Spark worker cannot import {missing[1]!r}: install lakeops and what it needs for the Python that runs "
-            "on the executors, or set engine=local"
+            "on the executors, or set engine=local",
+            kind="unsupported",
         )
     ours = _OURS.search(text)
     if ours:
@@ -167,7 +164,7 @@ def explained(text: str) -> LakeopsError:
             return kind(ours[2])
     versions = _VERSIONS.search(text)
     if versions:
-        return Unsupported(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)")
+        return LakeopsError(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)", kind="unsupported")
     if "stopped SparkContext" in text:
         return Transient(
             "Spark stopped: its master did not take this application, or somebody ended the session; see that the "

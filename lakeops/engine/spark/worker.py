@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from lakeops.engine.base import R, T, TaskRows
 from lakeops.model.clock import Ids
-from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient, Unsupported
+from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import TASKS
 
@@ -98,7 +98,7 @@ def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
     """The task as it was packed.
 
     Raises:
-        Unsupported: this machine does not see the store that the driver wrote to.
+        LakeopsError: ``unsupported``: this machine does not see the store that the driver wrote to.
         Corrupted: what lies there is not what the driver wrote.
     """
     found = {parked.field: _fetch(parked, store) for parked in packed.parked}
@@ -111,9 +111,10 @@ def _fetch(parked: Parked, store: ObjectStore) -> bytes | TaskRows:
     try:
         data = store.get(parked.key)
     except ObjectNotFound:
-        raise Unsupported(
+        raise LakeopsError(
             f"a Spark worker does not find what the driver wrote to {store.url}/{parked.key}: workers and driver need "
-            "the same storage, a bucket or a directory that all machines mount; or set engine=local"
+            "the same storage, a bucket or a directory that all machines mount; or set engine=local",
+            kind="unsupported",
         ) from None
     if sha256(data).hexdigest() != parked.digest:
         raise Corrupted(f"{store.url}/{parked.key} is not what the driver wrote there; nothing of it was used")

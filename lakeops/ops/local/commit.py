@@ -17,8 +17,8 @@ import pyarrow as pa
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.errors import (
-    CloneConflict,
     InvalidInput,
+    MergeConflict,
     NoChanges,
 )
 from lakeops.model.ids import check_commit_metadata
@@ -79,7 +79,7 @@ def commit(
     Raises:
         InvalidInput: ``invalid_ref``: the directory follows no branch.
         NoChanges: nothing changed in the directory, or the branch has the same contents already.
-        CloneConflict: the branch has changed the same paths since. Nothing is published.
+        MergeConflict: ``clone_conflict``: the branch has changed the same paths since. Nothing is published.
         PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no commits.
         AttemptExpired: the upload took longer than half the grace period of garbage collection.
@@ -101,7 +101,7 @@ def commit(
             folder, _only_names(index, paths), tree, {name: entry for name, entry in there.items() if entry}
         )
         if sides.conflicts:
-            raise CloneConflict(str(folder), branch, sides.conflicts)
+            raise MergeConflict(str(folder), branch, sides.conflicts, kind="clone_conflict")
         files = _settle_index(index, tree, sides.agreed)
         if not sides.here:
             indexes.write(folder, replace(index, files=files, whole=False))
@@ -117,7 +117,7 @@ def commit(
             now = there if seen.head.id == head.id else _entries_at(ctx, seen.head, index.prefix, paths, folder)
             moved = [name for name in sent if _identity(now[name]) != _identity(there[name])]
             if moved:
-                raise CloneConflict(str(folder), branch, moved)
+                raise MergeConflict(str(folder), branch, moved, kind="clone_conflict")
             metarange, summary = apply_changes(ctx, seen.head, _table(rows), started=seen.started)
             plan = CommitPlan(metarange, (seen.head,), message, pairs, summary, begun=begun)
             return publish(ctx, request, seen, plan, publisher)

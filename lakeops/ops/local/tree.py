@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import CloneConflict, InvalidInput, InvalidPath
+from lakeops.model.errors import InvalidInput, InvalidPath, MergeConflict
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
 from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry
@@ -201,7 +201,8 @@ def take(
     Files that were changed here alone stay. Returns what they are, and what was taken.
 
     Raises:
-        CloneConflict: files were changed here and there, and ``force`` does not give them up. Nothing was written; or
+        MergeConflict: ``clone_conflict``: files were changed here and there, and ``force`` does not give them up.
+            Nothing was written; or
             a file was changed while this ran, and it stays as it is.
         InvalidPath: the objects cannot be files there. Nothing was written.
         InvalidInput: the disk is full, or the operating system refuses.
@@ -209,7 +210,7 @@ def take(
     tree = read_tree(ctx, folder, index)
     sides = compare(folder, index, tree, wanted)
     if sides.conflicts and not force:
-        raise CloneConflict(str(folder), ref, sides.conflicts)
+        raise MergeConflict(str(folder), ref, sides.conflicts, kind="clone_conflict")
     taken = {change.path for change in sides.there}
     own = [name for name in tree.files if name not in taken]
     coming = [name for name in wanted if name in taken]  # of the others, some were removed here
@@ -256,7 +257,7 @@ def _check_room(folder: Path, needed: int) -> None:
 
 
 def _check_unchanged(folder: Path, name: str, tree: WorkTree, ref: str, given_up: set[str]) -> None:
-    """Refuse to touch a file that was changed since it was looked at. Raises ``CloneConflict``."""
+    """Refuse to touch a file that was changed since it was looked at. Raises ``MergeConflict``."""
     try:
         status: os.stat_result | None = (folder / name).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -264,7 +265,7 @@ def _check_unchanged(folder: Path, name: str, tree: WorkTree, ref: str, given_up
     known = tree.files.get(name)
     same = status is None if known is None else status is not None and known.is_like(status)
     if not same and name not in given_up:
-        raise CloneConflict(str(folder), ref, [name])
+        raise MergeConflict(str(folder), ref, [name], kind="clone_conflict")
 
 
 def _remove(folder: Path, name: str, tree: WorkTree, noted: Journal, ref: str, given_up: set[str]) -> None:
