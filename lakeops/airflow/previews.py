@@ -35,7 +35,7 @@ from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag, parse_ref
 from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.sanitising import safe
-from lakeops.store.location import parse_location
+from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Repository

@@ -29,14 +29,14 @@ def main(repo: Repository) -> Branch:
 
 def during(lake: Lake, moment: str, action: Callable[[], object]) -> None:
     """Do something once, just before a transition of the catalog."""
-    inner = getattr(lake.catalog, moment)
+    inner = getattr(lake.catalog.commits, moment)
 
     def once(*args, **kwargs):
-        setattr(lake.catalog, moment, inner)
+        setattr(lake.catalog.commits, moment, inner)
         action()
         return inner(*args, **kwargs)
 
-    setattr(lake.catalog, moment, once)
+    setattr(lake.catalog.commits, moment, once)
 
 
 def test_what_the_slower_one_said_is_kept(lake: Lake, repo: Repository, main: Branch) -> None:
@@ -97,7 +97,7 @@ def test_who_finds_its_rows_sealed_by_others_is_heard_too(lake: Lake, repo: Repo
 
 def test_a_commit_a_caller_where_nobody_is_overtaken(lake: Lake, repo: Repository, main: Branch) -> None:
     """What was sealed later is left to its own caller, also when the earlier one has to try again."""
-    inner, seals = lake.catalog.seal, []
+    inner, seals = lake.catalog.staging.seal, []
 
     def seal(*args, **kwargs):
         sealed = inner(*args, **kwargs)
@@ -107,18 +107,18 @@ def test_a_commit_a_caller_where_nobody_is_overtaken(lake: Lake, repo: Repositor
             repo.branch("side").commit("side")
             main.put("newer", b"1")
             inner("repo", "main", token="t-newer")  # somebody who sealed and has not published yet
-            lake.catalog.publish = moved  # type: ignore[method-assign]
+            lake.catalog.commits.publish = moved  # type: ignore[method-assign]
         return sealed
 
-    publish = lake.catalog.publish
+    publish = lake.catalog.commits.publish
 
     def moved(request):
         from lakeops.model.errors import BranchMoved
 
-        lake.catalog.publish = publish  # type: ignore[method-assign]
+        lake.catalog.commits.publish = publish  # type: ignore[method-assign]
         raise BranchMoved("moved")
 
-    lake.catalog.seal = seal  # type: ignore[method-assign]
+    lake.catalog.staging.seal = seal  # type: ignore[method-assign]
     main.put("mine", b"1")
     mine = main.commit("mine")
     assert [change.path for change in repo.diff("main~1", "main@")] == ["mine"]
@@ -177,7 +177,7 @@ def test_long_messages_are_cut_and_say_so(repo: Repository, main: Branch) -> Non
     count = ALONG_BYTES // 60_000 + 3
     for number in range(count):
         main.put(f"a{number}", b"1")
-        catalog.seal("repo", "main", token=f"t{number}", intent=Intent("ada", f"{number} " + "x" * 60_000))
+        catalog.staging.seal("repo", "main", token=f"t{number}", intent=Intent("ada", f"{number} " + "x" * 60_000))
     taken = main.commit("all")
     assert [one.message.split()[0] for one in taken.along] == [f"{number}" for number in range(count)]
     assert [one.cut for one in taken.along].count(True) == count - ALONG_BYTES // 60_100

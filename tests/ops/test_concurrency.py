@@ -107,7 +107,7 @@ def test_a_commit_whose_changes_another_took_along_is_that_commit(lake: Lake, re
     """Both began; the slower one finds its changes published, and says where."""
     main = repo.branch("main")
     main.put("a", b"1")
-    inner = lake.catalog.publish
+    inner = lake.catalog.commits.publish
     faster: list[str] = []
 
     def publish(request):
@@ -116,7 +116,7 @@ def test_a_commit_whose_changes_another_took_along_is_that_commit(lake: Lake, re
             faster[0] = repo.branch("main").commit("faster").id
         return inner(request)
 
-    lake.catalog.publish = publish  # type: ignore[method-assign]
+    lake.catalog.commits.publish = publish  # type: ignore[method-assign]
     slower = main.commit("slower", idempotency_key="k")
     assert slower.id == faster[0]
     assert main.commit("slower", idempotency_key="k").id == faster[0]
@@ -129,18 +129,18 @@ def test_merges_into_a_moving_branch_lose_nothing(lake: Lake, repo: Repository) 
     repo.create_branch("dev")
     repo.branch("dev").put("dev", b"")
     repo.branch("dev").commit("dev")
-    inner, moves = lake.catalog.publish, iter(range(3))
+    inner, moves = lake.catalog.commits.publish, iter(range(3))
 
     def publish(request):
         number = next(moves, None)
         if number is not None and request.action == "merge":
             repo.branch("main").put(f"m{number}", b"")
-            lake.catalog.publish = inner  # type: ignore[method-assign]
+            lake.catalog.commits.publish = inner  # type: ignore[method-assign]
             repo.branch("main").commit(f"move {number}")
-            lake.catalog.publish = publish  # type: ignore[method-assign]
+            lake.catalog.commits.publish = publish  # type: ignore[method-assign]
         return inner(request)
 
-    lake.catalog.publish = publish  # type: ignore[method-assign]
+    lake.catalog.commits.publish = publish  # type: ignore[method-assign]
     result = repo.merge("dev", "main")
     assert {item.path for item in repo.ref("main").list()} == {"base", "dev", "m0", "m1", "m2"}
     assert repo.ref("main").commit.id == result.reference
@@ -152,14 +152,14 @@ def test_a_branch_that_never_holds_still_is_reported(repo: Repository, monkeypat
     monkeypatch.setattr("lakeops.ops.publish.pause", lambda seconds: waits.append(seconds) or sleep(0.01))
     settings = Settings.load(home=repo._ctx.settings.home, fsync=False, publish_minutes=0.005)
     with Lake.open(settings=settings) as lake:
-        inner = lake.catalog.publish
+        inner = lake.catalog.commits.publish
 
         def publish(request):
             if request.commit.message == "mine":
                 raise BranchMoved("branch 'main' moved")
             return inner(request)
 
-        lake.catalog.publish = publish  # type: ignore[method-assign]
+        lake.catalog.commits.publish = publish  # type: ignore[method-assign]
         main = lake.repository("repo").branch("main")
         main.put("a", b"")
         with pytest.raises(BranchMoved, match="publish_minutes"):
@@ -167,5 +167,5 @@ def test_a_branch_that_never_holds_still_is_reported(repo: Repository, monkeypat
         assert [change.path for change in main.uncommitted()] == ["a"]
         assert len(waits) > 1
         assert max(waits) <= 1
-        lake.catalog.publish = inner  # type: ignore[method-assign]
+        lake.catalog.commits.publish = inner  # type: ignore[method-assign]
         main.commit("its place is given up")

@@ -27,7 +27,7 @@ def names(repo: Repository) -> set[str]:
 
 
 def expired(repo: Repository) -> set[str]:
-    return {commit.id for commit in repo._ctx.catalog.history(repo.id).commits.values() if commit.expired}
+    return {commit.id for commit in repo._ctx.catalog.commits.history(repo.id).commits.values() if commit.expired}
 
 
 def rows(repo: Repository) -> object:
@@ -81,7 +81,7 @@ def test_a_mark_restored_while_it_is_made_is_not_finished(repo, fill, clock, con
     fill(repo, "main", a="2")
     repo.gc.set_rules({"default_retention_days": 0})
     clock.advance(days=8)
-    roots = repo._ctx.catalog.roots
+    roots = repo._ctx.catalog.retention.roots
 
     def restored_meanwhile(repository_id: str) -> object:
         found = roots(repository_id)
@@ -89,7 +89,7 @@ def test_a_mark_restored_while_it_is_made_is_not_finished(repo, fill, clock, con
         repo.gc.restore(mark.id)
         return found
 
-    monkeypatch.setattr(repo._ctx.catalog, "roots", restored_meanwhile)
+    monkeypatch.setattr(repo._ctx.catalog.retention, "roots", restored_meanwhile)
     with pytest.raises(errors.MarkRefused, match="is restored: it was restored"):
         repo.gc.mark()
     assert contents(repo, old) == {"a": "1"}
@@ -217,7 +217,7 @@ def test_what_a_ref_comes_to_show_while_commits_expire_lives_with_its_history(
     repo.gc.set_rules({"default_retention_days": 0})
     clock.advance(days=8)
     old = history[2]
-    step = repo._ctx.catalog.expire_by_mark
+    step = repo._ctx.catalog.retention.expire_by_mark
     done: list[int] = []
 
     def moving(*args: object, **given: object) -> object:
@@ -227,7 +227,7 @@ def test_what_a_ref_comes_to_show_while_commits_expire_lives_with_its_history(
         done.append(1)
         return step(*args, **given)
 
-    monkeypatch.setattr(repo._ctx.catalog, "expire_by_mark", moving)
+    monkeypatch.setattr(repo._ctx.catalog.retention, "expire_by_mark", moving)
     repo.gc.sweep(repo.gc.mark().id, force=True)
     assert [contents(repo, commit)["a"] for commit in history[:3]] == ["0", "1", "2"]
     if not at:
@@ -240,15 +240,15 @@ def test_a_busy_repository_does_not_keep_a_mark_from_finishing(repo, fill, clock
     history = [fill(repo, "main", a=f"{number}") for number in range(6)]
     repo.gc.set_rules({"default_retention_days": 0})
     clock.advance(days=8)
-    step, lineage = repo._ctx.catalog.expire_by_mark, repo._ctx.catalog.lineage
+    step, lineage = repo._ctx.catalog.retention.expire_by_mark, repo._ctx.catalog.retention.lineage
     plans: list[int] = []
 
     def busy(*args: object, **given: object) -> object:
         fill(repo, "main", b=f"{len(names(repo))}")
         return step(*args, **given)
 
-    monkeypatch.setattr(repo._ctx.catalog, "expire_by_mark", busy)
-    monkeypatch.setattr(repo._ctx.catalog, "lineage", lambda *a, **g: plans.append(1) or lineage(*a, **g))
+    monkeypatch.setattr(repo._ctx.catalog.retention, "expire_by_mark", busy)
+    monkeypatch.setattr(repo._ctx.catalog.retention, "lineage", lambda *a, **g: plans.append(1) or lineage(*a, **g))
     repo.gc.mark()
     assert {*history[:-1]} <= expired(repo)
     assert plans == [1]
@@ -258,7 +258,7 @@ def test_rules_that_change_meanwhile_are_decided_by(repo, fill, clock, monkeypat
     history = [fill(repo, "main", a=f"{number}") for number in range(4)]
     repo.gc.set_rules({"default_retention_days": 0})
     clock.advance(days=8)
-    step = repo._ctx.catalog.expire_by_mark
+    step = repo._ctx.catalog.retention.expire_by_mark
     monkeypatch.setattr(plan, "STEP", 1)
     done: list[int] = []
 
@@ -268,7 +268,7 @@ def test_rules_that_change_meanwhile_are_decided_by(repo, fill, clock, monkeypat
             repo.gc.set_rules({"default_retention_days": 90})
         return step(*args, **given)
 
-    monkeypatch.setattr(repo._ctx.catalog, "expire_by_mark", changing)
+    monkeypatch.setattr(repo._ctx.catalog.retention, "expire_by_mark", changing)
     mark = repo.gc.mark()
     assert not expired(repo) & {*history}
     assert repo.gc.report(mark.id)["commits"]["expired_now"] == 0

@@ -83,7 +83,7 @@ def test_a_tag_of_a_branchs_name_does_not_keep_it_young(ruled, clock):
     other = ruled.branch("busy").commit("elsewhere")
     catalog, repository = ruled._ctx.catalog, ruled._ctx.repository_id
     move = (repository, "dev", None, other.id, "create-tag", "ada")  # older versions allowed such a tag
-    catalog.database.write(lambda conn: catalog._record_move(conn, *move, kind=RefKind.TAG))
+    catalog.database.write(lambda conn: catalog.refs._record_move(conn, *move, kind=RefKind.TAG))
     clock.advance(days=1)
     assert ("branch", "dev") in names(ruled.gc.idle_refs())
 
@@ -92,7 +92,7 @@ def test_a_tag_of_a_branchs_name_does_not_keep_it_young(ruled, clock):
 def test_a_branch_that_is_used_again_at_the_last_moment_stays(ruled, fill, clock, monkeypatch, use):
     clock.advance(days=20)
     catalog = ruled._ctx.catalog
-    delete = catalog.delete_branch
+    delete = catalog.refs.delete_branch
 
     def used_first(repository_id, name, **given):
         if name == "dev" and use == "delete":
@@ -101,7 +101,7 @@ def test_a_branch_that_is_used_again_at_the_last_moment_stays(ruled, fill, clock
             ruled.branch(name).put("late", b"x") if use == "put" else fill(ruled, name, late="x")
         return delete(repository_id, name, **given)
 
-    monkeypatch.setattr(catalog, "delete_branch", used_first)
+    monkeypatch.setattr(catalog.refs, "delete_branch", used_first)
     gone = {ref.id for ref in ruled.gc.expire_refs() if ref.kept is None}
     assert gone == {"busy", "nightly-1"}
     assert ("dev" in {ref.id for ref in ruled.branches()}) is (use != "delete")

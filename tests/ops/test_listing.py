@@ -137,8 +137,8 @@ def test_folders_of_a_branch_take_one_look_at_the_staging_area(lake: Lake, repo:
     stage(main, {"05/c", "40/a"})
     main.delete_prefix("07/")
     looks: list[str] = []
-    inner = lake.catalog.staged_page
-    monkeypatch.setattr(lake.catalog, "staged_page", lambda *a, **k: looks.append("") or inner(*a, **k))
+    inner = lake.catalog.staging.staged_page
+    monkeypatch.setattr(lake.catalog.staging, "staged_page", lambda *a, **k: looks.append("") or inner(*a, **k))
     folders = [item.path for item in main.list(delimiter="/")]
     assert folders == [f"{folder:02}/" for folder in (*range(7), *range(8, 30), 40)]
     assert len(looks) == 1

@@ -79,13 +79,13 @@ def test_each_head_is_shown_before_it_is_left(repo: Repository, main: Branch, fi
 
 
 def test_a_row_that_is_staged_meanwhile_is_seen(lake: Lake, repo: Repository, main: Branch) -> None:
-    before, inner = main.commit_id, lake.catalog.move_branch
+    before, inner = main.commit_id, lake.catalog.refs.move_branch
 
     def move_branch(*args, **kwargs):
         main.put("late", b"1")
         return inner(*args, **kwargs)
 
-    lake.catalog.move_branch = move_branch  # type: ignore[method-assign]
+    lake.catalog.refs.move_branch = move_branch  # type: ignore[method-assign]
     with pytest.raises(PreconditionFailed, match="late", check=has_kind("dirty_branch")):
         main.move("main~1", force=True)
     assert (main.commit_id, main.read("late")) == (before, b"1")
@@ -94,11 +94,11 @@ def test_a_row_that_is_staged_meanwhile_is_seen(lake: Lake, repo: Repository, ma
 def test_refusals(lake: Lake, repo: Repository, main: Branch) -> None:
     repo.create_tag("v1", "main")
     with pytest.raises(InvalidInput, check=has_kind("invalid_ref")):
-        repo._ctx.catalog.branch("repo", "main") and main.move("main^{tree}")
+        repo._ctx.catalog.refs.branch("repo", "main") and main.move("main^{tree}")
     with pytest.raises(RefNotFound):
         main.move("nosuch", force=True)
     expired = repo.ref("main~3").commit_id
-    lake.catalog.expire_commits("repo", [expired])
+    lake.catalog.retention.expire_commits("repo", [expired])
     with pytest.raises(CommitExpired):
         main.move(expired, force=True)
     with pytest.raises(CommitExpired):

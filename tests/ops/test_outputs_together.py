@@ -18,14 +18,14 @@ from lakeops.testing import ManualClock
 @pytest.fixture
 def meanwhile(lake: Lake) -> Callable[[Callable[[], object]], None]:
     """Does something when the next rows have been worked out, before they are staged."""
-    inner, waiting = lake.catalog.put_staged, []
+    inner, waiting = lake.catalog.staging.put_staged, []
 
     def put_staged(*args, **kwargs):
         while waiting:
             waiting.pop()()
         return inner(*args, **kwargs)
 
-    lake.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    lake.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
     return waiting.append
 
 

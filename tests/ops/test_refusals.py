@@ -47,10 +47,10 @@ def test_a_refusal_adds_no_token(lake: Lake, scene: Repository, tmp_path, verb, 
             main.put("same", b"0")
         elif staged == "a change":
             main.put("same", f"changed {number}".encode())
-        before = lake.catalog.branch("repo", "main")
+        before = lake.catalog.refs.branch("repo", "main")
         with pytest.raises(errors.LakeopsError, check=has_kind(*REFUSALS)):
             refused(scene, tmp_path)[verb]()
-        assert lake.catalog.branch("repo", "main") == before
+        assert lake.catalog.refs.branch("repo", "main") == before
     assert before.sealed_tokens == ()
 
 
@@ -61,22 +61,22 @@ def test_nothing_to_do_adds_no_token(lake: Lake, scene: Repository, tmp_path):
     main.import_objects((tmp_path / "source").as_uri(), "in", "import")
     main.revert("main", message="undone")
     main.put("same", b"0")
-    before = lake.catalog.branch("repo", "main")
+    before = lake.catalog.refs.branch("repo", "main")
     assert scene.merge("old", "main").up_to_date
     with pytest.raises(errors.NoChanges):
         main.revert("main~1")
-    assert lake.catalog.branch("repo", "main") == before
+    assert lake.catalog.refs.branch("repo", "main") == before
     main.reset()
     main.import_objects((tmp_path / "source").as_uri(), "in", "import")
     main.put("same", b"0")
-    before = lake.catalog.branch("repo", "main")
+    before = lake.catalog.refs.branch("repo", "main")
     with pytest.raises(errors.NoChanges):
         main.import_objects((tmp_path / "source").as_uri(), "in", "again")
-    assert lake.catalog.branch("repo", "main") == before
+    assert lake.catalog.refs.branch("repo", "main") == before
     main.put("same", b"changed")
     with pytest.raises(errors.PreconditionFailed, check=has_kind("dirty_branch")):
         main.import_objects((tmp_path / "source").as_uri(), "elsewhere", "import")
-    assert lake.catalog.branch("repo", "main") == before
+    assert lake.catalog.refs.branch("repo", "main") == before
 
 
 def test_a_page_costs_the_same_after_many_refusals(lake: Lake, scene: Repository):
@@ -103,7 +103,7 @@ def test_rows_that_change_nothing_leave_with_the_merge(lake: Lake, scene: Reposi
     scene.merge("dev", "main", strategy="source-wins")
     assert main.read("both") == b"dev"
     assert list(main.uncommitted()) == []
-    assert not lake.catalog.has_staged("repo", "main")
+    assert not lake.catalog.staging.has_staged("repo", "main")
 
 
 @pytest.mark.parametrize("row", ["no change", "a change"])
@@ -111,13 +111,13 @@ def test_rows_that_come_while_a_merge_is_planned(lake: Lake, scene: Repository, 
     """Between its look and its seal: what changes something refuses the merge, what does not leaves with it."""
     main = scene.branch("main")
     main.put("both", b"main again")
-    inner = lake.catalog.seal
+    inner = lake.catalog.staging.seal
 
     def seal(*args, **given):
         main.put("same", b"0" if row == "no change" else b"1")
         return inner(*args, **given)
 
-    monkeypatch.setattr(lake.catalog, "seal", seal)
+    monkeypatch.setattr(lake.catalog.staging, "seal", seal)
     if row == "a change":
         with pytest.raises(errors.PreconditionFailed, check=has_kind("dirty_branch")):
             scene.merge("dev", "main", strategy="source-wins")
@@ -140,7 +140,7 @@ def test_a_reset_stops_a_commit_only_when_it_takes_its_rows(tmp_path_factory, se
         main = repo.branch("main")
         for path, text in [("keep", "0"), *sealed]:
             main.put(path, text.encode())
-        inner, tries = lake.catalog.publish, []
+        inner, tries = lake.catalog.commits.publish, []
 
         def publish(request):
             tries.append(request)
@@ -150,7 +150,7 @@ def test_a_reset_stops_a_commit_only_when_it_takes_its_rows(tmp_path_factory, se
                 main.reset(prefix=where or "none")
             return inner(request)
 
-        lake.catalog.publish = publish  # type: ignore[method-assign]
+        lake.catalog.commits.publish = publish  # type: ignore[method-assign]
         main.commit("commit")
         gone = {path for path, _ in sealed if where and path.startswith(where)}
         assert len(tries) == 1 + bool(gone)

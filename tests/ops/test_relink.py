@@ -115,15 +115,15 @@ def test_metadata_is_changed_beside_the_contents(repo: Repository, main: Branch)
 
 
 def test_what_moved_meanwhile_is_seen(repo: Repository, main: Branch) -> None:
-    inner = repo._ctx.catalog.put_staged
+    inner = repo._ctx.catalog.staging.put_staged
 
     def put_staged(*args, **kwargs):
-        repo._ctx.catalog.put_staged = inner  # type: ignore[method-assign]
+        repo._ctx.catalog.staging.put_staged = inner  # type: ignore[method-assign]
         main.commit("meanwhile")
         main.put("raw/late", b"1")
         return inner(*args, **kwargs)
 
-    repo._ctx.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    repo._ctx.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
     assert main.rename("raw", "new", recursive=True) == 31
     assert main.read("new/late") == b"1"
     assert [path for path in tree(repo, "main") if path.startswith("raw/")] == []
@@ -141,14 +141,14 @@ CALLS: dict[str, Callable[[Branch], object]] = {
 def test_what_was_put_meanwhile_is_not_lost(repo: Repository, main: Branch, call: str, when: str) -> None:
     if when == "staged":
         main.put("raw/07", b"before")
-    inner = repo._ctx.catalog.put_staged
+    inner = repo._ctx.catalog.staging.put_staged
 
     def put_staged(*args, **kwargs):
-        repo._ctx.catalog.put_staged = inner  # type: ignore[method-assign]
+        repo._ctx.catalog.staging.put_staged = inner  # type: ignore[method-assign]
         main.put("raw/07", b"meanwhile", metadata={"late": "1"})
         return inner(*args, **kwargs)
 
-    repo._ctx.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    repo._ctx.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
     CALLS[call](main)
     found = [entry.path for entry in main.list() if entry.path.endswith("/07")]
     assert [main.read(path) for path in found] == [b"meanwhile"]
@@ -159,17 +159,17 @@ def test_what_was_put_meanwhile_is_not_lost(repo: Repository, main: Branch, call
 def test_what_was_done_to_an_object_meanwhile_stays_beside_new_metadata(
     repo: Repository, main: Branch, change: str
 ) -> None:
-    inner = repo._ctx.catalog.put_staged
+    inner = repo._ctx.catalog.staging.put_staged
 
     def put_staged(*args, **kwargs):
-        repo._ctx.catalog.put_staged = inner  # type: ignore[method-assign]
+        repo._ctx.catalog.staging.put_staged = inner  # type: ignore[method-assign]
         if change == "deletion":
             main.delete("raw/07")
         else:
             main.update_metadata("raw/07", {"other": "1"})
         return inner(*args, **kwargs)
 
-    repo._ctx.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    repo._ctx.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
     if change == "deletion":
         with pytest.raises(ObjectNotFound):
             main.update_metadata("raw/07", {"told": "1"})

@@ -335,7 +335,7 @@ def test_a_failed_output_stages_nothing(lake: Lake, repo: Repository) -> None:
         write(url, "part", "x")
         raise ZeroDivisionError
     assert list(main.list()) == []
-    assert lake.catalog.uploads("repo") == {}
+    assert lake.catalog.staging.uploads("repo") == {}
 
 
 def test_an_output_of_a_deleted_branch_is_refused(repo: Repository) -> None:
@@ -410,7 +410,7 @@ def test_an_append_refuses_a_path_that_is_taken(repo: Repository, lake: Lake, co
     assert told.value.exit_code == 5
     assert told.value.to_json()["paths"] == ["t/part-0.csv"]
     assert [main.read(item.path) for item in main.list()] == [b"1"]
-    assert lake.catalog.uploads("repo") == {}
+    assert lake.catalog.staging.uploads("repo") == {}
 
 
 def test_an_append_may_rename_or_overwrite(repo: Repository) -> None:
@@ -441,14 +441,14 @@ def test_an_append_takes_a_path_that_was_deleted_or_holds_the_same(repo: Reposit
 def test_of_two_appends_at_once_one_is_refused(repo: Repository, lake: Lake, monkeypatch) -> None:
     """The second one has looked at the branch before the first one stages its file."""
     main = repo.branch("main")
-    put, others = lake.catalog.put_staged, ["first"]
+    put, others = lake.catalog.staging.put_staged, ["first"]
 
     def overtaken(*args: Any, **given: Any) -> Any:
         if others:
             appended(main, others.pop())
         return put(*args, **given)
 
-    monkeypatch.setattr(lake.catalog, "put_staged", overtaken)
+    monkeypatch.setattr(lake.catalog.staging, "put_staged", overtaken)
     with pytest.raises(errors.PathTaken):
         appended(main, "second")
     assert main.read("t/part-0.csv") == b"first"

@@ -74,7 +74,7 @@ class MirrorWorld(World):
         """Each head is there in whole: opened anew, without cache, catalog or memory."""
         repo = self.quiet_there.repository("repo")
         for ref in (*repo.branches(), *repo.tags()):
-            commit = self.quiet_there.catalog.commit("repo", ref.commit_id)
+            commit = self.quiet_there.catalog.commits.get("repo", ref.commit_id)
             try:
                 read_whole(self.copy, repo.storage_namespace, commit)
             except (errors.LakeopsError, AssertionError) as error:
@@ -163,7 +163,7 @@ def _prove(world: World, process: Process) -> None:
         site.close()
     repo = world.quiet.repository("repo")
     store = Stores(StoreSettings(fsync=False)).at(repo.storage_namespace)
-    for commit in world.quiet.catalog.history("repo").commits.values():
+    for commit in world.quiet.catalog.commits.history("repo").commits.values():
         if not commit.expired:
             try:
                 read_whole(store, repo.storage_namespace, commit)
