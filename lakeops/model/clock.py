@@ -13,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from tenacity import Retrying
+
+T = TypeVar("T")
 
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
@@ -116,6 +118,18 @@ def retrying(
         sleep=pause,
         reraise=True,
     )
+
+
+def retry(attempt: Callable[[], T | None], tries: int, otherwise: Callable[[], Exception]) -> T:
+    """Try a compare-and-swap at once again while others are quicker, which ``attempt`` says by returning None.
+
+    Returns its first other result. Raises what ``otherwise`` makes after so many ``tries``.
+    """
+    for _ in range(tries):
+        done = attempt()
+        if done is not None:
+            return done
+    raise otherwise()
 
 
 def pause(seconds: float) -> None:

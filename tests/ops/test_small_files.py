@@ -13,7 +13,7 @@ from support.soundness import worse_than_information
 from lakeops import Lake
 from lakeops.model.errors import Corrupted, LakeopsError, NamespaceTaken, NotFound
 from lakeops.ops.refs import dump
-from lakeops.store.layout import CLAIM, owner_key
+from lakeops.store.layout import CLAIM, dump_folder, owner_key
 
 HUGE = 8 << 30  # sparse: it takes no space
 
@@ -33,7 +33,7 @@ def test_it_is_damage_and_takes_no_memory(lake: Lake, tmp_path: Path, damage, na
     repo = lake.create_repository("repo", place.as_uri(), split=SPLIT)
     repo.refs.dump()
     store = repo._ctx.store
-    keys = {"claim": CLAIM, "owner": owner_key(store.url), "manifest": dump.key_of(dump.own(store))}
+    keys = {"claim": CLAIM, "owner": owner_key(store.url), "manifest": dump_folder(store.url) + dump.MANIFEST}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     damage(place / keys[name])
     if name == "manifest":

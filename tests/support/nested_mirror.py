@@ -158,7 +158,7 @@ def _prove(world: World, process: Process) -> None:
         _take_over(world, process)
     site = Process(world)
     try:
-        site.lake.mirror("repo").prove()
+        site.lake.mirror("repo").verify_history()
     finally:
         site.close()
     repo = world.quiet.repository("repo")
