@@ -23,15 +23,7 @@ from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 
 from lakeops.model.clock import stopwatch
-from lakeops.model.errors import (
-    InvalidInput,
-    InvalidUri,
-    NotAsSeen,
-    NotFound,
-    ObjectNotFound,
-    PathTaken,
-    PreconditionFailed,
-)
+from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
 from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.ops.files import appearing
@@ -345,7 +337,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         repository, _, rest = self._strip_protocol(path).partition("/")
         ref, _, key = rest.partition("/")
         if not repository:
-            raise InvalidUri(f"{path!r} names no repository; write lakefs://REPO/REF/PATH")
+            raise InvalidInput(f"{path!r} names no repository; write lakefs://REPO/REF/PATH", kind="invalid_uri")
         return repository, ref, key
 
 

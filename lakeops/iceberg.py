@@ -27,10 +27,9 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from lakeops.fs import LakeopsFileSystem
-from lakeops.model.errors import InvalidInput, InvalidUri, ObjectNotFound, PathTaken
-from lakeops.model.names import as_folder
-from lakeops.model.refs import LakeUri
-from lakeops.model.text import excerpt
+from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken
+from lakeops.model.names import LakeUri, as_folder
+from lakeops.model.sanitising import excerpt
 from lakeops.store.reader import parse_json
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class RefFiles(LakeopsFileSystem):
         super().__init__(**options)
         found = LakeUri.parse(uri)
         if found.ref is None:
-            raise InvalidUri(f"{excerpt(uri)} names no ref; write lakefs://REPO/REF/PATH")
+            raise InvalidInput(f"{excerpt(uri)} names no ref; write lakefs://REPO/REF/PATH", kind="invalid_uri")
         self._bound = found.repository, found.ref
 
     @classmethod

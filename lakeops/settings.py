@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -31,7 +31,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from lakeops.model.errors import InvalidSettings
+from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Credentials
 
 FILE = "lakeops.toml"
@@ -48,6 +48,7 @@ ENVIRONMENT = "environment"
 _OTHERS = {CONFIG, "LAKEOPS_DEBUG", "LAKEOPS_JAVA_RUNTIME", "LAKEOPS_DB_PASSWORD"}
 """Environment variables of lakeops, its Java launcher and its compose file that are no settings."""
 _TESTS = "LAKEOPS_TEST_"
+_unusable = partial(InvalidInput, kind="invalid_settings")
 
 
 def _user() -> str:
@@ -137,19 +138,20 @@ class Settings(BaseSettings):
         """Settings from ``given`` (None means not given), the environment and files.
 
         Raises:
-            InvalidSettings: a value makes no sense. The message names the setting, never a secret's value.
+            InvalidInput: ``invalid_settings``: a value makes no sense. The message names the setting, never a secret's
+                value.
         """
         try:
             return cls(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
-            raise InvalidSettings(f"setting {name!r} (LAKEOPS_{name.upper()}): {first['msg']}") from None
-        except InvalidSettings:  # a ValueError too
+            raise _unusable(f"setting {name!r} (LAKEOPS_{name.upper()}): {first['msg']}") from None
+        except InvalidInput:  # a ValueError too
             raise
         except (ValueError, OSError) as error:
             # What a parser says may repeat a value, and a value may be a password.
-            raise InvalidSettings(f"cannot read settings ({type(error).__name__})") from None
+            raise _unusable(f"cannot read settings ({type(error).__name__})") from None
 
     @property
     def credentials(self) -> Credentials | None:
@@ -196,7 +198,7 @@ def strangers() -> Iterator[tuple[str, str]]:
 
 
 def strange_keys() -> Iterator[tuple[str, str]]:
-    """List keys of settings files that are no settings, with their file. Raises ``InvalidSettings``."""
+    """List keys of settings files that are no settings, with their file. Raises ``InvalidInput``."""
     for file in _files():
         found: Any = _parsed(file)
         for key in _table(file):
@@ -206,13 +208,13 @@ def strange_keys() -> Iterator[tuple[str, str]]:
 
 
 def _files() -> Iterator[Path]:
-    """List the settings files in use, the one that beats the others first. Raises ``InvalidSettings``."""
+    """List the settings files in use, the one that beats the others first. Raises ``InvalidInput``."""
     named = os.environ.get(CONFIG)
     if named:
         file = Path(named).expanduser()
         # Unlike Path.is_file, this raises nothing for what cannot be a name.
         if not os.path.isfile(file):  # noqa: PTH113
-            raise InvalidSettings(f"{CONFIG} names {named!r}, and there is no such file")
+            raise _unusable(f"{CONFIG} names {named!r}, and there is no such file")
         if file.name != PROJECT_FILE or _has_table(file):
             yield file
         return
@@ -238,10 +240,10 @@ def _parsed(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidSettings(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
+        raise _unusable(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
         place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
-        raise InvalidSettings(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
+        raise _unusable(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
 
 
 def _table(file: Path) -> tuple[str, ...]:
@@ -266,17 +268,17 @@ def _names_settings(project: str) -> bool:
 
 
 def _check_trusted(file: Path) -> None:
-    """Refuse a file of the working directory that somebody else may have written. Raises ``InvalidSettings``.
+    """Refuse a file of the working directory that somebody else may have written. Raises ``InvalidInput``.
 
     It is an error, and not passed over: with other settings the same command would work on another lake.
     """
     status = file.stat()
     if status.st_uid not in {os.geteuid(), 0} or status.st_mode & stat.S_IWOTH:
-        raise InvalidSettings(f"settings file {str(file)!r} is not used, because others can write it; {_NAME_IT}")
+        raise _unusable(f"settings file {str(file)!r} is not used, because others can write it; {_NAME_IT}")
     place = file.resolve().parent
     for folder in {file.parent, place, *file.parent.parents, *place.parents}:
         if any((folder / name).exists() for name in _VERSION_CONTROL):
-            raise InvalidSettings(
+            raise _unusable(
                 f"settings file {str(file)!r} is not used, because it lies in a version-controlled directory, "
                 f"{str(folder)!r}: those who may write there would choose where passwords and data are sent; {_NAME_IT}"
             )

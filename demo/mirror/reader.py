@@ -16,7 +16,8 @@ from select import select
 
 import pyarrow.parquet as pq
 
-from lakeops import Lake, LakeopsError, Repository
+from lakeops import Lake, Repository
+from lakeops.model.errors import LakeopsError
 from lakeops.model.records import Commit
 
 PAUSE = 0.2

@@ -24,7 +24,7 @@ from lakeops.airflow.task import (
 )
 from lakeops.model.errors import MarkRefused, MergeConflict, Transient
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -16,8 +16,8 @@ from airflow.sdk import Asset, AssetAlias, AssetWatcher
 from lakeops.airflow.compat import require
 from lakeops.airflow.events import describe
 from lakeops.airflow.hook import DEFAULT_CONN_ID
-from lakeops.model.errors import InvalidInput, InvalidUri
-from lakeops.model.refs import LakeUri, parse_ref
+from lakeops.model.errors import InvalidInput
+from lakeops.model.names import LakeUri, parse_ref
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,10 +41,10 @@ UNESCAPED = "/:@!$&'()*+,;=~"
 
 
 def branch_uri(repo: str, branch: str) -> str:
-    """The URI of a branch's asset. Raises ``InvalidUri``."""
+    """The URI of a branch's asset. Raises ``InvalidInput``."""
     uri = LakeUri.parse(f"lakefs://{repo}/{branch}")
     if uri.ref is None or uri.path is not None or not parse_ref(uri.ref).is_name:
-        raise InvalidUri(f"{branch!r} is not the name of a branch")
+        raise InvalidInput(f"{branch!r} is not the name of a branch", kind="invalid_uri")
     return str(LakeUri(uri.repository, uri.ref)).replace("%", "%25").replace("#", "%23")
 
 

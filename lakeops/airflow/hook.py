@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from lakeops.airflow.compat import AirflowNotFoundException
-from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, NotFound
+from lakeops.model.errors import InvalidInput, LakeopsError, NotFound
 from lakeops.model.mirrors import SourceKind
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class LakeopsHook(BaseHook):
 
         Raises:
             AirflowNotFoundException: no such connection, and the id is not the default one.
-            InvalidSettings, CatalogUnavailable, PreconditionFailed: ``catalog_version``: the lake cannot be opened.
+            InvalidInput, Transient, PreconditionFailed: ``invalid_settings``, ``catalog_unavailable``:
+                ``catalog_version``: the lake cannot be opened.
         """
         from airflow.sdk import get_current_context
 
@@ -69,15 +70,16 @@ class LakeopsHook(BaseHook):
         return Lake.open(settings=self.settings(), person=person or None)
 
     def settings(self) -> Settings:
-        """The lake's settings: the connection's, then the environment's. Raises ``InvalidSettings``."""
+        """The lake's settings: the connection's, then the environment's. Raises ``InvalidInput``."""
         from lakeops.settings import Settings
 
         connection = self._connection()
         if connection is None:
             return Settings.load()
         if connection.conn_type and connection.conn_type != self.conn_type:
-            raise InvalidSettings(
-                f"connection {connection.conn_id!r} is of type {connection.conn_type!r}; name one of type 'lakeops'"
+            raise InvalidInput(
+                f"connection {connection.conn_id!r} is of type {connection.conn_type!r}; name one of type 'lakeops'",
+                kind="invalid_settings",
             )
         extra = connection.extra_dejson
         keys = self._aws(extra.get("aws_conn_id"))
@@ -169,7 +171,10 @@ class LakeopsHook(BaseHook):
                 f"connection {self.lakeops_conn_id!r} takes its AWS keys from connection {conn_id!r}, and there is none"
             ) from None
         if found.conn_type and found.conn_type != "aws":
-            raise InvalidSettings(f"connection {conn_id!r} is of type {found.conn_type!r}; name one of type 'aws'")
+            raise InvalidInput(
+                f"connection {conn_id!r} is of type {found.conn_type!r}; name one of type 'aws'",
+                kind="invalid_settings",
+            )
         return found
 
     def _credentials(self, aws: Connection) -> Credentials | None:
@@ -181,12 +186,15 @@ class LakeopsHook(BaseHook):
         extra = aws.extra_dejson
         asked = sorted(name for name in ("role_arn", "profile_name", "assume_role_method") if extra.get(name))
         if asked:
-            raise InvalidSettings(
+            raise InvalidInput(
                 f"connection {aws.conn_id!r} asks for {', '.join(asked)}, which lakeops does not follow: let boto3's "
-                "chain on the worker do that, and name no AWS connection"
+                "chain on the worker do that, and name no AWS connection",
+                kind="invalid_settings",
             )
         if bool(aws.login) != bool(aws.password):
-            raise InvalidSettings(f"connection {aws.conn_id!r} has half of an AWS key: give login and password")
+            raise InvalidInput(
+                f"connection {aws.conn_id!r} has half of an AWS key: give login and password", kind="invalid_settings"
+            )
         if not aws.login:
             return None
         token = extra.get("aws_session_token") or None
@@ -248,11 +256,14 @@ def _database_url(connection: Connection, url: str | None) -> str | None:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # such as a password where the port would be, because the host is missing
-        raise InvalidSettings(f"connection {connection.conn_id!r}: the database URL cannot be read") from None
+        raise InvalidInput(
+            f"connection {connection.conn_id!r}: the database URL cannot be read", kind="invalid_settings"
+        ) from None
     if parsed.password or any("password" in name.lower() for name in parsed.query):
-        raise InvalidSettings(
+        raise InvalidInput(
             f"connection {connection.conn_id!r}: the database URL holds a password, which Airflow would show; move it "
-            "to the connection's password field"
+            "to the connection's password field",
+            kind="invalid_settings",
         )
     if parsed.drivername.startswith("sqlite"):
         return url

@@ -31,10 +31,9 @@ from lakeops.model.errors import (
 )
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.marks import SWEEPABLE
-from lakeops.model.names import as_folder, check_branch, check_tag
+from lakeops.model.names import as_folder, check_branch, check_tag, parse_ref
 from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
-from lakeops.model.refs import parse_ref
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from lakeops.model.errors import (
     SweepIncomplete,
     Transient,
 )
-from lakeops.model.text import excerpt, safe
+from lakeops.model.sanitising import excerpt, safe
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -31,8 +31,7 @@ from lakeops.airflow.idempotent import made_by_airflow
 from lakeops.model.clock import pause_async, stopwatch
 from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound, Transient
 from lakeops.model.mirrors import RefKind, RefName
-from lakeops.model.names import COMMIT_ID, check_branch, check_tag
-from lakeops.model.refs import parse_ref
+from lakeops.model.names import COMMIT_ID, check_branch, check_tag, parse_ref
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer

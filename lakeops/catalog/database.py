@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 from lakeops.model.clock import FIRST_WAIT, Ids, pause, retrying, stopwatch
-from lakeops.model.errors import CatalogError, CatalogUnavailable, PermissionDenied
+from lakeops.model.errors import CatalogError, Transient
 from lakeops.model.names import next_prefix
 
 if TYPE_CHECKING:
@@ -256,8 +256,9 @@ class Database:
             raise self._translate(error) from None
         except _UnknownError as lost:
             if settle is None:
-                raise CatalogUnavailable(
-                    f"{lost}; whether the change was made is not known: look before trying again"
+                raise Transient(
+                    f"{lost}; whether the change was made is not known: look before trying again",
+                    kind="catalog_unavailable",
                 ) from None
             done = self.read(settle)
             if done is not None:
@@ -282,7 +283,7 @@ class Database:
             return _AgainError(self._sentence("lost a race", first_line(_driver_error(error))))
         described = self.dialect.describe_failure(_driver_error(error))
         if described.failure is TransactionFailure.DENIED:
-            return PermissionDenied(self._sentence("this login may not do that", described.words))
+            return CatalogError(self._sentence("this login may not do that", described.words), kind="permission_denied")
         if described.failure is TransactionFailure.REFUSED:
             return CatalogError(self._sentence("the catalog refused", described.words))
         holder = self.dialect.lock_holder(self.engine, _driver_error(error))
@@ -310,7 +311,7 @@ class Database:
         try:
             return again(attempt)
         except _AgainError as error:
-            raise CatalogUnavailable(f"{error}; waited {waited():.1f} s in {lost} tries") from None
+            raise Transient(f"{error}; waited {waited():.1f} s in {lost} tries", kind="catalog_unavailable") from None
 
     def _sentence(self, what: str, words: str) -> str:
         for secret in self._hidden:

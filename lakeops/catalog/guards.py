@@ -58,7 +58,7 @@ from lakeops.catalog.tables import (
     RETIRED,
     TAG,
 )
-from lakeops.model.clock import Clock, unix_seconds
+from lakeops.model.clock import LONGEST, Clock, Grace, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
     AttemptExpired,
@@ -67,7 +67,6 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
-from lakeops.model.marks import LONGEST, Grace
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import HeldRepository, next_prefix
 from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Hook, RefRecord

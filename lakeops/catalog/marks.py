@@ -20,14 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, exists, func, insert, not_, or_, select, update
 
 from lakeops.catalog.database import AnyRow, run_again
-from lakeops.catalog.guards import (
-    CatalogPart,
-    check_writable,
-    deadline_of,
-    find_repository,
-    grace_of,
-    lock_repository,
-)
+from lakeops.catalog.guards import CatalogPart, check_writable, deadline_of, find_repository, grace_of, lock_repository
 from lakeops.catalog.records import decoding, epoch_micros, from_epoch_micros
 from lakeops.catalog.tables import CLOCK, COMMIT, MARK, REFLOG, REPOSITORY
 from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of

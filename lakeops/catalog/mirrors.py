@@ -17,14 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, union, update
 
 from lakeops.catalog.database import AnyRow, run_again
-from lakeops.catalog.guards import (
-    IN_CHUNK,
-    CatalogPart,
-    check_live,
-    check_writable,
-    find_repository,
-    lock_repository,
-)
+from lakeops.catalog.guards import IN_CHUNK, CatalogPart, check_live, check_writable, find_repository, lock_repository
 from lakeops.catalog.records import branch_record, commit_values, decoding, number, optional_number, text_list
 from lakeops.catalog.repositories import insert_repository, is_ours
 from lakeops.catalog.tables import (

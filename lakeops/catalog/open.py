@@ -26,7 +26,7 @@ from lakeops.catalog.roles import Roles
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staging import Staging
 from lakeops.model.clock import Clock
-from lakeops.model.errors import CatalogUnavailable, InvalidSettings, PreconditionFailed
+from lakeops.model.errors import InvalidInput, PreconditionFailed, Transient
 
 T = TypeVar("T")
 
@@ -133,8 +133,8 @@ def open_catalog(
         caller: who works with it, for the audit.
 
     Raises:
-        InvalidSettings: the URL makes no sense.
-        CatalogUnavailable: the database does not answer.
+        InvalidInput: ``invalid_settings``: the URL makes no sense.
+        Transient: ``catalog_unavailable``: the database does not answer.
         PreconditionFailed: ``catalog_version``: its schema is newer than this code, or older and ``upgrade`` was not
             given.
     """
@@ -142,7 +142,7 @@ def open_catalog(
     # Unlike Path.is_file, this raises nothing for what cannot be a name.
     found_file = os.path.isfile(url.database or "")  # noqa: PTH113
     if must_exist and url.get_backend_name() == "sqlite" and not found_file:
-        raise CatalogUnavailable(f"there is no lakeops catalog at {url.database}")
+        raise Transient(f"there is no lakeops catalog at {url.database}", kind="catalog_unavailable")
     dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
     database = Database(url, dialect)
     catalog = Catalog(database, timedelta(seconds=grace_seconds), clock, caller)
@@ -166,17 +166,19 @@ def _parse(database_url: str) -> URL:
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
-        raise InvalidSettings(
-            f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}"
+        raise InvalidInput(
+            f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}",
+            kind="invalid_settings",
         )
     if url.drivername.startswith("postgresql") and database_url.count("@") != int(url.username is not None):
         raise _unreadable()  # a password with a bare "@" or "/": part of it would pass for the host, and be shown
     return url
 
 
-def _unreadable() -> InvalidSettings:
-    return InvalidSettings(
-        "the catalog's database URL cannot be read: percent-encode special characters in user and password"
+def _unreadable() -> InvalidInput:
+    return InvalidInput(
+        "the catalog's database URL cannot be read: percent-encode special characters in user and password",
+        kind="invalid_settings",
     )
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from lakeops.catalog.database import Described, TransactionFailure, first_line
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
-from lakeops.model.errors import InvalidSettings
+from lakeops.model.errors import InvalidInput
 from lakeops.model.names import next_prefix
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ class Postgres:
                 hide_parameters=True,
             )
         except ModuleNotFoundError:
-            raise InvalidSettings("PostgreSQL needs its driver: install lakeops with its extra 'postgres'") from None
+            raise InvalidInput(
+                "PostgreSQL needs its driver: install lakeops with its extra 'postgres'", kind="invalid_settings"
+            ) from None
 
     def reader(self, engine: Engine) -> Engine:
         """An engine over the connections of ``engine`` whose transactions read one snapshot and write nothing."""

@@ -45,21 +45,11 @@ from lakeops.catalog.marks import find_mark, update_mark
 from lakeops.catalog.mirrors import mirror_needs
 from lakeops.catalog.records import COMMIT_COLUMNS, branch_record, commit_record, epoch_micros
 from lakeops.catalog.staging import addresses, uploads_in_flight
-from lakeops.catalog.tables import (
-    BRANCH,
-    COMMIT,
-    KEY,
-    MARK,
-    PASSED_CHECK,
-    REFLOG,
-    REPOSITORY,
-    RETENTION,
-    RETIRED,
-    TAG,
-)
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, MARK, PASSED_CHECK, REFLOG, REPOSITORY, RETENTION, RETIRED, TAG
+from lakeops.model.clock import Grace
 from lakeops.model.errors import MarkRefused
 from lakeops.model.graph import Lineage, Node, RefMove
-from lakeops.model.marks import BEGUN, UNPROVED, Grace, Mark, MarkState
+from lakeops.model.marks import BEGUN, UNPROVED, Mark, MarkState
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:

@@ -50,8 +50,9 @@ from lakeops.catalog.tables import (
     TAG,
     UPLOAD,
 )
-from lakeops.model.errors import InvalidInput, Unsupported
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.names import flaw
+from lakeops.model.sanitising import excerpt
 
 READER, WRITER, MAINTAINER, MIRRORING = "reader", "writer", "maintainer", "mirror"
 ROLES = (READER, WRITER, MAINTAINER, MIRRORING)
@@ -262,7 +263,7 @@ class Roles(CatalogPart):
         With ``repositories`` the login has it in these alone, and in all of them otherwise.
 
         Raises:
-            Unsupported: the catalog is SQLite, which has no logins.
+            LakeopsError: ``unsupported``: the catalog is SQLite, which has no logins.
             InvalidInput: there is no such role, a login cannot have this name, or there is none for the repositories.
             NotFound: there is no such repository.
         """
@@ -290,7 +291,9 @@ class Roles(CatalogPart):
 
     def _check(self, role: str, login: str | None, repositories: Sequence[str]) -> None:
         if self.database.dialect.name != "postgresql":
-            raise Unsupported("SQLite has no logins: whoever may write the catalog's file may do everything")
+            raise LakeopsError(
+                "SQLite has no logins: whoever may write the catalog's file may do everything", kind="unsupported"
+            )
         if role not in ROLES:
             raise InvalidInput(f"{excerpt(role)} is no role; there are {', '.join(ROLES)}")
         if login is not None and flaw(login, at_least=1, at_most=_MAX_LOGIN):

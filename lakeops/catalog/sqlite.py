@@ -31,7 +31,7 @@ from lakeops.catalog.guards import under
 from lakeops.catalog.records import insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import Clock, pause, stopwatch
-from lakeops.model.errors import CatalogError, InvalidSettings
+from lakeops.model.errors import CatalogError, InvalidInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,9 @@ class Sqlite:
         """An engine over the file. Its directory is made when it is missing."""
         file = url.database
         if not file or file == ":memory:" or file.startswith("file:"):
-            raise InvalidSettings("the catalog's SQLite URL must name a file: sqlite:////path/to/catalog.db")
+            raise InvalidInput(
+                "the catalog's SQLite URL must name a file: sqlite:////path/to/catalog.db", kind="invalid_settings"
+            )
         folder = os.path.dirname(file) or "."  # noqa: PTH120 - a path object takes longer than the look
         if not os.path.isdir(folder):  # noqa: PTH112
             try:

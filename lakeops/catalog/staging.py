@@ -28,13 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from lakeops.catalog.commits import (
-    earlier_commit,
-    find_branch_and_head,
-    find_head,
-    look_at_branch,
-    with_head,
-)
+from lakeops.catalog.commits import earlier_commit, find_branch_and_head, find_head, look_at_branch, with_head
 from lakeops.catalog.database import AnyRow, Lookup, PageLookup, run_again
 from lakeops.catalog.guards import (
     PROTECTING,

@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from lakeops.cli.options import BadArgument, Json
 from lakeops.cli.output import Printer, StdoutClosed, StdoutFailed
 from lakeops.model.errors import LakeopsError, MergeConflict, out_of_resources
-from lakeops.model.text import masked
+from lakeops.model.sanitising import masked
 from lakeops.version import __version__
 
 HELP = """Git for an object store: branches, atomic commits and merges for data.

@@ -15,9 +15,9 @@ from lakeops.cli.options import FirstParent, complete, uri
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.formatting import counted
+from lakeops.model.names import OTHER_SCHEME, SCHEME, LakeUri
 from lakeops.model.records import Commit
-from lakeops.model.refs import OTHER_SCHEME, SCHEME, LakeUri
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository

@@ -23,8 +23,8 @@ from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import counted, human_size
+from lakeops.model.names import LakeUri
 from lakeops.model.records import Change, ChangeType, Strategy
-from lakeops.model.refs import LakeUri
 
 app: typer.Typer = typer.Typer(add_completion=False)
 

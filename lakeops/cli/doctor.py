@@ -21,7 +21,7 @@ from lakeops.model.clock import SystemClock
 from lakeops.model.errors import LakeopsError
 from lakeops.model.formatting import counted
 from lakeops.model.records import JsonRecord
-from lakeops.model.text import masked, safe
+from lakeops.model.sanitising import masked, safe
 from lakeops.version import __version__
 
 if TYPE_CHECKING:

@@ -24,11 +24,9 @@ from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
-from lakeops.model.names import as_folder, check_path
-from lakeops.model.progress import ByteCounter
-from lakeops.model.records import CommonPrefix, Entry
-from lakeops.model.refs import LakeUri
-from lakeops.model.text import excerpt
+from lakeops.model.names import LakeUri, as_folder, check_path
+from lakeops.model.records import ByteCounter, CommonPrefix, Entry
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch

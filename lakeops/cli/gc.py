@@ -16,7 +16,7 @@ from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.formatting import counted, human_size, moment
-from lakeops.model.refs import LakeUri
+from lakeops.model.names import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.plan import IdleRef

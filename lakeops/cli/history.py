@@ -31,8 +31,8 @@ from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound
 from lakeops.model.formatting import counted, human_size, instant, moment
+from lakeops.model.names import LakeUri
 from lakeops.model.records import ALONG, AuditRecord, Commit, Version, Written
-from lakeops.model.refs import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository

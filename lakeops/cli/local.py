@@ -13,8 +13,8 @@ from lakeops.cli.options import Message, Metadata, flag, parse_metadata, ref_in,
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
 from lakeops.model.formatting import counted, human_size
+from lakeops.model.names import LakeUri
 from lakeops.model.records import Change
-from lakeops.model.refs import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.lake import Ref

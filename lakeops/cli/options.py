@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from lakeops.model.errors import InvalidInput, InvalidUri
-from lakeops.model.refs import SCHEME, LakeUri
+from lakeops.model.errors import InvalidInput
+from lakeops.model.names import SCHEME, LakeUri
 
 T = TypeVar("T")
 
@@ -160,10 +160,12 @@ def parse_metadata(pairs: list[str] | None) -> dict[str, str]:
 
 
 def ref_in(repository: str, text: str) -> str:
-    """Parse a ref of this repository, given as a URI or alone. Raises ``InvalidUri`` for another repository."""
+    """Parse a ref of this repository, given as a URI or alone. Raises ``InvalidInput`` for another repository."""
     if not text.startswith(SCHEME):
         return text
     other, ref = LakeUri.parse(text).only_ref()
     if other != repository:
-        raise InvalidUri(f"both refs must be in one repository, not in {repository!r} and {other!r}")
+        raise InvalidInput(
+            f"both refs must be in one repository, not in {repository!r} and {other!r}", kind="invalid_uri"
+        )
     return ref

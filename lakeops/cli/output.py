@@ -2,7 +2,7 @@
 
 With ``--json`` stdout carries one JSON document, or one a line for commands that stream, and nothing else. Without it
 a person reads: colours and tables on a terminal, plain columns in pipes and logs. All text goes through
-``text.safe``, so no name that somebody chose can control the terminal.
+``sanitising.safe``, so no name that somebody chose can control the terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import typer
 
 from lakeops.model.errors import LakeopsError
 from lakeops.model.records import encode
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 
 Styled = str | tuple[str, str]
 """A piece of a line: text, or text and its colour."""

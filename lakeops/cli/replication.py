@@ -14,7 +14,7 @@ from lakeops.cli.session import Session, command
 from lakeops.model.clock import pause
 from lakeops.model.errors import InvalidInput, NotAllReplicated, NotAMirror, Transient
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.refs import LakeUri
+from lakeops.model.names import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Mirror

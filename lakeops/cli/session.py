@@ -23,9 +23,9 @@ from lakeops.cli.output import Printer, is_terminal
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import human_size
-from lakeops.model.progress import Progress as Report  # the options have a Progress, too
-from lakeops.model.refs import LakeUri
-from lakeops.model.text import safe
+from lakeops.model.names import LakeUri
+from lakeops.model.records import Progress as Report  # the options have a Progress, too
+from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from socket import socket
@@ -154,7 +154,7 @@ class Session(Printer):
         return self.lake.repository(name), ref
 
     def two_refs(self, left: LakeUri, right: LakeUri) -> tuple[Repository, str, str]:
-        """The repository that two URIs share, and their refs. Raises ``InvalidUri``."""
+        """The repository that two URIs share, and their refs. Raises ``InvalidInput``."""
         name, ref = left.only_ref()
         other = ref_in(name, str(right))
         return self.lake.repository(name), ref, other

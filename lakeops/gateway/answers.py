@@ -28,7 +28,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.ids import algorithm_of
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'

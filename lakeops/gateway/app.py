@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, Unsupported, out_of_resources
+from lakeops.model.errors import InvalidInput, LakeopsError, out_of_resources
 from lakeops.model.records import Credentials
-from lakeops.model.text import excerpt, masked, safe
+from lakeops.model.sanitising import excerpt, masked, safe
 
 try:
     import uvicorn
@@ -29,7 +29,9 @@ try:
     from starlette.requests import ClientDisconnect
     from starlette.responses import Response
 except ImportError:
-    raise Unsupported('the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"') from None
+    raise LakeopsError(
+        'the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"', kind="unsupported"
+    ) from None
 
 from lakeops import serving as limited
 from lakeops.gateway.answers import Refused, document, elements, error_document, nest, refusal, timestamp
@@ -96,7 +98,9 @@ class Gateway:
 
     def __init__(self, lake: Lake, keys: Credentials | None = None, *, write: bool = False) -> None:
         if write and keys is None:
-            raise InvalidSettings("a gateway that takes writes needs gateway_access_key and gateway_secret_key")
+            raise InvalidInput(
+                "a gateway that takes writes needs gateway_access_key and gateway_secret_key", kind="invalid_settings"
+            )
         self._lake = lake
         self._keys = keys
         self._ids = Ids()
@@ -249,16 +253,22 @@ def _for_log(scope: Scope) -> str:
 
 
 def keys_of(settings: Settings) -> Credentials | None:
-    """The keys of the settings; None without any. Raises ``InvalidSettings``."""
+    """The keys of the settings; None without any. Raises ``InvalidInput`` (``invalid_settings``)."""
     name, secret = settings.gateway_access_key, settings.gateway_secret_key
     if name is None and secret is None:
         return None
     if name is None or secret is None:
-        raise InvalidSettings("gateway_access_key and gateway_secret_key go together; set both or none")
+        raise InvalidInput(
+            "gateway_access_key and gateway_secret_key go together; set both or none", kind="invalid_settings"
+        )
     if "/" in name or not name.isascii() or not name.isprintable() or "," in name or " " in name:
-        raise InvalidSettings("gateway_access_key must be ASCII without spaces, commas and slashes")
+        raise InvalidInput(
+            "gateway_access_key must be ASCII without spaces, commas and slashes", kind="invalid_settings"
+        )
     if len(secret.get_secret_value()) < _MIN_SECRET:
-        raise InvalidSettings(f"gateway_secret_key is too short; give at least {_MIN_SECRET} characters")
+        raise InvalidInput(
+            f"gateway_secret_key is too short; give at least {_MIN_SECRET} characters", kind="invalid_settings"
+        )
     return Credentials(name, secret.get_secret_value())
 
 
@@ -268,7 +278,7 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
 
     Raises:
         InvalidInput: nothing can listen there.
-        InvalidSettings: other machines would reach it, and there are no keys.
+        InvalidInput: ``invalid_settings``: other machines would reach it, and there are no keys.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -279,15 +289,16 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
     with opened:
         # The address is looked at, and not the name: a name may lead anywhere.
         if keys is None and not ip_address(opened.getsockname()[0]).is_loopback:
-            raise InvalidSettings(
+            raise InvalidInput(
                 f"{host} can be reached from other machines; set gateway_access_key and gateway_secret_key, "
-                "or listen at 127.0.0.1"
+                "or listen at 127.0.0.1",
+                kind="invalid_settings",
             )
         yield opened
 
 
 def server_of(lake: Lake, keys: Credentials | None, *, write: bool = False) -> uvicorn.Server:
-    """A server of a gateway that is ready to run. Raises ``InvalidSettings`` as ``Gateway``."""
+    """A server of a gateway that is ready to run. Raises ``InvalidInput`` (``invalid_settings``) as ``Gateway``."""
     return limited.server_of(Gateway(lake, keys, write=write))
 
 

@@ -31,7 +31,7 @@ from lakeops.gateway.reading import PIECE, contents, find_object, has_etag, rang
 from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.records import Entry
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from lakeops.gateway.signature import S3Request

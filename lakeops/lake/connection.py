@@ -14,8 +14,7 @@ from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.errors import naming_what_ran_out
-from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import RepositoryRecord
+from lakeops.model.records import Progress, RepositoryRecord, quiet
 from lakeops.ops.batcher import StageBatcher
 from lakeops.ops.context import Context
 from lakeops.settings import Settings
@@ -195,10 +194,10 @@ class LakeConnection:
             person: the user whom a program works for, such as Airflow's. The audit names them.
 
         Raises:
-            InvalidSettings: a setting makes no sense.
+            InvalidInput: ``invalid_settings``: a setting makes no sense.
             PreconditionFailed: ``catalog_version``: the catalog is newer than this code, or needs ``lakeops doctor
                 --upgrade``.
-            CatalogUnavailable: the database does not answer.
+            Transient: ``catalog_unavailable``: the database does not answer.
         """
         chosen = settings or Settings.load(home=home, database_url=database_url)
         catalog = open_catalog(

@@ -43,7 +43,7 @@ class Lake(LakeConnection):
 
         Raises:
             InvalidInput: ``invalid_name``: the name breaks the rules.
-            InvalidUri: the storage namespace is no URL that lakeops writes to.
+            InvalidInput: ``invalid_uri``: the storage namespace is no URL that lakeops writes to.
             AlreadyExists: a repository has the name.
             NamespaceTaken: the storage namespace holds a repository, or overlaps with one.
             StoreError: the store refused.
@@ -124,7 +124,7 @@ class Lake(LakeConnection):
             NamespaceTaken: the storage namespace overlaps with a repository of this lake.
             PreconditionFailed: ``not_a_replica``: the storage namespace belongs to another repository.
             InvalidInput: the text leads to no source, or holds a password.
-            CatalogUnavailable: the source's database does not answer.
+            Transient: ``catalog_unavailable``: the source's database does not answer.
             CatalogError: the source's database refuses.
         """
         from lakeops.store.open import same_server

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from lakeops.lake.connection import LakeConnection, ops, verb
 from lakeops.lake.repository import Repository
 from lakeops.model.clock import Clock, SystemClock
-from lakeops.model.errors import (
-    CatalogError,
-    CatalogUnavailable,
-    InvalidInput,
-    InvalidSettings,
-    LakeopsError,
-    NotAMirror,
-    PreconditionFailed,
-)
+from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError, NotAMirror, PreconditionFailed, Transient
 from lakeops.model.mirrors import (
     MirrorRecord,
     MirrorStatus,
@@ -33,8 +25,8 @@ from lakeops.model.mirrors import (
     check_stall_timeout,
     parse_source,
 )
-from lakeops.model.names import check_repository
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.names import check_repository, flaw
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.settings import CATALOG_FILE, Settings
 
@@ -83,7 +75,7 @@ class Mirror(Repository):
             LakeopsError, Corrupted: ``replica_mismatch``: something arrived that is not what the source recorded. Refs
                 that do not need
                 it have been promoted.
-            CatalogUnavailable, CatalogError, InvalidSettings: the source cannot be reached.
+            Transient, CatalogError, InvalidInput: the source cannot be reached.
         """
         return ops.mirror.sync.sync(self._ctx, lambda: self._open_source(source), only=only)
 
@@ -191,7 +183,7 @@ class Mirror(Repository):
             NamespaceTaken: the mirror's storage namespace overlaps with a repository.
             PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
             StoreError: a store refused.
-            CatalogUnavailable: the source's database does not answer.
+            Transient: ``catalog_unavailable``: the source's database does not answer.
         """
         if self.configuration.promoted_writable is not None:
             raise NotAMirror(f"{self.id!r} is a writable repository now; nothing is copied over it")
@@ -265,7 +257,7 @@ def reaching(
     """Open the source lake: the given one, or the one that the reference leads to, which is closed afterwards.
 
     Raises:
-        CatalogUnavailable, CatalogError, PreconditionFailed, InvalidSettings: ``catalog_version``: it cannot be
+        Transient, CatalogError, PreconditionFailed, InvalidInput: ``catalog_version``: it cannot be
             opened. No message holds a
             password.
     """
@@ -274,7 +266,7 @@ def reaching(
         return
     try:
         lake = open_source(reference, clock)
-    except (CatalogUnavailable, CatalogError, InvalidSettings, PreconditionFailed) as error:
+    except (Transient, CatalogError, InvalidInput, PreconditionFailed) as error:
         said = f"the source {_for_message(reference)} cannot be reached: {error.message}"
         raise type(error)(said, kind=error.kind) from None
     with lake:
@@ -298,11 +290,15 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
             given = {"database_url": place}
         case SourceKind.ENVIRONMENT:
             if not os.environ.get(place):
-                raise InvalidSettings(f"environment variable {place} is not set; set it to the source's database URL")
+                raise InvalidInput(
+                    f"environment variable {place} is not set; set it to the source's database URL",
+                    kind="invalid_settings",
+                )
             given = {"database_url": os.environ[place]}
         case SourceKind.CONNECTION:
-            raise InvalidSettings(
-                f"it is Airflow's connection {place!r}, which only tasks of Airflow can follow; sync this mirror there"
+            raise InvalidInput(
+                f"it is Airflow's connection {place!r}, which only tasks of Airflow can follow; sync this mirror there",
+                kind="invalid_settings",
             )
     if "database_url" not in given:
         home = Path(given.get("home", "~/.lakeops")).expanduser().absolute()
@@ -315,10 +311,12 @@ def _from_file(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
     except OSError as error:
-        raise InvalidSettings(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
+        raise InvalidInput(
+            f"settings file {str(file)!r} cannot be read: {error.strerror}", kind="invalid_settings"
+        ) from None
     except ValueError:
         # What a parser says may repeat a line, and a line may hold a password.
-        raise InvalidSettings(f"settings file {str(file)!r} is not TOML") from None
+        raise InvalidInput(f"settings file {str(file)!r} is not TOML", kind="invalid_settings") from None
 
 
 def _for_message(reference: SourceReference) -> str:

@@ -1,18 +1,22 @@
-"""Where time, randomness and waiting come from, so that a test can hold them still.
+"""Time, randomness, waiting and grace periods.
 
-Nothing else in the package asks for the time, a random number or a pause. The catalog has a clock of its own (the
-database's). Deadlines are decided by that one. With SQLite the two are the same.
+Nothing else in the package asks for the time, a random number or a pause, so a test can hold them still. The catalog
+has a clock of its own, the database's, and deadlines are decided by that one. With SQLite the two are the same.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from lakeops.model.errors import InvalidInput
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from tenacity import Retrying
@@ -54,7 +58,7 @@ class SystemClock:
         return datetime.now(UTC)
 
     def uptime(self) -> Uptime | None:
-        """What the machine has counted, however its clock is set meanwhile. None where the system does not tell."""
+        """How long the machine runs, however its clock is set meanwhile. None where the system does not tell."""
         try:
             boot = _BOOT.read_text().strip()
             return Uptime(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
@@ -63,7 +67,7 @@ class SystemClock:
 
 
 def uptime_of(clock: Clock) -> Uptime | None:
-    """What a clock's machine has counted. None when the clock does not tell."""
+    """How long a clock's machine runs. None when the clock does not tell."""
     tell = getattr(clock, "uptime", None)
     found: Uptime | None = None if tell is None else tell()
     return found
@@ -141,7 +145,7 @@ async def pause_async(seconds: float) -> None:
 
 
 def stopwatch() -> Callable[[], float]:
-    """Tells how many seconds have passed since now, however the machine's clock is set meanwhile."""
+    """Start to count seconds. The returned function tells how many have passed, whatever the clock is set to."""
     begun = time.monotonic()
     return lambda: time.monotonic() - begun
 
@@ -149,3 +153,51 @@ def stopwatch() -> Callable[[], float]:
 def unix_seconds(moment: datetime) -> int:
     """A moment as whole Unix seconds, the precision that records keep."""
     return int(moment.timestamp())
+
+
+LONGEST = 366 * 86_400
+"""The longest grace period, in seconds."""
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+"""Seconds of a unit of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grace:
+    """A grace period, and the longer one that still counts ``until`` a moment (None: there is none)."""
+
+    seconds: int
+    before: int | None = None
+    until: datetime | None = None
+
+    def at(self, moment: datetime) -> timedelta:
+        """The grace period that counts at a moment."""
+        if self.before is None or self.until is None or moment >= self.until:
+            return timedelta(seconds=self.seconds)
+        return timedelta(seconds=max(self.seconds, self.before))
+
+    def changed(self, seconds: int, now: datetime) -> Grace:
+        """Set the grace period to ``seconds``. A longer one that counts now stays for as long as it was promised."""
+        old = int(self.at(now).total_seconds())
+        if seconds == self.seconds:
+            return self
+        return Grace(seconds) if seconds >= old else Grace(seconds, old, now + timedelta(seconds=old))
+
+    def to_json(self, now: datetime) -> dict[str, Any]:
+        """The grace period now, and the one that follows and from when on, for programs."""
+        counts = int(self.at(now).total_seconds())
+        waits = counts != self.seconds and self.until is not None
+        return {
+            "grace_seconds": counts,
+            "pending_seconds": self.seconds if waits else None,
+            "pending_from": unix_seconds(self.until) if waits and self.until else None,
+        }
+
+
+def parse_grace(text: str | float) -> int:
+    """A grace period in seconds, from a number of seconds or a text such as ``24h``. Raises ``InvalidInput``."""
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([smhd]?)", str(text).strip())
+    seconds = int(float(found[1]) * UNITS[found[2]]) if found else 0
+    if not 0 < seconds <= LONGEST:
+        raise InvalidInput(f"{excerpt(str(text))} is no grace period: give seconds, or 90m, 24h, 7d; at most 366 days")
+    return seconds

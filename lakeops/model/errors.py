@@ -1,12 +1,11 @@
 """One error tree for every edge. A class stands for what callers catch, a ``kind`` for what went wrong.
 
-``kind`` is stable: programs match on it (see the public contract). Several kinds share a class where no caller tells
-them apart: ``KINDS`` lists them. ``exit_code`` is what the command line returns. Messages are one line without control
-characters and passwords. They name the ref, path or file concerned, and say what to do next. A ``Transient`` error may
-be tried again as it is. Any other error comes again until somebody changes something.
+``kind`` is stable: programs match on it (see the public contract). A kind that nobody catches has no class of its own:
+``KINDS`` lists these. ``exit_code`` is what the command line returns. Messages are one line without control characters
+and passwords. They name the ref, path or file concerned, and say what to do next. A ``Transient`` error may be tried
+again as it is. Any other error comes again until somebody changes something.
 
-Some are Python's own errors as well: bad input is a ``ValueError``, a missing object a ``FileNotFoundError``. So code
-that catches ``ValueError`` or ``OSError`` around a call of lakeops catches these too.
+Bad input is a ``ValueError`` too, and a missing object a ``FileNotFoundError``.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from lakeops.model.text import excerpt, masked, safe
-
-_SETTLE = "change one side, or settle the merge with the strategy source-wins or dest-wins"
+from lakeops.model.sanitising import excerpt, masked, safe
 
 
 class LakeopsError(Exception):
@@ -29,12 +26,18 @@ class LakeopsError(Exception):
     """
 
     kind: str = "error"
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
+    json_keys: ClassVar[tuple[str, ...]] = ()
+    """Attributes that the JSON object has beside kind and message."""
 
     def __init__(self, *args: object, kind: str | None = None) -> None:
         super().__init__(*(safe(masked(arg)) if isinstance(arg, str) else arg for arg in args))
         if kind is not None:
             self.kind = kind
+            self.exit_code = _EXIT_CODES.get(kind, self.exit_code)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, vars(self))
 
     @property
     def message(self) -> str:
@@ -43,7 +46,21 @@ class LakeopsError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """The ``error`` object of the public contract."""
-        return {"kind": self.kind, "message": self.message}
+        more = {name: getattr(self, name) for name in self.json_keys}
+        lists = {name: list(value) if isinstance(value, tuple) else value for name, value in more.items()}
+        return {"kind": self.kind, "message": self.message, **lists}
+
+
+def _restored(which: type[LakeopsError], args: tuple[object, ...], attributes: dict[str, Any]) -> LakeopsError:
+    """The error that another process pickled. Its class may take other arguments than its text."""
+    error = which.__new__(which, *args)
+    error.args = args
+    vars(error).update(attributes)
+    return error
+
+
+_EXIT_CODES = {"permission_denied": 5}
+"""Exit codes of kinds that differ from their class's."""
 
 
 class Transient(LakeopsError):
@@ -76,19 +93,6 @@ class CatalogError(LakeopsError):
     kind = "catalog_error"
 
 
-class PermissionDenied(CatalogError):
-    """The database's login may not do this."""
-
-    kind = "permission_denied"
-    exit_code = 5
-
-
-class Unsupported(LakeopsError):
-    """This store or engine cannot do what was asked."""
-
-    kind = "unsupported"
-
-
 class NotAllReplicated(LakeopsError):
     """Some objects could not be copied to, or deleted at, a mirror's storage namespace. The others were.
 
@@ -101,9 +105,6 @@ class NotAllReplicated(LakeopsError):
         self.failures: tuple[tuple[str, LakeopsError], ...] = tuple(failures)
         self.done = done
         super().__init__(message)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.message, self.failures, self.done))
 
     def to_json(self) -> dict[str, Any]:
         """The ``error`` object of the public contract, with the objects that failed."""
@@ -129,9 +130,6 @@ class SweepIncomplete(StoreError):
             "mend that and sweep the mark again"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.mark, self.failures, self.count))
-
     def to_json(self) -> dict[str, Any]:
         """The ``error`` object, with the failures."""
         failures = [{"key": key, "reason": reason} for key, reason in self.failures]
@@ -148,18 +146,6 @@ class StoreUnavailable(Transient):
     """The object store did not answer, or answered with an error of its own, after all retries."""
 
     kind = "store_unavailable"
-
-
-class OutOfResources(Transient):
-    """This process has no memory or no file descriptor left for the call."""
-
-    kind = "out_of_resources"
-
-
-class CatalogUnavailable(Transient):
-    """The database did not answer, or is locked by others for too long."""
-
-    kind = "catalog_unavailable"
 
 
 class BranchMoved(Transient):
@@ -185,18 +171,6 @@ class InvalidPath(InvalidInput):
     """An object path is empty, too long, or holds NUL or a lone surrogate."""
 
     kind = "invalid_path"
-
-
-class InvalidSettings(InvalidInput):
-    """Settings from the environment or a file do not make sense."""
-
-    kind = "invalid_settings"
-
-
-class InvalidUri(InvalidInput):
-    """A ``lakefs://`` URI cannot be parsed, or has parts that the verb does not take."""
-
-    kind = "invalid_uri"
 
 
 class NotFound(LakeopsError):
@@ -233,51 +207,40 @@ class NotReplicated(ObjectNotFound):
 class MergeConflict(LakeopsError):
     """Both sides changed the same paths. Nothing was published. ``conflicts`` lists every path, in order.
 
-    ``replayed`` when it is no merge but a revert or a cherry-pick, which has no strategy to settle it.
+    ``replayed`` when it is no merge but a revert or a cherry-pick, which no strategy settles. Of the kind
+    ``clone_conflict`` when files of the directory ``source`` were changed there and at the ref that it follows.
     """
 
     kind = "merge_conflict"
     exit_code = 3
+    json_keys = ("conflicts", "conflict_count")
 
-    def __init__(self, source: str, destination: str, conflicts: list[str], replayed: bool = False) -> None:
+    def __init__(
+        self, source: str, destination: str, conflicts: list[str], replayed: bool = False, kind: str | None = None
+    ) -> None:
         self.source = source
         self.destination = destination
         self.conflicts = conflicts
         self.replayed = replayed
         shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
-        paths = "path" if len(conflicts) == 1 else "paths"
-        super().__init__(
-            f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; "
-            + ("change these paths yourself" if replayed else _SETTLE)
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.source, self.destination, self.conflicts, *([True] if self.replayed else [])))
+        if kind == "clone_conflict":
+            changed = "1 file was" if len(conflicts) == 1 else f"{len(conflicts):,} files were"
+            words = (
+                f"{changed} changed in {source!r} and at {destination!r}: {shown}; none of them was replaced. Put your "
+                "version aside and pull, or give it up: pull and checkout take --force"
+            )
+        else:
+            paths = "path" if len(conflicts) == 1 else "paths"
+            settle = "change one side, or settle the merge with the strategy source-wins or dest-wins"
+            words = f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; " + (
+                "change these paths yourself" if replayed else settle
+            )
+        super().__init__(words, kind=kind)
 
     @property
     def conflict_count(self) -> int:
         """How many paths conflict."""
         return len(self.conflicts)
-
-    def to_json(self) -> dict[str, Any]:
-        """The ``error`` object of the public contract, with every conflicting path."""
-        return {**super().to_json(), "conflicts": self.conflicts, "conflict_count": self.conflict_count}
-
-
-class CloneConflict(MergeConflict):
-    """Files of a directory that follows a ref were changed there and at the ref. ``conflicts`` lists their names."""
-
-    kind = "clone_conflict"
-
-    def __init__(self, source: str, destination: str, conflicts: list[str]) -> None:
-        super().__init__(source, destination, conflicts)
-        shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
-        changed = "1 file was" if len(conflicts) == 1 else f"{len(conflicts):,} files were"
-        LakeopsError.__init__(
-            self,
-            f"{changed} changed in {source!r} and at {destination!r}: {shown}; none of them was replaced. Put your "
-            "version aside and pull, or give it up: pull and checkout take --force",
-        )
 
 
 class PreconditionFailed(LakeopsError):
@@ -297,17 +260,11 @@ class PathTaken(PreconditionFailed):
     """Files that were to be added have the paths of objects that are there: ``paths``. Nothing was staged."""
 
     kind = "path_taken"
+    json_keys = ("paths",)
 
     def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
         self.paths: tuple[str, ...] = tuple(paths)
         super().__init__(message)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.message, self.paths))
-
-    def to_json(self) -> dict[str, Any]:
-        """The ``error`` object, with every path."""
-        return {**super().to_json(), "paths": list(self.paths)}
 
 
 class NamespaceTaken(PreconditionFailed):
@@ -347,6 +304,7 @@ class KeyReused(PreconditionFailed):
     """
 
     kind = "idempotency_key_reused"
+    json_keys = ("reference", "differs")
 
     def __init__(self, key: str, reference: str, differs: Sequence[str]) -> None:
         self.key = key
@@ -357,13 +315,6 @@ class KeyReused(PreconditionFailed):
             f"{' and another '.join(differs)}; use a fresh key for other work"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.key, self.reference, self.differs))
-
-    def to_json(self) -> dict[str, Any]:
-        """The ``error`` object, with the commit that the key stands for and what differs."""
-        return {**super().to_json(), "reference": self.reference, "differs": list(self.differs)}
-
 
 class NotAMirror(PreconditionFailed):
     """The repository follows no source: it never was a mirror, or was promoted to a writable repository."""
@@ -372,15 +323,19 @@ class NotAMirror(PreconditionFailed):
 
 
 KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
-    LakeopsError: ("replica_mismatch", "replica_missing"),
-    Transient: ("collection_running", "engine_unavailable"),
+    LakeopsError: ("replica_mismatch", "replica_missing", "unsupported"),
+    CatalogError: ("permission_denied",),
+    Transient: ("catalog_unavailable", "collection_running", "engine_unavailable", "out_of_resources"),
     InvalidInput: (
         "ambiguous_ref",
         "invalid_name",
         "invalid_ref",
         "invalid_rules",
+        "invalid_settings",
+        "invalid_uri",
     ),
     NotFound: ("mark_not_found",),
+    MergeConflict: ("clone_conflict",),
     MarkRefused: ("clock_in_doubt",),
     PreconditionFailed: (
         "address_refused",
@@ -410,7 +365,7 @@ R = TypeVar("R")
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 
-def out_of_resources(error: BaseException | None) -> OutOfResources | None:
+def out_of_resources(error: BaseException | None) -> Transient | None:
     """An error that says that memory or descriptors ran out, in lakeops' words. None for any other error.
 
     A module that is imported late when no descriptor is free ends in an ``ImportError``, sometimes with no cause, so
@@ -419,14 +374,17 @@ def out_of_resources(error: BaseException | None) -> OutOfResources | None:
     if isinstance(error, LakeopsError):
         return None
     if isinstance(error, MemoryError):
-        return OutOfResources(
+        return Transient(
             "this process has no memory left for that; give it more (a commit of a million changes takes about 1 GB), "
-            "or commit in smaller parts"
+            "or commit in smaller parts",
+            kind="out_of_resources",
         )
     if (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
         isinstance(error, ImportError) and not _has_free_descriptor()
     ):
-        return OutOfResources("too many files are open in this process; raise the limit (ulimit -n)")
+        return Transient(
+            "too many files are open in this process; raise the limit (ulimit -n)", kind="out_of_resources"
+        )
     return None
 
 
@@ -439,7 +397,7 @@ def _has_free_descriptor() -> bool:
 
 
 def naming_what_ran_out(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, raising ``OutOfResources`` where Python's own errors say that memory or descriptors ran out."""
+    """The function, raising ``out_of_resources`` where Python's own errors say that memory or descriptors ran out."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -459,14 +417,10 @@ __all__ = [
     "AttemptExpired",
     "BranchMoved",
     "CatalogError",
-    "CatalogUnavailable",
-    "CloneConflict",
     "CommitExpired",
     "Corrupted",
     "InvalidInput",
     "InvalidPath",
-    "InvalidSettings",
-    "InvalidUri",
     "KeyReused",
     "LakeopsError",
     "MarkRefused",
@@ -480,9 +434,7 @@ __all__ = [
     "NotFound",
     "NotReplicated",
     "ObjectNotFound",
-    "OutOfResources",
     "PathTaken",
-    "PermissionDenied",
     "PreconditionFailed",
     "RecordRefused",
     "RefNotFound",
@@ -491,5 +443,4 @@ __all__ = [
     "StoreUnavailable",
     "SweepIncomplete",
     "Transient",
-    "Unsupported",
 ]

@@ -1,10 +1,11 @@
-"""Words for people: sizes, times and counts as people read them."""
+"""Sizes, times and counts as people read and write them."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
 
+from lakeops.model.clock import UNITS
 from lakeops.model.errors import InvalidInput
 from lakeops.model.ids import EARLIEST, LATEST
 
@@ -48,7 +49,7 @@ def seconds(text: str) -> int:
     found = re.fullmatch(r"(\d{1,9})([smhd]?)", text.strip())
     if found is None:
         raise InvalidInput(f"{text!r} is no length of time; write seconds, or 15m, 2h, 1d")
-    return int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+    return int(found[1]) * UNITS[found[2]]
 
 
 def instant(text: str, now: int) -> int:

@@ -1,21 +1,25 @@
-"""The commit graph: common ancestors, ancestry and logs.
+"""History: the commit that a ref expression means, common ancestors, ancestry, logs and bisection.
 
 Every function asks a ``CommitSource`` for commits by id: each one at most once a call, and only those that the answer
-needs. Generation numbers make that possible: a parent's is always lower, so a walk from high to low generations meets
-a commit only after all its descendants. The answers are functions of the commits alone. No order of arrival, of
-insertion or of a hash table shows in them. Expired commits are walked like any other.
+needs. Generation numbers make that possible: a parent's is always lower, so ``Walk`` meets a commit only after all its
+descendants. The answers are functions of the commits alone, whatever order they arrive in. Expired commits are walked
+like any other.
 """
 
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from lakeops.model.errors import InvalidInput, RefNotFound
+from lakeops.model.names import COMMIT_ID, RefExpression, Step, parse_ref
 from lakeops.model.records import Commit
+from lakeops.model.sanitising import excerpt
 
 
 class Node(NamedTuple):
@@ -66,6 +70,60 @@ class Lineage:
 CommitSource = Callable[[str], Commit]
 """Gives the commit of a full id, or raises ``RefNotFound``. ``ReadAhead`` makes one of a catalog's statement."""
 
+
+class Walk:
+    """Goes down from some commits to all that they reach, by generation, the highest first.
+
+    Each commit comes once, after all its descendants, with the union of the marks (bits) of those that passed it on.
+
+    Attributes:
+        marks: the commits that wait, with the marks so far.
+        waiting: how many of them wait, by their marks.
+    """
+
+    def __init__(self, get: Callable[[str], Commit | Node], marks: Iterable[tuple[str, int]]) -> None:
+        self.marks: dict[str, int] = {}
+        self.waiting: Counter[int] = Counter()
+        self._get = get
+        self._queue: list[tuple[int, int, str, Any]] = []
+        for commit_id, mark in marks:
+            self.reach(commit_id, mark)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the commit that comes next. -1 at the end."""
+        return -self._queue[0][0] if self._queue else -1
+
+    def reach(self, commit_id: str, mark: int) -> None:
+        """Let a commit wait, with these marks too."""
+        before = self.marks.get(commit_id)
+        if before is None:
+            commit = self._get(commit_id)
+            heapq.heappush(self._queue, (-commit.generation, -commit.creation_date, commit.id, commit))
+            before = 0
+        else:
+            self._leave(before)
+        self.marks[commit_id] = before | mark
+        self.waiting[before | mark] += 1
+
+    def pop(self) -> tuple[Any, int]:
+        """Take the next commit and its marks."""
+        commit = heapq.heappop(self._queue)[-1]
+        mark = self.marks.pop(commit.id)
+        self._leave(mark)
+        return commit, mark
+
+    def _leave(self, mark: int) -> None:
+        self.waiting[mark] -= 1
+        if not self.waiting[mark]:
+            del self.waiting[mark]  # marks may have a bit for each of thousands of heads
+
+    def pass_on(self, commit: Commit, mark: int) -> None:
+        """Reach the commit's parents."""
+        for parent in dict.fromkeys(commit.parents):
+            self.reach(parent, mark)
+
+
 _LEFT, _RIGHT, _BELOW = 1, 2, 4
 _BOTH = _LEFT | _RIGHT
 
@@ -81,19 +139,7 @@ def merge_base(get: CommitSource, left: str, right: str) -> str | None:
     """
     if left == right:
         return left
-    sides = {left: _LEFT, right: _RIGHT}
-    queue = [_by_generation(get(commit_id)) for commit_id in sides]
-    heapq.heapify(queue)
-    while queue:
-        commit = heapq.heappop(queue)[-1]
-        side = sides.pop(commit.id)
-        if side == _BOTH:
-            return commit.id
-        for parent in commit.parents:
-            if parent not in sides:
-                heapq.heappush(queue, _by_generation(get(parent)))
-            sides[parent] = sides.get(parent, 0) | side
-    return None
+    return next((commit.id for commit in _best_ancestors(get, [left], [right])), None)
 
 
 def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) -> list[Commit]:
@@ -104,32 +150,21 @@ def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) 
 
     Commits are read as for ``merge_base``, and further down only while there can be another one.
     """
-    sides: dict[str, int] = {}
-    for commits, side in ((lefts, _LEFT), (rights, _RIGHT)):
-        for commit_id in commits:
-            sides[commit_id] = sides.get(commit_id, 0) | side
-    # How many commits wait to be looked at, by the sides that reach them. What a best one reaches is below it.
-    waiting = Counter(sides.values())
-    queue = [_by_generation(get(commit_id)) for commit_id in sides]
-    heapq.heapify(queue)
-    found: list[Commit] = []
-    while waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT]):
-        commit = heapq.heappop(queue)[-1]
-        side = sides.pop(commit.id)
-        waiting[side] -= 1
-        if side == _BOTH:
-            found.append(commit)
-            side |= _BELOW
-            if not waiting[_BOTH] and not (waiting[_LEFT] and waiting[_RIGHT]):
-                break
-        for parent in dict.fromkeys(commit.parents):
-            if parent in sides:
-                waiting[sides[parent]] -= 1
-            else:
-                heapq.heappush(queue, _by_generation(get(parent)))
-            sides[parent] = sides.get(parent, 0) | side
-            waiting[sides[parent]] += 1
+    found = _best_ancestors(get, lefts, rights)
     return sorted(found, key=lambda commit: (commit.creation_date, commit.generation, commit.id))
+
+
+def _best_ancestors(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) -> Iterator[Commit]:
+    walk = Walk(get, [*((one, _LEFT) for one in lefts), *((one, _RIGHT) for one in rights)])
+    waiting = walk.waiting
+    while waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT]):
+        commit, side = walk.pop()
+        if side == _BOTH:
+            yield commit
+            side |= _BELOW  # what a best one reaches is none
+            if not (waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT])):
+                return
+        walk.pass_on(commit, side)
 
 
 def merge_bases_of(commits: Iterable[tuple[str, Sequence[str]]], left: str, right: str) -> set[str]:
@@ -164,14 +199,6 @@ def merge_bases_of(commits: Iterable[tuple[str, Sequence[str]]], left: str, righ
     return found or {commit_id for commit_id, side in sides.items() if side == _BOTH}
 
 
-def divergence(get: CommitSource, left: str, right: str, *, most: int) -> tuple[int, int] | None:
-    """How many commits ``left`` has that ``right`` does not, and the other way round.
-
-    None where more than ``most`` commits would have to be looked at.
-    """
-    return divergences(get, right, [left], most=most)[0]
-
-
 def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int) -> list[tuple[int, int] | None]:
     """Of each head, how many commits it has that ``base`` does not, and how many it lacks of ``base``.
 
@@ -184,25 +211,16 @@ def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int
     near = [one for one, commit in starts.items() if one != base and abs(commit.generation - top) <= most]
     bits = {one: 2 << number for number, one in enumerate(near)}
     every = (2 << len(near)) - 1
-    # By commit, what reaches it: bit 0 is the base. What all reach tells nothing about any of them.
-    sides = {base: 1, **bits}
-    queue = [_by_generation(starts[commit_id]) for commit_id in sides]
-    heapq.heapify(queue)
+    # Bit 0 is the base. A commit that all reach tells nothing about any of them.
+    walk = Walk(lambda commit_id: starts.get(commit_id) or get(commit_id), [(base, 1), *bits.items()])
     seen: Counter[int] = Counter()
-    looked, waiting = 0, len(sides) if near else 0  # how many wait that not all reach
-    while waiting and looked < most + len(near):
-        commit = heapq.heappop(queue)[-1]
-        side = sides.pop(commit.id)
+    looked = 0
+    while near and len(walk.marks) > walk.waiting[every] and looked < most + len(near):
+        commit, side = walk.pop()
         seen[side] += 1
         looked += 1
-        waiting -= side != every
-        for parent in dict.fromkeys(commit.parents):
-            before = sides.get(parent)
-            if before is None:
-                heapq.heappush(queue, _by_generation(get(parent)))
-            sides[parent] = (before or 0) | side
-            waiting += (sides[parent] != every) - (before is not None and before != every)
-    open_sides = {side for side in sides.values() if side != every}
+        walk.pass_on(commit, side)
+    open_sides = {side for side in walk.marks.values() if side != every}
     found: dict[str, tuple[int, int] | None] = {base: (0, 0)}
     for one, bit in bits.items():
         if any(bool(side & 1) != bool(side & bit) for side in open_sides):
@@ -219,21 +237,19 @@ def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Co
     They come by generation, the highest first, so a walk can be taken up where another one ended. It reads no other
     commits than these and the starts of the next walk.
     """
-    waiting = set(starts)
-    queue = [_by_generation(get(commit_id)) for commit_id in waiting]
-    heapq.heapify(queue)
+    downward = Walk(get, ((one, 1) for one in starts))
     found: list[Commit] = []
-    while queue and len(found) < amount:
-        commit = heapq.heappop(queue)[-1]
-        waiting.discard(commit.id)
+    rest: list[str] = []
+    while downward.marks:
+        commit, _ = downward.pop()
         if commit.is_gone:
             continue
+        if len(found) == amount:
+            rest.append(commit.id)
+            continue
         found.append(commit)
-        for parent in commit.parents:
-            if parent not in waiting:
-                waiting.add(parent)
-                heapq.heappush(queue, _by_generation(get(parent)))
-    return found, [entry[-1].id for entry in sorted(queue) if not entry[-1].is_gone]
+        downward.pass_on(commit, 1)
+    return found, rest
 
 
 def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
@@ -265,39 +281,29 @@ def leading_to(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[st
     ancestor's generation, and their parents.
     """
     lowest = get(ancestor).generation
-    chosen = list(dict.fromkeys(heads))
-    reach = {head: 1 << number for number, head in enumerate(chosen)}
-    queue = [_by_generation(get(head)) for head in chosen]
-    heapq.heapify(queue)
-    while queue and -queue[0][0] > lowest:
-        commit = heapq.heappop(queue)[-1]
-        by = reach.pop(commit.id)
-        for parent in dict.fromkeys(commit.parents):
-            if parent not in reach:
-                heapq.heappush(queue, _by_generation(get(parent)))
-            reach[parent] = reach.get(parent, 0) | by
-    found = reach.get(ancestor, 0)
-    return {head for number, head in enumerate(chosen) if found >> number & 1}
+    bits = {head: 1 << number for number, head in enumerate(dict.fromkeys(heads))}
+    walk = Walk(get, bits.items())
+    while walk.generation > lowest:
+        walk.pass_on(*walk.pop())
+    found = walk.marks.get(ancestor, 0)
+    return {head for head, bit in bits.items() if found & bit}
 
 
 def reached(get: CommitSource, start: str, commits: Collection[Commit]) -> set[str]:
-    """The ids of those of some commits that a commit can reach over parents, itself included.
+    """The ids of the ``commits`` that ``start`` can reach over parents, itself included.
 
     Commits are read down to the lowest generation among those that are not found yet.
     """
     missing = {commit.id: commit.generation for commit in commits}
     found: set[str] = set()
-    queue, seen = [_by_generation(get(start))], {start}
-    while queue and missing:
-        commit = heapq.heappop(queue)[-1]
+    walk = Walk(get, [(start, 1)])
+    while walk.marks and missing:
+        commit, mark = walk.pop()
         if missing.pop(commit.id, None) is not None:
             found.add(commit.id)
         elif commit.generation < min(missing.values()):
             break
-        for parent in commit.parents:
-            if parent not in seen:
-                seen.add(parent)
-                heapq.heappush(queue, _by_generation(get(parent)))
+        walk.pass_on(commit, mark)
     return found
 
 
@@ -334,57 +340,38 @@ def _by_date(get: CommitSource, start: str) -> Iterator[Commit]:
 def _log_from_merge(get: CommitSource, start: Commit) -> Generator[Commit, None, Commit | None]:
     """The log from a merge on. Gives back the commit whose ancestors are all that is left then, None at the end."""
     # Two walks at once. The outer one yields by date. A commit may be yielded when all its children were, and to know
-    # all its children, everything reachable of a higher generation must have been expanded: that is the inner walk,
-    # which runs only as far ahead as the next commit asks.
-    walk = _SeenGraph(get, start)
+    # all its children, everything of a higher generation must have been passed: that is the inner walk, which runs only
+    # as far ahead as the next commit asks.
+    left: dict[str, Commit] = {}  # seen and not yielded
+    children: Counter[str] = Counter()  # how many known children of a commit are not yielded yet
+
+    def load(commit_id: str) -> Commit:
+        left[commit_id] = commit = start if commit_id == start.id else get(commit_id)
+        return commit
+
+    def pass_above(generation: int) -> None:
+        while inner.generation > generation:
+            commit, mark = inner.pop()
+            children.update(dict.fromkeys(commit.parents, 1))
+            inner.pass_on(commit, mark)
+
+    inner = Walk(load, [(start.id, 1)])
     ready = [_by_age(start)]
     while ready:
         commit = heapq.heappop(ready)[-1]
-        walk.expand_above(commit.generation)
-        if commit.id not in walk.commits or walk.children[commit.id]:
+        pass_above(commit.generation)
+        if commit.id not in left or children[commit.id]:
             continue  # Yielded before; or a child turned up that was not known, and the commit comes back after it.
-        if len(walk.commits) == 1 and commit is not start:
+        if len(left) == 1 and commit.id != start.id:
             return commit
         yield commit
-        walk.expand(commit)
+        pass_above(commit.generation - 1)
         for parent in dict.fromkeys(commit.parents):
-            walk.children[parent] -= 1
-            if not walk.children[parent]:
-                heapq.heappush(ready, _by_age(walk.commits[parent]))
-        del walk.commits[commit.id]
+            children[parent] -= 1
+            if not children[parent]:
+                heapq.heappush(ready, _by_age(left[parent]))
+        del left[commit.id], children[commit.id]
     return None
-
-
-class _SeenGraph:
-    """The part of a graph that was seen: commits, how many children of each are known and not yielded yet."""
-
-    def __init__(self, get: CommitSource, start: Commit) -> None:
-        self._get = get
-        self.commits = {start.id: start}
-        self.children = {start.id: 0}
-        self._queue = [_by_generation(start)]
-        self._expanded: set[str] = set()
-
-    def expand(self, commit: Commit) -> None:
-        """Read the commit's parents, once, and count it as a child of each."""
-        if commit.id in self._expanded:
-            return
-        self._expanded.add(commit.id)
-        for parent in dict.fromkeys(commit.parents):
-            if parent not in self.children:
-                self.children[parent] = 0
-                self.commits[parent] = self._get(parent)
-                heapq.heappush(self._queue, _by_generation(self.commits[parent]))
-            self.children[parent] += 1
-
-    def expand_above(self, generation: int) -> None:
-        """Expand every known commit of a higher generation, so that no child of this generation stays unknown."""
-        while self._queue and -self._queue[0][0] > generation:
-            self.expand(heapq.heappop(self._queue)[-1])
-
-
-def _by_generation(commit: Commit) -> tuple[int, int, str, Commit]:
-    return (-commit.generation, -commit.creation_date, commit.id, commit)
 
 
 def _by_age(commit: Commit) -> tuple[int, int, str, Commit]:
@@ -499,30 +486,20 @@ def shared(commits: Mapping[str, Node], heads: Collection[str]) -> set[str]:
         heads: ids; those that are not among the commits do not matter.
     """
     found: set[str] = set()
-    reached: dict[str, int] = {}
+    own = sorted({*heads} & commits.keys())
     widest: dict[str, int] = {}
-    queue: list[tuple[int, str]] = []
-
-    def reach(commit_id: str, by: int, width: int) -> None:
-        if commit_id not in reached:
-            heapq.heappush(queue, (-commits[commit_id].generation, commit_id))
-        reached[commit_id] = reached.get(commit_id, 0) | by
-        widest[commit_id] = max(widest.get(commit_id, 0), width)
-
-    own = {*heads} & commits.keys()
-    for bits, head in enumerate(sorted(own)):
-        reach(head, 1 << bits, 0)
-    while queue:
-        commit_id = heapq.heappop(queue)[1]
-        by, width = reached.pop(commit_id), widest.pop(commit_id)
-        count = by.bit_count()
-        if count > max(width, 1) and commit_id not in own:
+    walk = Walk(commits.__getitem__, ((head, 1 << number) for number, head in enumerate(own)))
+    while walk.marks:
+        commit, by = walk.pop()
+        width, count = widest.pop(commit.id, 0), by.bit_count()
+        if count > max(width, 1) and commit.id not in heads:
             by |= 1 << (len(own) + len(found))
             count += 1
-            found.add(commit_id)
-        for parent in dict.fromkeys(commits[commit_id].parents):
+            found.add(commit.id)
+        for parent in commit.parents:
             if parent in commits:
-                reach(parent, by, count)
+                walk.reach(parent, by)
+                widest[parent] = max(widest.get(parent, 0), count)
     return found
 
 
@@ -536,27 +513,13 @@ def between(get: CommitSource, good: str, bad: str, *, first_parent: bool = Fals
     With ``first_parent`` only those of the line of first parents. Commits are read down to the lowest of them, and
     their parents.
     """
-    is_good = {bad: False, good: True}
-    queue = [(-commit.generation, commit.id, commit) for commit in map(get, is_good)]
-    heapq.heapify(queue)
-    queued, unsure = {*is_good}, int(good != bad)
+    walk = Walk(get, [(bad, _LEFT), (good, _RIGHT)])
     found = []
-    while unsure:
-        _, _, commit = heapq.heappop(queue)
-        known_good = is_good[commit.id]
-        if not known_good:
+    while walk.waiting[_LEFT]:
+        commit, side = walk.pop()
+        if side == _LEFT:
             found.append(commit)
-            unsure -= 1
-        for parent in commit.parents:
-            before = is_good.get(parent)
-            is_good[parent] = known_good or bool(before)
-            if before is None:
-                unsure += not is_good[parent]
-            elif not before and is_good[parent]:
-                unsure -= 1
-            if parent not in queued:
-                queued.add(parent)
-                heapq.heappush(queue, (-get(parent).generation, parent, get(parent)))
+        walk.pass_on(commit, side)
     if not first_parent:
         return found
     among = {commit.id for commit in found}
@@ -618,3 +581,88 @@ class Search:
                 mask |= masks.get(parent, 0)
             masks[commit.id] = mask
         return masks
+
+
+_PREFIX = re.compile(r"[0-9a-fA-F]{1,63}")
+
+
+class RefLookup(Protocol):
+    """Finds the refs and commits of a repository for ``resolve``."""
+
+    def branch(self, name: str) -> str | None:
+        """The head of a branch, or None when there is no such branch."""
+        ...
+
+    def tag(self, name: str) -> str | None:
+        """The commit of a tag, or None when there is no such tag."""
+        ...
+
+    def commit(self, commit_id: str) -> Commit | None:
+        """The commit with this full id, or None."""
+        ...
+
+    def commits_with_prefix(self, prefix: str) -> list[str]:
+        """Ids that begin with these lower-case hex digits, in order; enough of them to show when there are many."""
+        ...
+
+
+def resolve(expression: RefExpression | str, lookup: RefLookup) -> str:
+    """The id of the commit that a ref expression means. Without steps, only the base is looked up.
+
+    A base means, in this order: a full commit id, a branch, a tag, a prefix of a commit id. A prefix that is not unique
+    is an error that lists the commits, never a guess. No number in a step makes the walk longer than history is.
+
+    Raises:
+        InvalidInput: ``invalid_ref``: the text is not a ref expression.
+        RefNotFound: nothing answers to the base, or a step leads past the root or to a parent that is not there.
+        InvalidInput: ``ambiguous_ref``: the base is a prefix of several commit ids.
+    """
+    if not isinstance(expression, RefExpression):
+        expression = parse_ref(expression)
+    commit_id = _base(expression, lookup)
+    for step in expression.steps:
+        commit_id = _walk(expression, commit_id, step, lookup)
+    return commit_id
+
+
+def _base(expression: RefExpression, lookup: RefLookup) -> str:
+    name = expression.base
+    if expression.committed_only:
+        head = lookup.branch(name)
+        if head is None:
+            raise RefNotFound(f"no branch is called {excerpt(name)}, and only a branch can be followed by '@'")
+        return head
+    if COMMIT_ID.fullmatch(name):
+        commit = lookup.commit(name.lower())
+        if commit is None:
+            raise RefNotFound(f"there is no commit {name}")
+        return commit.id
+    found = lookup.branch(name) or lookup.tag(name)
+    if found is not None:
+        return found
+    candidates = lookup.commits_with_prefix(name.lower()) if _PREFIX.fullmatch(name) else []
+    if not candidates:
+        raise RefNotFound(f"no branch, tag or commit answers to {excerpt(name)}")
+    if len(candidates) > 1:
+        some = ", ".join(one[:16] for one in candidates)
+        raise InvalidInput(f"{name!r} is ambiguous: it matches {some}; give more characters", kind="ambiguous_ref")
+    return candidates[0]
+
+
+def _walk(expression: RefExpression, commit_id: str, step: Step, lookup: RefLookup) -> str:
+    for taken in range(step.times):
+        commit = lookup.commit(commit_id)
+        if commit is None:
+            raise RefNotFound(f"{excerpt(expression.text)} needs commit {commit_id}, which is not there")
+        count = len(commit.parents)
+        if 0 < count < step.parent:
+            has = "one parent" if count == 1 else f"{count} parents"
+            raise RefNotFound(
+                f"{excerpt(expression.text)} is not there: it asks for parent {step.parent} of commit "
+                f"{commit.id[:16]}, which has {has}"
+            )
+        # Every step lowers the generation: a walk that is longer than that ends past the root, so it need not begin.
+        if not count or step.times - taken >= commit.generation:
+            raise RefNotFound(f"{excerpt(expression.text)} is not there: it leads past the first commit")
+        commit_id = commit.parents[step.parent - 1]
+    return commit_id

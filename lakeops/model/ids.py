@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from lakeops.model.errors import InvalidInput
+from lakeops.model.names import flaw
 from lakeops.model.records import ALONG, Along, Commit
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.sanitising import excerpt
 
 VERSION = "lakeops:commit:v1"
 

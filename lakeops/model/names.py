@@ -1,29 +1,77 @@
-"""Names of repositories, branches and tags.
+"""Names of repositories, branches and tags, object paths, ref expressions and ``lakefs://`` URIs.
 
-Branch and tag names follow ``git check-ref-format --branch``, with two changes: ``/`` is refused, because it would
-make URIs ambiguous, and ``:`` is allowed. What this room keeps true: every name that exists can be written in a
-``lakefs://`` URI and in a ref expression, and means only itself there. Hence three rules beyond Git's: no name ends
-with ``@`` (``main@`` is the committed head of ``main``), none looks like a full commit id (ids are looked up first),
-and white space and control characters are refused in all of Unicode, not in ASCII alone.
+Branch and tag names follow ``git check-ref-format --branch``, but ``/`` is refused and ``:`` is allowed. Every name can
+be written in a URI and in a ref expression, and means only itself there. So no name ends with ``@``, none looks like a
+full commit id, and white space and control characters are refused in all of Unicode.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Self
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Self
 
-from lakeops.model.errors import (
-    InvalidInput,
-    InvalidPath,
+from lakeops.model.errors import InvalidInput, InvalidPath
+from lakeops.model.sanitising import excerpt
+
+MAX_NAME_BYTES = 255
+"""A branch or tag name's limit in UTF-8 bytes, the length of a file name."""
+
+MAX_PATH_BYTES = 1024
+"""A path's limit in UTF-8 bytes, the one of S3 keys."""
+
+COMMIT_ID = re.compile(r"[0-9a-fA-F]{64}")
+"""A full commit id. Ids are lower-case, users may write either."""
+
+_REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
+_REFUSED = re.compile(r"(?P<part>/)|(?P<step>[~^])|(?P<glob>[?*\[\\])|(?P<space>\s)|(?P<control>[\x00-\x1f\x7f-\x9f])")
+_MISPLACED = re.compile(
+    r"(?P<head>\A(?:@|HEAD)\Z)|(?P<start>\A[-.])|(?P<inside>\.\.|@\{)|(?P<end>(?:\.|\.lock)\Z)|(?P<at>@\Z)"
+    rf"|(?P<id>\A{COMMIT_ID.pattern}\Z)"
 )
-from lakeops.model.text import excerpt, flaw
+_RULES = {
+    "part": "has {0} at character {1}, which separates the parts of a URI",
+    "step": "has {0} at character {1}, which leads to an ancestor in a ref expression",
+    "glob": "has {0} at character {1}, which Git refuses",
+    "space": "has white space, {0} at character {1}",
+    "control": "has a control character, {0} at character {1}",
+    "head": "stands for the checked-out commit in Git, and nothing is checked out here",
+    "start": "begins with {0}",
+    "inside": "has {0} at character {1}",
+    "end": "ends with {0}",
+    "at": "ends with '@', which asks for the committed head of a branch",
+    "id": "looks like a commit id",
+}
+"""How a branch or tag name breaks a rule, by the group of ``_REFUSED`` or ``_MISPLACED`` that matches."""
+
+
+def flaw(text: object, *, at_most: int, at_least: int = 0) -> str | None:
+    """Why a text cannot be kept, in words that follow "it". None when every store and database can keep it.
+
+    PostgreSQL cannot keep NUL, and UTF-8 has no lone surrogates. ``at_least`` and ``at_most`` bound the size in UTF-8
+    bytes.
+    """
+    if not isinstance(text, str):
+        return "is not text"
+    nul = text.find("\0")
+    if nul >= 0:
+        return f"has NUL at character {nul + 1}"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        return f"has half of a character at character {error.start + 1}"
+    if size < at_least:
+        return "is empty" if size == 0 else f"takes {size} bytes in UTF-8, and needs {at_least}"
+    return f"takes {size} bytes in UTF-8, and {at_most} is the limit" if size > at_most else None
 
 
 class HeldRepository(str):
     """A repository's name as a handle holds it, with the storage namespace that the handle writes its files to.
 
-    Somebody may delete the repository and give its name to another one while the handle is open. By the namespace a
-    transition finds that out, before it records files that lie elsewhere.
+    Somebody may delete the repository and give its name to another one while the handle is open. The catalog compares
+    the namespace before it records files that lie elsewhere.
 
     Attributes:
         namespace: the URL of the storage namespace.
@@ -34,31 +82,17 @@ class HeldRepository(str):
     namespace: str
 
     def __new__(cls, name: str, namespace: str) -> Self:
-        """The name ``name``, equal to the plain text."""
+        """Make a name that is equal to the plain text."""
         held = super().__new__(cls, name)
         held.namespace = namespace
         return held
 
     def __reduce__(self) -> tuple[type[HeldRepository], tuple[str, str]]:
-        """What a copy is made from, also in another process."""
         return HeldRepository, (str(self), self.namespace)
 
 
-MAX_NAME_BYTES = 255
-"""A branch or tag name's limit in UTF-8 bytes, the length of a file name."""
-
-COMMIT_ID = re.compile(r"[0-9a-fA-F]{64}")
-"""What a full commit id looks like. Ids are lower-case, users may write either."""
-
-_REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
-_STEPS = "~^"
-_GLOBS = "?*[\\"
-_REFUSED = re.compile(rf"[/{_STEPS}{re.escape(_GLOBS)}\s\x00-\x1f\x7f-\x9f]")
-"""What no name of a branch or tag has: separators, white space and control characters."""
-
-
 def check_repository(name: str) -> str:
-    """The name, when it is a repository name: 3 to 63 of ``a-z``, ``0-9`` and ``-``, not beginning with ``-``.
+    """Return the name when it is a repository's: 3 to 63 of ``a-z``, ``0-9`` and ``-``, not beginning with ``-``.
 
     Raises:
         InvalidInput: ``invalid_name``: it is not.
@@ -72,77 +106,29 @@ def check_repository(name: str) -> str:
     )
 
 
-def check_branch(name: str) -> str:
-    """The name, when it is a branch name.
-
-    Raises:
-        InvalidInput: ``invalid_name``: it is not. The message says which rule it breaks, and where.
-    """
-    return _check(name, "branch")
-
-
-def check_tag(name: str) -> str:
-    """The name, when it is a tag name. Tags and branches follow the same rules.
-
-    Raises:
-        InvalidInput: ``invalid_name``: it is not. The message says which rule it breaks, and where.
-    """
-    return _check(name, "tag")
-
-
-def _check(name: str, what: str) -> str:
+def _check_ref_name(name: str, what: str) -> str:
     broken = broken_rule(name)
     if broken is not None:
         raise InvalidInput(f"{excerpt(name)} is not a {what} name: it {broken}", kind="invalid_name")
     return name
 
 
+check_branch = partial(_check_ref_name, what="branch")
+check_tag = partial(_check_ref_name, what="tag")
+"""Return a name that a branch or tag can have. Raise ``InvalidInput`` (``invalid_name``) that names the broken rule."""
+
+
 def broken_rule(name: str) -> str | None:
     """The first rule that a branch or tag name breaks, in words that follow "it". None when it breaks none."""
-    return flaw(name, at_least=1, at_most=MAX_NAME_BYTES) or _broken_by_character(name) or _broken_by_place(name)
-
-
-def _broken_by_character(name: str) -> str | None:
-    found = _REFUSED.search(name)
-    if found is None:
-        return None
-    character = found[0]
-    here = f"{character!r} at character {found.start() + 1}"
-    if character == "/":
-        return f"has {here}, which separates the parts of a URI"
-    if character in _STEPS:
-        return f"has {here}, which leads to an ancestor in a ref expression"
-    if character in _GLOBS:
-        return f"has {here}, which Git refuses"
-    return f"has white space, {here}" if character.isspace() else f"has a control character, {here}"
-
-
-def _broken_by_place(name: str) -> str | None:
-    if name in {"@", "HEAD"}:
-        return "stands for the checked-out commit in Git, and nothing is checked out here"
-    for start in ("-", "."):
-        if name.startswith(start):
-            return f"begins with {start!r}"
-    for inside in ("..", "@{"):
-        if inside in name:
-            return f"has {inside!r} at character {name.index(inside) + 1}"
-    for end in (".", ".lock"):
-        if name.endswith(end):
-            return f"ends with {end!r}"
-    if name.endswith("@"):
-        return "ends with '@', which asks for the committed head of a branch"
-    return "looks like a commit id" if COMMIT_ID.fullmatch(name) else None
-
-
-MAX_PATH_BYTES = 1024
-"""A path's limit in UTF-8 bytes, the one of S3 keys."""
-
-_LAST = 0x10FFFF
-_SURROGATES = range(0xD800, 0xE000)
+    reason = flaw(name, at_least=1, at_most=MAX_NAME_BYTES)
+    if reason is not None:
+        return reason
+    found = _REFUSED.search(name) or _MISPLACED.search(name)
+    return None if found is None else _RULES[str(found.lastgroup)].format(repr(found[0]), found.start() + 1)
 
 
 def check_path(path: str) -> str:
-    """The path, when it can name an object: 1 to 1,024 bytes of UTF-8, without NUL and lone surrogates.
+    """Return the path when it can name an object: 1 to 1,024 bytes of UTF-8, without NUL and lone surrogates.
 
     Raises:
         InvalidPath: it cannot. The message says why.
@@ -154,7 +140,7 @@ def check_path(path: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix, when paths can begin with it: as a path, and it may be empty (every path begins with it).
+    """Return the prefix when paths can begin with it. The empty prefix begins every path.
 
     Raises:
         InvalidPath: no path begins with it. The message says why.
@@ -166,10 +152,10 @@ def check_prefix(prefix: str) -> str:
 
 
 def as_folder(prefix: str) -> str:
-    """The prefix with a slash at its end, so that ``data`` means what is in it and never ``data2``. Empty stays empty.
+    """Add a slash to the prefix, so that ``data`` never covers ``data2``. The empty prefix stays empty.
 
     Raises:
-        InvalidPath: no path begins with it. The message says why.
+        InvalidPath: no path begins with it.
     """
     check_prefix(prefix)
     return prefix if not prefix or prefix.endswith("/") else prefix + "/"
@@ -178,13 +164,225 @@ def as_folder(prefix: str) -> str:
 def next_prefix(prefix: str) -> str | None:
     """The least text above every path that begins with ``prefix``. None when nothing is above them all.
 
-    So the paths under a prefix are those with ``prefix <= path < next_prefix(prefix)``, in any order-keeping index:
-    no pattern matching, nothing to escape.
+    The paths under a prefix are those with ``prefix <= path < next_prefix(prefix)``. An index finds them without
+    pattern matching, and nothing needs to be escaped.
     """
-    stem = prefix.rstrip(chr(_LAST))
+    stem = prefix.rstrip("\U0010ffff")
     if not stem:
         return None
     following = ord(stem[-1]) + 1
-    if following in _SURROGATES:
-        following = _SURROGATES.stop
+    if following == 0xD800:  # surrogates are no characters
+        following = 0xE000
     return stem[:-1] + chr(following)
+
+
+MAX_EXPRESSION_BYTES = 64 * 1024
+
+_STEP = re.compile(r"([~^])([0-9]*)")
+_BEYOND = 2**63 - 1
+"""Stands for any number with more than 18 digits: past every root, beyond every parent."""
+
+
+class Step(NamedTuple):
+    """Go to the ``parent``-th parent, ``times`` times. ``~3`` is ``Step(1, 3)``, ``^2`` is ``Step(2, 1)``."""
+
+    parent: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefExpression:
+    """A ref expression in parts.
+
+    ``text`` is what was written. Steps that lead nowhere (``^0``, ``~0``) are left out of ``steps``, and equal ones are
+    summed up: ``^^~2`` is ``(Step(1, 4),)``. ``committed_only`` stands for the ``@`` of ``<branch>@``. ``is_name`` says
+    that the text is a bare base: then it may be a branch, whose staging area is meant too.
+    """
+
+    text: str
+    base: str
+    steps: tuple[Step, ...] = ()
+    committed_only: bool = False
+    is_name: bool = field(default=False, compare=False)
+
+
+def parse_ref(text: str) -> RefExpression:
+    """Parse a ref expression: a branch, a tag, a commit id or a unique prefix of one, then steps to its ancestors.
+
+    ::
+
+        expression  = base step*  |  branch "@"
+        step        = "^" [number]  |  "~" [number]
+
+    Steps have Git's meaning: ``^N`` is the N-th parent and ``~N`` the N-th ancestor along first parents, ``^`` is
+    ``^1``, ``~`` is ``~1``, and ``^0`` and ``~0`` are the commit itself. ``<branch>@`` is the committed head of a
+    branch, without its staging area; no step follows it, because a step leads to a commit anyway. An expression of any
+    size is read in linear time.
+
+    Raises:
+        InvalidInput: ``invalid_ref``: it is not one. The message says where it goes wrong.
+    """
+    reason = flaw(text, at_least=1, at_most=MAX_EXPRESSION_BYTES)
+    if reason is not None:
+        raise _invalid(text, f"it {reason}")
+    first = _STEP.search(text)
+    end = len(text) if first is None else first.start()
+    if end == 0:
+        raise _invalid(text, f"nothing comes before {text[0]!r}")
+    base, committed_only = text[:end], False
+    if len(base) > 1 and base.endswith("@"):
+        base, committed_only = base[:-1], True
+    broken = None if COMMIT_ID.fullmatch(base) else broken_rule(base)
+    if broken is not None:
+        raise _invalid(text, f"{excerpt(base)} cannot be a ref, it {broken}")
+    if first is None:
+        return RefExpression(text, base, (), committed_only, is_name=not committed_only)
+    if committed_only:
+        raise _invalid(
+            text, f"nothing may follow the '@' at character {end}; {excerpt(base + text[end:])} is a commit already"
+        )
+    return RefExpression(text, base, _steps(text, end))
+
+
+def _invalid(text: str, reason: str) -> InvalidInput:
+    return InvalidInput(f"{excerpt(text)} is not a ref expression: {reason}", kind="invalid_ref")
+
+
+def _steps(text: str, place: int) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    while place < len(text):
+        match = _STEP.match(text, place)
+        if match is None:
+            raise _invalid(
+                text, f"{text[place]!r} at character {place + 1}, where only '^', '^N', '~' or '~N' may follow"
+            )
+        place = match.end()
+        digits = match[2].lstrip("0")
+        number = _BEYOND if len(digits) > 18 else int(digits or ("0" if match[2] else "1"))
+        step = Step(1, number) if match[1] == "~" else Step(number, 1)
+        if 0 in step:
+            continue
+        if steps and steps[-1].parent == step.parent:
+            step = Step(step.parent, steps.pop().times + step.times)
+        steps.append(step)
+    return tuple(steps)
+
+
+SCHEME = "lakefs://"
+OTHER_SCHEME = "lakeops://"
+"""Means the same, for programs that take the first one for the address of a lakeFS server."""
+MAX_URI_BYTES = 128 * 1024
+"""Longest URI that is looked at."""
+MAX_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class LakeUri:
+    """A repository, maybe a ref expression in it, maybe a path or prefix in that.
+
+    ``str()`` gives the URI. ``LakeUri.parse(str(uri)) == uri``.
+    """
+
+    repository: str
+    ref: str | None = None
+    path: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> LakeUri:
+        """The parts of a URI. As for lakectl, a slash after the repository alone means nothing.
+
+        Raises:
+            InvalidInput: ``invalid_uri``: it is not one. The message says which part is wrong.
+        """
+        reason = flaw(text, at_most=MAX_URI_BYTES)
+        if reason is not None:
+            raise InvalidInput(f"{_show_scheme(text)} is not a lakefs:// URI: it {reason}", kind="invalid_uri")
+        if text.startswith(OTHER_SCHEME):
+            text = SCHEME + text.removeprefix(OTHER_SCHEME)
+        if not text.startswith(SCHEME):
+            raise InvalidInput(f"{_show_scheme(text)} is not a lakefs:// URI; {_suggestion(text)}", kind="invalid_uri")
+        repository, _, rest = text[len(SCHEME) :].partition("/")
+        ref, slash, path = rest.partition("/")
+        try:
+            check_repository(repository)
+            if ref or slash:
+                parse_ref(ref)
+            check_prefix(path)
+        except InvalidInput as error:
+            raise InvalidInput(f"{excerpt(text)} is not a lakefs:// URI: {error.message}", kind="invalid_uri") from None
+        return cls(repository, ref or None, path if slash else None)
+
+    def __str__(self) -> str:
+        parts = [self.repository, self.ref, self.path]
+        return SCHEME + "/".join(part for part in parts if part is not None)
+
+    def only_repository(self) -> str:
+        """The repository of a URI that has nothing else.
+
+        Raises:
+            InvalidInput: ``invalid_uri``: it has a ref.
+        """
+        if self.ref is not None:
+            raise InvalidInput(
+                f"{excerpt(str(self))} names more than a repository; write {SCHEME}{self.repository}",
+                kind="invalid_uri",
+            )
+        return self.repository
+
+    def only_ref(self) -> tuple[str, str]:
+        """Repository and ref expression of a URI that has no path.
+
+        Raises:
+            InvalidInput: ``invalid_uri``: it has no ref, or a path too.
+        """
+        if self.ref is None:
+            raise InvalidInput(
+                f"{excerpt(str(self))} lacks a ref; write {SCHEME}{self.repository}/REF", kind="invalid_uri"
+            )
+        if self.path is not None:
+            raise InvalidInput(
+                f"{excerpt(str(self))} names more than a ref; write {SCHEME}{self.repository}/{self.ref}",
+                kind="invalid_uri",
+            )
+        return self.repository, self.ref
+
+    def with_prefix(self) -> tuple[str, str, str]:
+        """Repository, ref expression and prefix. A URI without a path has the empty prefix.
+
+        Raises:
+            InvalidInput: ``invalid_uri``: it has no ref.
+        """
+        if self.ref is None:
+            raise InvalidInput(
+                f"{excerpt(str(self))} lacks a ref; write {SCHEME}{self.repository}/REF/PREFIX", kind="invalid_uri"
+            )
+        return self.repository, self.ref, self.path or ""
+
+    def with_path(self) -> tuple[str, str, str]:
+        """Repository, ref expression and the path of an object.
+
+        Raises:
+            InvalidInput: ``invalid_uri``: it has no ref or no path.
+        """
+        repository, ref, path = self.with_prefix()
+        if not path:
+            raise InvalidInput(
+                f"{excerpt(str(self))} lacks a path; write {SCHEME}{repository}/{ref}/PATH", kind="invalid_uri"
+            )
+        return repository, ref, check_path(path)
+
+
+def _suggestion(text: str) -> str:
+    """What to write instead. A text that only lacks the scheme is shown with it."""
+    if "://" not in text and len(text) <= MAX_SHOWN:
+        with suppress(InvalidInput):
+            meant = LakeUri.parse(SCHEME + text)
+            ref = f" for a repository, {SCHEME}REPO/{text} for a ref of it" if meant.ref is None else ""
+            return f"write {meant}{ref}"
+    return f"write {SCHEME}REPO, {SCHEME}REPO/REF[/KEY]"
+
+
+def _show_scheme(text: str) -> str:
+    """The scheme alone where there is another one: what follows may hold a password."""
+    scheme, separator, _ = str(text).partition("://")
+    return f"{excerpt(scheme + separator)}..." if separator and scheme != "lakefs" else excerpt(text)

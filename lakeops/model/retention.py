@@ -19,9 +19,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lakeops.model.errors import (
-    InvalidInput,
-)
+from lakeops.model.errors import InvalidInput
 from lakeops.model.graph import Lineage, shared
 from lakeops.model.names import broken_rule
 

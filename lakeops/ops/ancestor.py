@@ -19,7 +19,7 @@ from lakeops.engine.base import LocalEngine
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, lookup, require_live, watched
 from lakeops.ops.history import merge_bases
 from lakeops.ranges.diff import each_change

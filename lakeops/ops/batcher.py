@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import AttemptExpired, CatalogUnavailable
+from lakeops.model.errors import AttemptExpired, Transient
 from lakeops.model.names import HeldRepository
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class StageQueue:
         try:
             self._link_or_refuse(some)
         except BaseException as error:
-            failure = error if isinstance(error, Exception) else CatalogUnavailable(INTERRUPTED)
+            failure = error if isinstance(error, Exception) else Transient(INTERRUPTED, kind="catalog_unavailable")
             rest = [one for one in some if not one.done.done()]
             with self._lock:
                 self._pending[:0] = [one for one in rest if one.owner is not None]

@@ -19,7 +19,7 @@ from lakeops.model.records import (
     RefRecord,
     check_asked,
 )
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, check_name, lookup, require_stageable, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
 

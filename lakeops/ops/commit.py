@@ -16,7 +16,7 @@ from lakeops.model import ids as texts
 from lakeops.model.arrow import in_one
 from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, PreconditionFailed
 from lakeops.model.records import Commit, IdempotentRequest
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, check_name, lookup
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 from lakeops.catalog.records import BranchAt, BranchState
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
-    CatalogUnavailable,
     CommitExpired,
     InvalidInput,
     LakeopsError,
@@ -25,13 +24,12 @@ from lakeops.model.errors import (
     NotReplicated,
     ObjectNotFound,
     RefNotFound,
+    Transient,
 )
 from lakeops.model.graph import ReadAhead
-from lakeops.model.names import COMMIT_ID, HeldRepository
-from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import Commit, Entry, RefRecord, RepositoryRecord, check_asked, gone
-from lakeops.model.refs import RefExpression, parse_ref
-from lakeops.model.refs import resolve as resolve_expression
+from lakeops.model.graph import resolve as resolve_expression
+from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, parse_ref
+from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, check_asked, gone, quiet
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore, StoredObject
@@ -228,7 +226,7 @@ class Context:
 
         The verb has done its work, so a catalog that others hold must not make it fail. A later call catches up.
         """
-        with suppress(CatalogUnavailable):
+        with suppress(Transient):
             self.catalog.staging.purge_retired(self.repository_id, waiting=waiting)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import TypeVar
 
-from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
+from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import Known, check_nobody_owns, copy_object
 from lakeops.store.in_flight import in_flight
@@ -130,8 +130,9 @@ def delete_tasks(source: ObjectStore, keys: Iterable[str], known: Known = frozen
 
 def gives_up(failures: Sequence[CopyFailure]) -> bool:
     """Whether trying more is in vain: it was the store that refused so often, and not single objects that failed."""
-    refusals = (StoreError, StoreUnavailable, Unsupported)
-    return sum(isinstance(failure.error, refusals) for failure in failures) >= GIVE_UP
+    errors = [failure.error for failure in failures]
+    refused = [isinstance(one, StoreError | StoreUnavailable) or one.kind == "unsupported" for one in errors]
+    return sum(refused) >= GIVE_UP
 
 
 def copy_seconds(items: Sequence[StoredObject]) -> float:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 
 
 @contextmanager

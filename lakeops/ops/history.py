@@ -17,7 +17,7 @@ from lakeops.model.errors import CommitExpired, InvalidInput, PreconditionFailed
 from lakeops.model.graph import Node
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import (
     Context,
     explain_expired,

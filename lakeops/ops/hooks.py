@@ -59,7 +59,7 @@ def set_hook(
 
     Raises:
         InvalidInput: something of it makes no sense.
-        PermissionDenied: the database login is no maintainer's.
+        CatalogError: ``permission_denied``: the database login is no maintainer's.
         PreconditionFailed: ``read_only_repository``: the repository takes no changes.
     """
     given = check_hook(Hook(name, when, tuple(actions), pattern, seconds))

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from lakeops.model.arrow import ENTRY_SCHEMA, array, no_metadata, scalar, text
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound
 from lakeops.model.ids import check_commit_metadata
-from lakeops.model.names import MAX_PATH_BYTES, as_folder
+from lakeops.model.names import MAX_PATH_BYTES, as_folder, flaw
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, check_name
 from lakeops.ops.diff import uncommitted
@@ -46,7 +46,7 @@ def check_source(ctx: Context, url: str) -> str:
     Another reference to a repository's object would not keep it from that repository's garbage collection.
 
     Raises:
-        InvalidUri: it is not a location.
+        InvalidInput: ``invalid_uri``: it is not a location.
         InvalidInput: it and a repository's namespace overlap.
         PreconditionFailed: ``address_refused``: the repository may not refer to what lies there.
     """
@@ -163,7 +163,7 @@ def import_objects(
             nothing is published.
 
     Raises:
-        InvalidUri, InvalidInput, InvalidPath: the source, or a name in it, cannot be imported.
+        InvalidInput, InvalidPath: ``invalid_uri``: the source, or a name in it, cannot be imported.
         PreconditionFailed: ``address_refused``: the setting ``external_prefixes`` does not allow it, or it is a
             directory and the repository in a bucket. ``dirty_branch``: the branch has uncommitted changes.
             ``protected_branch``: the branch takes no commits.

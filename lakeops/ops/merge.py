@@ -18,7 +18,7 @@ from lakeops.model.records import (
     Summary,
     check_amount,
 )
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import (

@@ -22,7 +22,7 @@ from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, check_key
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging
 from lakeops.ops.publish import when_moved
 from lakeops.ops.read import with_staged

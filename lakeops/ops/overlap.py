@@ -17,8 +17,6 @@ from lakeops.model.errors import (
     AlreadyExists,
     Corrupted,
     InvalidInput,
-    InvalidPath,
-    InvalidUri,
     NamespaceTaken,
     NotFound,
     ObjectNotFound,
@@ -26,7 +24,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.marks import Identity
 from lakeops.model.records import RepositoryRecord
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import pages
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -108,7 +106,7 @@ def _managed(place: str, whose: str) -> InvalidInput:
 
 def _is_claimed(stores: Stores, place: str) -> bool:
     """Whether a repository has its claim there. What may not be looked at counts as nobody's."""
-    with suppress(NotFound, StoreError, InvalidUri, InvalidPath):
+    with suppress(NotFound, StoreError, InvalidInput):
         stores.at(place).head(CLAIM)
         return True
     return False

@@ -17,7 +17,7 @@ from lakeops.model.errors import NamespaceTaken, ObjectNotFound, PreconditionFai
 from lakeops.model.formatting import moment
 from lakeops.model.marks import Identity, Owner, read_owner
 from lakeops.model.records import JsonRecord, RepositoryRecord
-from lakeops.model.text import excerpt, safe
+from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore

@@ -22,7 +22,7 @@ from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNo
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.publish import when_moved

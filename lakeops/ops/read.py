@@ -22,9 +22,9 @@ from lakeops.catalog.records import Staged
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, text
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
-from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix
+from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix, flaw
 from lakeops.model.records import Commit, CommonPrefix, Entry
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, at_ref, public, watched
 from lakeops.ranges import read as records
 from lakeops.ranges.metarange import SortedPaths, upper_bound
@@ -193,7 +193,7 @@ def _naming(ctx: Context, entry: Entry) -> Iterator[None]:
 
 
 def presign(ctx: Context, ref: str, path: str, expires: int = 900) -> str:
-    """A URL that reads an object for ``expires`` seconds. Raises ``Unsupported`` on local storage."""
+    """A URL that reads an object for ``expires`` seconds. Raises ``unsupported`` on local storage."""
     store, key = _locate(ctx, stat(ctx, ref, path))
     return store.presign(key, expires)
 

@@ -20,17 +20,8 @@ from lakeops.model.errors import (
     ObjectNotFound,
     PreconditionFailed,
 )
-from lakeops.model.progress import Progress, quiet
-from lakeops.model.records import JsonRecord
-from lakeops.ops.copying import (
-    Moved,
-    copy_objects,
-    copy_seconds,
-    copy_tasks,
-    delete_objects,
-    delete_tasks,
-    gives_up,
-)
+from lakeops.model.records import JsonRecord, Progress, quiet
+from lakeops.ops.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, delete_tasks, gives_up
 from lakeops.ops.deletion_limit import exceeded
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at

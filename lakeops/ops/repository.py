@@ -13,7 +13,7 @@ from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata, make_commit
 from lakeops.model.marks import Identity
 from lakeops.model.names import check_branch, check_repository
 from lakeops.model.records import RepositoryRecord, Split
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import CATALOG, CLAIM_ID, check_apart, claim, claim_text, read_claim
 from lakeops.ops.owner import first_owner, release

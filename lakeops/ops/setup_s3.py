@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, StoreError, Transient, Unsupported
+from lakeops.model.errors import InvalidInput, LakeopsError, StoreError, Transient
 from lakeops.store.base import StoreSettings
 from lakeops.store.open import Location, parse_location
 from lakeops.store.s3.replication_rules import (
@@ -204,13 +204,14 @@ def start_batch(plan: ReplicationSetup) -> str:
     """Start the job for what existed before. Returns its id.
 
     Raises:
-        Unsupported: the server has no such jobs.
+        LakeopsError: ``unsupported``: the server has no such jobs.
         StoreError: S3 refused.
     """
     if plan.batch is None:
-        raise Unsupported(
+        raise LakeopsError(
             "there is no batch replication here: the source is empty, or its server is not AWS; "
-            "'lakeops mirror replicate' copies what is there"
+            "'lakeops mirror replicate' copies what is there",
+            kind="unsupported",
         )
     return start_job(control_client(plan.batch.region), plan.batch.job)
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import RANGE_SCHEMA, array, first_true, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import InvalidInput
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ranges.digest import DIGEST_BYTES, Positions
 from lakeops.store.layout import range_key
 

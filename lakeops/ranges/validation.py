@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, scalar, text, to_numpy
-from lakeops.model.errors import Corrupted, InvalidInput, InvalidUri, LakeopsError, ObjectNotFound
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.ids import (
     EARLIEST,
     LATEST,
@@ -37,7 +37,7 @@ from lakeops.model.ids import (
 )
 from lakeops.model.names import MAX_PATH_BYTES, check_path
 from lakeops.model.records import Split
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ranges.chunker import cut_ends, path_hashes
 from lakeops.ranges.diff import diff_batches
 from lakeops.ranges.digest import entry_digests
@@ -97,7 +97,7 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
     for row in np.flatnonzero(to_numpy(pc.invert(plain))).tolist():  # few: what a URL spells in a roundabout way
         try:
             split_address(keys[row].as_py())
-        except InvalidUri as error:
+        except InvalidInput as error:
             raise InvalidInput(f"{excerpt(paths[row].as_py())}: {error.message}") from None
 
 

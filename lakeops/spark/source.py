@@ -23,10 +23,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, IntegerType, LongType, StringType, StructType
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, Unsupported
-from lakeops.model.names import as_folder
-from lakeops.model.refs import LakeUri
-from lakeops.model.text import excerpt
+from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.names import LakeUri, as_folder
+from lakeops.model.sanitising import excerpt
 from lakeops.spark.tables import File, Files, files, is_table_file
 from lakeops.store import foreign, recorded
 
@@ -91,9 +90,10 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
         try:
             from lakeops.lake import Lake
         except ModuleNotFoundError:  # the workers' part of the code, sent along by range work, hides the whole
-            raise Unsupported(
+            raise LakeopsError(
                 "the format lakeops needs lakeops installed on the driver's machine, and a session that has run no "
-                "range work of lakeops"
+                "range work of lakeops",
+                kind="unsupported",
             ) from None
 
         with Lake.open(home=self.options.get("home", self.default_home)) as lake:

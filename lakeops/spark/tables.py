@@ -18,9 +18,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
 
-from lakeops.model.errors import InvalidInput, InvalidSettings, ObjectNotFound, PathTaken, Unsupported
-from lakeops.model.refs import LakeUri
-from lakeops.model.text import excerpt
+from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
+from lakeops.model.names import LakeUri
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -104,7 +104,7 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
         check: compare the size of each file with the recorded one.
 
     Raises:
-        InvalidUri: the text is no such URI.
+        InvalidInput: ``invalid_uri``: the text is no such URI.
         RepositoryNotFound, RefNotFound, CommitExpired: there is nothing to read.
         ObjectNotFound: there is no file, or the store lacks one.
         Corrupted: a file has another size than was recorded.
@@ -154,7 +154,7 @@ def opened(lake: Lake | None) -> Iterator[Lake]:
 def spark_path(url: str, s3: str) -> str:
     """Translate a URL to a Spark path: percent-decoded, with the scheme of Spark's own connector.
 
-    Raises ``InvalidSettings`` for a container of Azure whose account no variable names.
+    Raises ``InvalidInput`` for a container of Azure whose account no variable names.
     """
     scheme, _, rest = url.partition("://")
     if scheme == "file":
@@ -162,7 +162,9 @@ def spark_path(url: str, s3: str) -> str:
     if scheme == "az":
         account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
         if not account:
-            raise InvalidSettings("Spark names Azure's account with each path; set AZURE_STORAGE_ACCOUNT_NAME")
+            raise InvalidInput(
+                "Spark names Azure's account with each path; set AZURE_STORAGE_ACCOUNT_NAME", kind="invalid_settings"
+            )
         container, _, path = rest.partition("/")
         return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
     return f"{s3}://{rest}" if scheme == "s3" else url
@@ -248,10 +250,11 @@ def read(
         **options: the reader's, such as ``header=True``.
 
     Raises:
-        InvalidUri, InvalidInput: the URI, the condition or the format makes no sense.
+        InvalidInput: ``invalid_uri``: the URI, the condition or the format makes no sense.
         RepositoryNotFound, RefNotFound, CommitExpired, ObjectNotFound: there is nothing to read.
         Corrupted: a file has another size than was recorded.
-        Unsupported: compressed text whose address does not tell how, so that Spark would read it as it is.
+        LakeopsError: ``unsupported``: compressed text whose address does not tell how, so that Spark would read it as
+            it is.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
@@ -331,9 +334,10 @@ def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Map
     named = [file.url(s3).translate(encoded) for file in found]
     strangers = {re.sub("^file:/+", "file:/", one) for one in frame.inputFiles()} ^ {*named}
     if strangers:  # a file that the join does not know would lose its rows
-        raise Unsupported(
+        raise LakeopsError(
             f"Spark calls a file of {found.uri!r} by a name that lakeops does not expect, {excerpt(min(strangers))}: "
-            "read it with spark.read.format('lakeops')"
+            "read it with spark.read.format('lakeops')",
+            kind="unsupported",
         )
     columns = [list(column) for column in zip(*(file.values for file in found), strict=True)]
     arrays = [pa.array(column, pa.string()) for column in (named, *columns)]
@@ -371,13 +375,14 @@ def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: 
 
 
 def _check_names(found: Files, kind: str) -> None:
-    """Raise ``Unsupported`` for compressed text whose address lacks the extension by which Spark decompresses."""
+    """Raise ``unsupported`` for compressed text whose address lacks the extension by which Spark decompresses."""
     for file in found if kind in _DECOMPRESSED_BY_NAME else ():
         ending = next((one for one in _COMPRESSED if file.path.endswith(one)), "")
         if ending and not file.address.endswith(ending):
-            raise Unsupported(
+            raise LakeopsError(
                 f"{excerpt(file.path)} is compressed, and its address does not end in {ending}, which Spark goes by: "
-                "read it with spark.read.format('lakeops'), or publish it with output()"
+                "read it with spark.read.format('lakeops'), or publish it with output()",
+                kind="unsupported",
             )
 
 
@@ -416,12 +421,12 @@ def write(
         **options: the writer's, such as ``compression="zstd"``.
 
     Raises:
-        InvalidUri, InvalidInput: the URI or the mode makes no sense.
+        InvalidInput: ``invalid_uri``: the URI or the mode makes no sense.
         RepositoryNotFound, RefNotFound, InvalidInput: ``invalid_ref``: there is no such branch. Tags and commits
             cannot be written to.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
         PathTaken: there are objects that the mode does not allow.
-        Unsupported: Spark is told to overwrite only the partitions that the DataFrame has.
+        LakeopsError: ``unsupported``: Spark is told to overwrite only the partitions that the DataFrame has.
     """
     if mode not in ("error", "append", "overwrite", "ignore"):
         raise InvalidInput(f"mode {excerpt(mode)} is not one of 'error', 'append', 'overwrite' and 'ignore'")
@@ -453,7 +458,8 @@ def _check_overwrite(spark: SparkSession, options: Mapping[str, object]) -> None
     given = {name.lower(): str(value) for name, value in options.items()}
     how = given.get("partitionoverwritemode") or spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
     if str(how).lower() == "dynamic":
-        raise Unsupported(
+        raise LakeopsError(
             "lakeops overwrites all that is under the prefix, and partitionOverwriteMode is 'dynamic'; overwrite the "
-            "folder of each partition, or say partitionOverwriteMode='static'"
+            "folder of each partition, or say partitionOverwriteMode='static'",
+            kind="unsupported",
         )

@@ -19,7 +19,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidSettings, LakeopsError
+from lakeops.model.errors import AlreadyExists, InvalidInput, LakeopsError
 from lakeops.model.records import Credentials
 from lakeops.store.layout import PROBE
 
@@ -200,7 +200,7 @@ class ObjectStore(Protocol):
         ...
 
     def presign(self, key: str, expires: int = 900) -> str:
-        """A URL that reads the object for ``expires`` seconds. Raises ``Unsupported`` where there is no such thing."""
+        """A URL that reads the object for ``expires`` seconds. Raises ``unsupported`` where there is no such thing."""
         ...
 
     def probe(self) -> Capabilities:
@@ -244,10 +244,12 @@ class StoreSettings:
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
         if self.part_bytes < MIN_PART_BYTES:
-            raise InvalidSettings(f"part_bytes is {self.part_bytes}; S3 takes no part below {MIN_PART_BYTES}")
+            raise InvalidInput(
+                f"part_bytes is {self.part_bytes}; S3 takes no part below {MIN_PART_BYTES}", kind="invalid_settings"
+            )
         for name in ("max_attempts", "connect_timeout", "read_timeout", "parallel_parts", "max_connections"):
             if getattr(self, name) <= 0:
-                raise InvalidSettings(f"{name} is {getattr(self, name)}; give a number above 0")
+                raise InvalidInput(f"{name} is {getattr(self, name)}; give a number above 0", kind="invalid_settings")
 
 
 def _check_endpoint(url: str) -> None:
@@ -258,11 +260,15 @@ def _check_endpoint(url: str) -> None:
     except ValueError:
         host, credentials = None, None
     if credentials:
-        raise InvalidSettings(
-            "the S3 endpoint URL carries a user or password; give credentials the way boto3 reads them"
+        raise InvalidInput(
+            "the S3 endpoint URL carries a user or password; give credentials the way boto3 reads them",
+            kind="invalid_settings",
         )
     if host is None or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
-        raise InvalidSettings("the S3 endpoint must look like https://host[:port]; correct LAKEOPS_S3_ENDPOINT_URL")
+        raise InvalidInput(
+            "the S3 endpoint must look like https://host[:port]; correct LAKEOPS_S3_ENDPOINT_URL",
+            kind="invalid_settings",
+        )
 
 
 def pieces(data: bytes | BinaryIO, size: int) -> Iterator[bytes | memoryview]:

@@ -26,9 +26,8 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
     Transient,
-    Unsupported,
 )
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,
@@ -43,14 +42,7 @@ from lakeops.store.base import (
     lists_consistently,
     pieces,
 )
-from lakeops.store.bucket import (
-    BucketStore,
-    PerProcess,
-    check_expiry,
-    is_plain,
-    listing_prefix,
-    threads_lost,
-)
+from lakeops.store.bucket import BucketStore, PerProcess, check_expiry, is_plain, listing_prefix, threads_lost
 from lakeops.store.in_flight import in_flight
 from lakeops.store.layout import TASKS
 from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
@@ -71,11 +63,12 @@ _clients: PerProcess[tuple[str, str, StoreSettings], Client] = PerProcess(lambda
 
 
 def client(scheme: str, bucket: str, settings: StoreSettings) -> Client:
-    """The process's client for a bucket. Threads may share it. Raises ``Unsupported``, ``StoreError``."""
+    """The process's client for a bucket. Threads may share it. Raises ``unsupported``, ``StoreError``."""
     if threads_lost():
-        raise Unsupported(
+        raise LakeopsError(
             f"{scheme}:// cannot be used here: this process was forked from one that had loaded obstore before. "
-            "Start it with multiprocessing's 'spawn', or use the store only after the fork"
+            "Start it with multiprocessing's 'spawn', or use the store only after the fork",
+            kind="unsupported",
         )
     return _clients.get((scheme, bucket, settings))
 
@@ -85,7 +78,9 @@ def _connect(scheme: str, bucket: str, settings: StoreSettings) -> Client:
     try:
         from obstore.store import AzureStore, GCSStore
     except ImportError:
-        raise Unsupported(f'{scheme}:// needs obstore; install lakeops with its extra "{extra}"') from None
+        raise LakeopsError(
+            f'{scheme}:// needs obstore; install lakeops with its extra "{extra}"', kind="unsupported"
+        ) from None
     options: dict[str, Any] = {
         "client_options": {
             "allow_http": True,  # the endpoint says which; without one it is https
@@ -147,7 +142,7 @@ def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
     if isinstance(error, ValueError) or "parse path" in said or "parsing Path" in said:
         return InvalidPath(f"bucket {bucket!r} has a name that obstore cannot address (an empty, '.' or '..' segment)")
     if kind == "NotSupportedError" or status == 501:
-        return Unsupported(f"the server of bucket {bucket!r} cannot do what was asked of {where}")
+        return LakeopsError(f"the server of bucket {bucket!r} cannot do what was asked of {where}", kind="unsupported")
     if status in {0, 408, 429} or status >= 500:
         why = code or status or "no answer"
         return StoreUnavailable(f"bucket {bucket!r} keeps failing on {where} ({why}); check the endpoint, try again")

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from lakeops.model.errors import (
-    Corrupted,
-    ObjectNotFound,
-    PreconditionFailed,
-)
+from lakeops.model.errors import Corrupted, ObjectNotFound, PreconditionFailed
 from lakeops.model.marks import Owner, read_owner
-from lakeops.model.text import excerpt, safe
+from lakeops.model.sanitising import excerpt, safe
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import OWNER
 from lakeops.store.reader import read_small

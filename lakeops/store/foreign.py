@@ -19,8 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from lakeops.model.errors import InvalidInput, LakeopsError, Unsupported
-from lakeops.model.text import excerpt
+from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.sanitising import excerpt
 from lakeops.store.reader import ObjectReader
 
 if TYPE_CHECKING:
@@ -78,13 +78,13 @@ def limited(more: int, what: str) -> Iterator[None]:
 def batches(
     opened: IO[bytes], path: str, size: int, kind: str, schema: pa.Schema | None, *, header: bool
 ) -> Generator[pa.RecordBatch]:
-    """First a batch without rows, which tells the columns, then the rows. Raises ``InvalidInput``, ``Unsupported``.
+    """First a batch without rows, which tells the columns, then the rows. Raises ``InvalidInput``, ``unsupported``.
 
     ``path`` tells how a text is compressed, ``size`` is in bytes, ``kind`` is ``parquet``, ``csv`` or ``json``. Without
     a ``schema`` all columns are read.
     """
     if kind not in {"parquet", "csv", "json"}:
-        raise Unsupported(f"the format lakeops reads parquet, csv and json, not {excerpt(kind)}")
+        raise LakeopsError(f"the format lakeops reads parquet, csv and json, not {excerpt(kind)}", kind="unsupported")
     decoded = _parquet(opened, schema) if kind == "parquet" else _text(opened, path, kind, schema, header=header)
     while True:
         try:

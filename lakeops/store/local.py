@@ -34,9 +34,8 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
     Transient,
-    Unsupported,
 )
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,
@@ -141,7 +140,9 @@ def _translate(error: OSError, where: str, key: str) -> LakeopsError:
     if code == errno.ENAMETOOLONG:
         return InvalidPath(f"key {key[:200]!a} is too long for this file system")
     if code in _NO_LINKS:
-        return Unsupported(f"the file system cannot create {shown} only if it is absent; use a local disk or S3")
+        return LakeopsError(
+            f"the file system cannot create {shown} only if it is absent; use a local disk or S3", kind="unsupported"
+        )
     advice = _ADVICE.get(code or 0, error.strerror or type(error).__name__)
     if code in _PASSING:
         return StoreUnavailable(f"{shown}: {advice}; try again")
@@ -640,9 +641,11 @@ class LocalStore:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def presign(self, key: str, expires: int = 900) -> str:
-        """Raises ``Unsupported``: files have no such URL."""
+        """Raises ``unsupported``: files have no such URL."""
         del expires
-        raise Unsupported(f"{self.url}/{key} is a local file and has no presigned URL; read it through lakeops")
+        raise LakeopsError(
+            f"{self.url}/{key} is a local file and has no presigned URL; read it through lakeops", kind="unsupported"
+        )
 
     def probe(self) -> Capabilities:
         """The abilities of this file system. It has no user metadata and no ETags."""

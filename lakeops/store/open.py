@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from lakeops.model.errors import InvalidUri, PreconditionFailed
-from lakeops.model.text import excerpt
+from lakeops.model.errors import InvalidInput, PreconditionFailed
+from lakeops.model.sanitising import excerpt
 from lakeops.store.base import ObjectStore, StoreSettings
 from lakeops.store.layout import DATA, is_absolute, quote_path, relative
 
@@ -49,33 +49,42 @@ class Location:
 
 
 def parse_location(url: str) -> Location:
-    """The location that a storage namespace names. Raises ``InvalidUri`` for everything that is not clearly one."""
+    """The location that a storage namespace names. Raises ``InvalidInput`` for everything that is not clearly one."""
     scheme, rest = _scheme(url)
     if "?" in rest or "#" in rest:
-        raise InvalidUri(f"{_printable(url)} has a query or a fragment; a storage namespace is a plain location")
+        raise InvalidInput(
+            f"{_printable(url)} has a query or a fragment; a storage namespace is a plain location", kind="invalid_uri"
+        )
     if scheme == "file":
         return Location("file", "", _directory(url, rest))
     bucket, _, path = rest.partition("/")
     path = path.rstrip("/")
     _check_bucket(url, bucket)
     if path.startswith("/") or any(part in {"", ".", ".."} for part in path.split("/") if path):
-        raise InvalidUri(f"{_printable(url)} has an empty, '.' or '..' segment; write the prefix out plainly")
+        raise InvalidInput(
+            f"{_printable(url)} has an empty, '.' or '..' segment; write the prefix out plainly", kind="invalid_uri"
+        )
     if _UNSAFE.search(path) or "\\" in path:
-        raise InvalidUri(f"{_printable(url)} has control characters or a backslash; choose a plain prefix")
+        raise InvalidInput(
+            f"{_printable(url)} has control characters or a backslash; choose a plain prefix", kind="invalid_uri"
+        )
     if _size(url, path) > _MAX_PREFIX_BYTES:
-        raise InvalidUri(f"the prefix of {_printable(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
+        raise InvalidInput(
+            f"the prefix of {_printable(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one",
+            kind="invalid_uri",
+        )
     return Location(scheme, bucket, path)
 
 
 def normalise_namespace(url: str) -> str:
-    """The URL as it is kept: absolute, one spelling, no trailing slash. Raises ``InvalidUri``."""
+    """The URL as it is kept: absolute, one spelling, no trailing slash. Raises ``InvalidInput``."""
     return parse_location(url).url
 
 
 def split_address(address: str) -> tuple[Location, str]:
     """The place that an absolute physical address lies in, and its key there.
 
-    The place is the bucket, or the file's directory. Keys are taken byte for byte. ``InvalidUri`` when there is none.
+    The place is the bucket, or the file's directory. Keys are taken byte for byte. ``InvalidInput`` when there is none.
     """
     scheme, rest = _scheme(address)
     if scheme in BUCKETS:
@@ -86,7 +95,7 @@ def split_address(address: str) -> tuple[Location, str]:
         path, _, quoted = rest.rpartition("/")
         place, key = Location("file", "", _directory(address, path + "/", allow_root=True)), _unquote(address, quoted)
     if not key:
-        raise InvalidUri(f"{_printable(address)} names no object; add its key")
+        raise InvalidInput(f"{_printable(address)} names no object; add its key", kind="invalid_uri")
     return place, key
 
 
@@ -99,7 +108,7 @@ def overlap(left: str, right: str) -> bool:
 def real_place(url: str) -> str:
     """A location, or the directory of an object's address, as it really is: to be compared with ``lies_in``.
 
-    Links on the way to a directory are followed and percent-encoding is undone. Raises ``InvalidUri``.
+    Links on the way to a directory are followed and percent-encoding is undone. Raises ``InvalidInput``.
     """
     scheme, rest = _scheme(url)
     if scheme in BUCKETS:
@@ -141,7 +150,7 @@ def _server(endpoint: str | None) -> tuple[str, str, int | None, str]:
 
 
 def without_links(url: str) -> str:
-    """Spell a location by its real path, with links of directories followed. Raises ``InvalidUri``."""
+    """Spell a location by its real path, with links of directories followed. Raises ``InvalidInput``."""
     place = parse_location(url)
     return parse_location("file://" + quote_path(real_place(place.url))).url if place.scheme == "file" else place.url
 
@@ -149,7 +158,7 @@ def without_links(url: str) -> str:
 def relative_directory(namespace: str, folder: str) -> str | None:
     """The place of a directory in a namespace on disk: empty, or a key ending in a slash. None when it lies elsewhere.
 
-    Both are ``file://`` URLs (else ``InvalidUri``). Links on the way to either are followed.
+    Both are ``file://`` URLs (else ``InvalidInput``). Links on the way to either are followed.
     """
     root = Path(real_place(parse_location(namespace).url))
     place = Path(os.path.realpath(_directory(folder, _scheme(folder)[1], allow_root=True)))
@@ -160,38 +169,45 @@ def relative_directory(namespace: str, folder: str) -> str | None:
 
 def _scheme(url: str) -> tuple[str, str]:
     if not isinstance(url, str):
-        raise InvalidUri(f"a location is text, not {excerpt(url)}")
+        raise InvalidInput(f"a location is text, not {excerpt(url)}", kind="invalid_uri")
     scheme, separator, rest = url.partition("://")
     if separator and scheme in {"file", *BUCKETS}:
         return scheme, rest
     if scheme in {"s3a", "s3n"}:
-        raise InvalidUri(f"{_printable(url)} is Hadoop's spelling; write s3://")
+        raise InvalidInput(f"{_printable(url)} is Hadoop's spelling; write s3://", kind="invalid_uri")
     if scheme in {"abfs", "abfss", "wasb", "wasbs", "azure", "adl"}:
-        raise InvalidUri(f"{_printable(url)} is another spelling of Azure's storage; write az://container/prefix")
-    raise InvalidUri(
+        raise InvalidInput(
+            f"{_printable(url)} is another spelling of Azure's storage; write az://container/prefix", kind="invalid_uri"
+        )
+    raise InvalidInput(
         f"{_printable(url)} is not a location; write file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix or "
-        "az://container/prefix"
+        "az://container/prefix",
+        kind="invalid_uri",
     )
 
 
 def _check_bucket(url: str, bucket: str) -> None:
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
-        raise InvalidUri(
+        raise InvalidInput(
             f"{_printable(url)} has no proper bucket name; write {url.partition('://')[0]}://bucket/prefix, "
-            "without user or port"
+            "without user or port",
+            kind="invalid_uri",
         )
 
 
 def _directory(url: str, rest: str, *, allow_root: bool = False) -> str:
     host, slash, quoted = rest.partition("/")
     if host not in {"", "localhost"} or not slash:
-        raise InvalidUri(f"{_printable(url)} is not an absolute path on this machine; write file:///absolute/path")
+        raise InvalidInput(
+            f"{_printable(url)} is not an absolute path on this machine; write file:///absolute/path",
+            kind="invalid_uri",
+        )
     path = _unquote(url, quoted)
     if any(part in {".", ".."} for part in path.split("/")):
-        raise InvalidUri(f"{_printable(url)} has a '.' or '..' segment; write the path out")
+        raise InvalidInput(f"{_printable(url)} has a '.' or '..' segment; write the path out", kind="invalid_uri")
     path = posixpath.normpath("/" + path.strip("/"))
     if path == "/" and not allow_root:
-        raise InvalidUri(f"{_printable(url)} is the whole file system; name a directory")
+        raise InvalidInput(f"{_printable(url)} is the whole file system; name a directory", kind="invalid_uri")
     return path
 
 
@@ -199,9 +215,9 @@ def _unquote(url: str, quoted: str) -> str:
     try:
         path = unquote_to_bytes(quoted).decode()
     except UnicodeError:
-        raise InvalidUri(f"{_printable(url)} is not UTF-8 once it is percent-decoded") from None
+        raise InvalidInput(f"{_printable(url)} is not UTF-8 once it is percent-decoded", kind="invalid_uri") from None
     if "\0" in path:
-        raise InvalidUri(f"{_printable(url)} holds NUL, which no file name may")
+        raise InvalidInput(f"{_printable(url)} holds NUL, which no file name may", kind="invalid_uri")
     return path
 
 
@@ -209,7 +225,7 @@ def _size(url: str, path: str) -> int:
     try:
         return len(path.encode())
     except UnicodeError:
-        raise InvalidUri(f"{_printable(url)} holds a lone surrogate, which is no text") from None
+        raise InvalidInput(f"{_printable(url)} holds a lone surrogate, which is no text", kind="invalid_uri") from None
 
 
 def _printable(url: str) -> str:
@@ -246,7 +262,7 @@ class AddressPolicy:
     def check(self, address: str) -> str:
         """An address as it is stored, when it may be opened.
 
-        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
+        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidInput``.
         """
         key = relative(self.namespace, address)
         if is_absolute(key):
@@ -261,7 +277,7 @@ class AddressPolicy:
     def check_folders(self, folders: Iterable[str]) -> None:
         """Refuse objects in a directory that entries may not refer to.
 
-        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
+        Raises ``PreconditionFailed`` (``address_refused``), ``InvalidInput``.
 
         Args:
             folders: directories, or a bucket's prefixes, as absolute addresses spell them.
@@ -298,7 +314,7 @@ def open_store(url: str, settings: StoreSettings | None = None) -> ObjectStore:
 
     Touches nothing yet.
 
-    Raises ``InvalidUri`` for any other scheme or spelling.
+    Raises ``InvalidInput`` for any other scheme or spelling.
     """
     return _open(parse_location(url), settings or StoreSettings())
 
@@ -319,14 +335,14 @@ class Stores:
         self._opened: dict[Location, ObjectStore] = {}
 
     def at(self, url: str) -> ObjectStore:
-        """The store at a storage namespace. Raises ``InvalidUri``."""
+        """The store at a storage namespace. Raises ``InvalidInput``."""
         return self._store(parse_location(url))
 
     def locate(self, policy: AddressPolicy, address: str) -> tuple[ObjectStore, str]:
         """The store and the key of a physical address, relative to the policy's namespace or absolute.
 
         An absolute address may lie wherever the policy allows: its store is rooted at its bucket, or at its file's
-        directory. Raises ``PreconditionFailed`` (``address_refused``), ``InvalidUri``.
+        directory. Raises ``PreconditionFailed`` (``address_refused``), ``InvalidInput``.
         """
         found = policy.check(address)
         if not is_absolute(found):

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.records import CommonPrefix, Entry
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.foreign import MAGIC, PAGE_BYTES, PAGE_SECONDS, first_rows
 from lakeops.web.page import Page, Problem
 

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from lakeops.model import errors
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.formatting import counted, human_size, moment, span
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
@@ -120,9 +120,9 @@ STATUS: tuple[tuple[type[LakeopsError] | str, int, str], ...] = (
     (errors.CommitExpired, 410, "Retention rules took it. A newer commit, or a tag, may still have what you look for."),
     ("no_merge_base", 400, "Compare them with “all that differs, in either”, which needs no common history."),
     ("catalog_version", 500, "Whoever looks after this server has to bring lakeops or its catalog up to date."),
-    (errors.InvalidSettings, 500, "Whoever looks after this server has to correct its settings."),
-    (errors.PermissionDenied, 500, "Whoever looks after this server has to let it read the catalog."),
-    (errors.CatalogUnavailable, 503, "The catalog's database does not answer. Try again in a while."),
+    ("invalid_settings", 500, "Whoever looks after this server has to correct its settings."),
+    ("permission_denied", 500, "Whoever looks after this server has to let it read the catalog."),
+    ("catalog_unavailable", 503, "The catalog's database does not answer. Try again in a while."),
     (errors.CatalogError, 503, "The catalog refused. Try again in a while; `lakeops doctor` says what is wrong."),
     (
         errors.StoreUnavailable,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from support.catalogs import expire_commits
+from support.errors import has_kind
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import InvalidUri
+from lakeops.model.errors import InvalidInput
 
 pytest.importorskip("airflow.sdk")
 
@@ -158,7 +159,7 @@ def test_a_branch_is_an_asset(branch: str, uri: str) -> None:
     ("repo", "branch"), [("flights", "main~1"), ("flights", ""), ("F", "main"), ("flights", "a/b")]
 )
 def test_what_is_no_branch_is_no_asset(repo: str, branch: str) -> None:
-    with pytest.raises(InvalidUri):
+    with pytest.raises(InvalidInput, check=has_kind("invalid_uri")):
         branch_asset(repo, branch)
 
 

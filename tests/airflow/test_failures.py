@@ -20,14 +20,7 @@ from lakeops.airflow.compat import (
     without_traceback,
 )
 from lakeops.airflow.task import failing_at_once
-from lakeops.model.errors import (
-    CatalogUnavailable,
-    Corrupted,
-    InvalidInput,
-    MergeConflict,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, MergeConflict, PreconditionFailed, RefNotFound, Transient
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -82,7 +75,9 @@ def test_so_is_a_failure_of_a_task_of_ours(log: io.StringIO, kind: type[Exceptio
     assert logged(kind("waited 5 s in vain"), log) == {"event": "Task failed: waited 5 s in vain", "level": "error"}
 
 
-@pytest.mark.parametrize("error", [Corrupted("damaged"), CatalogUnavailable("no answer"), ZeroDivisionError("mine")])
+@pytest.mark.parametrize(
+    "error", [Corrupted("damaged"), Transient("no answer", kind="catalog_unavailable"), ZeroDivisionError("mine")]
+)
 def test_anything_else_has_its_traceback(log: io.StringIO, error: Exception) -> None:
     logged(InvalidInput("first"), log)
     line = logged(error, log)

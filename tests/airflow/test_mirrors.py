@@ -13,9 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.errors import has_kind
 
 from lakeops import Lake, Mirror, Repository
-from lakeops.model.errors import CatalogUnavailable
+from lakeops.model.errors import Transient
 
 pytest.importorskip("airflow.sdk")
 
@@ -200,9 +201,9 @@ def test_a_mirror_has_something_to_do_until_it_shows_what_its_source_shows(
     mirror.sync()
     assert not mirror.due()
     (tmp_path / "source").rename(tmp_path / "away")
-    with pytest.raises(CatalogUnavailable):
+    with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
         mirror.due()
-    with pytest.raises(CatalogUnavailable):
+    with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
         mirror.sync()
     (tmp_path / "away").rename(tmp_path / "source")
     assert mirror.due(), "the last pass failed"

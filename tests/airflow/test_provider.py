@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.errors import has_kind
 
 from lakeops import Lake, Repository
 from lakeops.airflow import get_provider_info
-from lakeops.model.errors import InvalidSettings
+from lakeops.model.errors import InvalidInput
 
 pytest.importorskip("airflow.sdk")
 
@@ -210,7 +211,9 @@ def test_a_connection_of_another_type_is_refused(home: Path, monkeypatch: pytest
 
 def test_a_password_that_airflow_would_show_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _connection(monkeypatch, "pg", extra={"database_url": "postgresql+psycopg://ada:s3cret@db.example/lakeops"})
-    with pytest.raises(InvalidSettings, match="move it to the connection's password field") as caught:
+    with pytest.raises(
+        InvalidInput, match="move it to the connection's password field", check=has_kind("invalid_settings")
+    ) as caught:
         LakeopsHook("pg").get_conn()
     assert "s3cret" not in str(caught.value)
     _connection(monkeypatch, "pg", extra={"database_url": "s3cret::"})
@@ -234,7 +237,7 @@ def test_a_password_is_not_repeated_however_the_url_is_broken(
     home: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     _connection(monkeypatch, "pg", extra={"database_url": url})
-    with pytest.raises(InvalidSettings) as caught:
+    with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as caught:
         LakeopsHook("pg").get_conn()
     assert "s3cret" not in str(caught.value)
     works, message = LakeopsHook("pg").test_connection()

@@ -15,11 +15,7 @@ import pytest
 from support.errors import has_kind
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import (
-    BranchMoved,
-    InvalidInput,
-    PreconditionFailed,
-)
+from lakeops.model.errors import BranchMoved, InvalidInput, PreconditionFailed
 
 sdk = pytest.importorskip("airflow.sdk")
 

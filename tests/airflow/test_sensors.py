@@ -11,7 +11,7 @@ import pytest
 from support.catalogs import expire_commits
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import CatalogUnavailable, InvalidInput
+from lakeops.model.errors import InvalidInput, Transient
 
 pytest.importorskip("airflow.sdk")
 
@@ -239,7 +239,7 @@ def test_a_lake_that_does_not_answer_for_a_while_is_waited_out(
 
     def answer(self: triggers.TagExists, repository: Repository) -> Any:
         if down:
-            raise CatalogUnavailable("the database does not answer")
+            raise Transient("the database does not answer", kind="catalog_unavailable")
         return met(self, repository)
 
     monkeypatch.setattr(triggers.TagExists, "met", answer)

@@ -127,9 +127,7 @@ def test_a_master_that_is_not_there_is_left_to_the_retries(
     home: Path, repo: Repository, run: Any, monkeypatch: Any
 ) -> None:
     from lakeops.airflow.operators import LakeopsCommitOperator
-    from lakeops.model.errors import (
-        Transient,
-    )
+    from lakeops.model.errors import Transient
 
     extra = {"engine": "spark", "spark_master": "spark://127.0.0.1:1"}
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home), "extra": extra}))

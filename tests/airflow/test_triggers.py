@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import CatalogUnavailable
+from lakeops.model.errors import Transient
 from lakeops.model.ids import Origin
 
 pytest.importorskip("airflow.sdk")
@@ -253,7 +253,7 @@ def test_after_an_outage_the_connection_is_read_anew(
     flights: Repository, opened: list[Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met = TagExists.met
-    outages = [CatalogUnavailable("down")]
+    outages = [Transient("down", kind="catalog_unavailable")]
 
     def answer(self: TagExists, repository: Repository) -> Any:
         if outages:

@@ -15,18 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.catalogs import (
-    FIRST,
-    REPO,
-    a_commit,
-    an_entry,
-    commit_all,
-    create,
-    create_mirror,
-    draft,
-    new_token,
-    put,
-)
+from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, create, create_mirror, draft, new_token, put
 
 from lakeops.catalog.backups import DumpedRepository
 from lakeops.catalog.guards import CatalogPart

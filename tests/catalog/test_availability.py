@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
+from support.errors import has_kind
 from support.forked import run_forked
 from support.quick_catalogs import no_waits_for_the_disk
 
 from lakeops.catalog import postgres
 from lakeops.catalog.guards import lock_branch, lock_repository
-from lakeops.model.errors import CatalogError, CatalogUnavailable, LakeopsError, Transient
+from lakeops.model.errors import CatalogError, LakeopsError, Transient
 
 SECRET = "hush%40-very:secret"
 PLAIN = "hush@-very:secret"
@@ -34,7 +35,9 @@ def test_a_locked_sqlite_catalog_is_a_transient_error(sqlite_url, opened, tmp_pa
     create(catalog)
     holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(CatalogUnavailable, match=r"not available.*catalog\.db.*database is locked") as caught:
+    with pytest.raises(
+        Transient, match=r"not available.*catalog\.db.*database is locked", check=has_kind("catalog_unavailable")
+    ) as caught:
         put(catalog, an_entry("a"))
     assert isinstance(caught.value, Transient)
     assert not catalog.staging.has_staged(REPO, "main")  # readers go on
@@ -131,7 +134,7 @@ def test_a_lock_held_too_long_is_a_transient_error(postgres_url, opened, monkeyp
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(catalog.database.write, hold)
         assert held.wait(30)
-        with pytest.raises(CatalogUnavailable, match="lock timeout"):
+        with pytest.raises(Transient, match="lock timeout", check=has_kind("catalog_unavailable")):
             put(catalog, an_entry("a"))
         done.set()
         holding.result()
@@ -148,7 +151,7 @@ def test_who_holds_a_row_is_told_while_others_wait_and_in_the_end(postgres_url, 
         pid = holder.info.backend_pid
         bystander.execute("SELECT * FROM lakeops_repository FOR SHARE")
         holder.execute("SELECT * FROM lakeops_branch WHERE name = 'main' FOR UPDATE")
-        with pytest.raises(CatalogUnavailable) as caught:
+        with pytest.raises(Transient, check=has_kind("catalog_unavailable")) as caught:
             seal(catalog)
     said = (
         rf"lock timeout; process {pid} of the database \(report.py, login postgres\) holds the lock"
@@ -168,7 +171,9 @@ def test_a_wait_for_sqlite_is_told_with_its_length(sqlite_url, opened, tmp_path,
     create(catalog)
     holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(CatalogUnavailable, match=r"database is locked; waited \d+\.\d s in 5 tries$"):
+    with pytest.raises(
+        Transient, match=r"database is locked; waited \d+\.\d s in 5 tries$", check=has_kind("catalog_unavailable")
+    ):
         put(catalog, an_entry("a"))
     holder.close()
     assert [record.levelname for record in caplog.records if record.name == "lakeops.catalog"] == ["WARNING"] * 5

@@ -93,9 +93,7 @@ def test_chunks_slices_and_wider_types_are_taken(catalog):
 def test_a_bulk_load_that_is_refused_leaves_nothing(catalog):
     catalog.refs.protect(REPO, "main")
     before = everything(catalog)
-    from lakeops.model.errors import (
-        PreconditionFailed,
-    )
+    from lakeops.model.errors import PreconditionFailed
 
     with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
         catalog.staging.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())

@@ -11,9 +11,7 @@ from support.errors import has_kind
 from lakeops.catalog.marks import BOUND
 from lakeops.catalog.tables import CLOCK, REFLOG
 from lakeops.model.clock import SystemClock, uptime_of
-from lakeops.model.errors import (
-    MarkRefused,
-)
+from lakeops.model.errors import MarkRefused
 
 SECOND = timedelta(seconds=1)
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.catalogs import REPO, an_entry, create, create_mirror, put
 
+from lakeops.model.clock import Grace, parse_grace
 from lakeops.model.errors import AttemptExpired, InvalidInput, MarkRefused, RepositoryNotFound
-from lakeops.model.marks import Grace, parse_grace
 
 HOUR = 3600
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

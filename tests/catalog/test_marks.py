@@ -9,12 +9,7 @@ from support.errors import has_kind
 
 from lakeops.catalog.records import ExpectedState
 from lakeops.catalog.tables import MARK
-from lakeops.model.errors import (
-    BranchMoved,
-    MarkRefused,
-    NotFound,
-    Transient,
-)
+from lakeops.model.errors import BranchMoved, MarkRefused, NotFound, Transient
 from lakeops.model.marks import HOLDING, MarkState
 
 GRACE = timedelta(hours=24)

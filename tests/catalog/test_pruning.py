@@ -9,9 +9,7 @@ from support.errors import has_kind
 
 from lakeops.catalog.retention import PrunePlan
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import (
-    PreconditionFailed,
-)
+from lakeops.model.errors import PreconditionFailed
 
 
 @pytest.fixture

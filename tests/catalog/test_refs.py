@@ -17,13 +17,7 @@ from support.catalogs import (
 from support.errors import has_kind
 from support.statements import ours, statements
 
-from lakeops.model.errors import (
-    AlreadyExists,
-    CommitExpired,
-    NotFound,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model.errors import AlreadyExists, CommitExpired, NotFound, PreconditionFailed, RefNotFound
 
 NAMES = ["B", "Z", "a", "a.b", "aB", "a_b", "ab", "b", "dev:joe", "z", "é", "\uff5a", "𐀀", "😀"]
 """In the order of their bytes: capitals first, accents after z, and astral characters after all others."""

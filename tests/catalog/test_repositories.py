@@ -19,13 +19,7 @@ from support.catalogs import (
 )
 from support.errors import has_kind
 
-from lakeops.model.errors import (
-    AlreadyExists,
-    NamespaceTaken,
-    NotFound,
-    PreconditionFailed,
-    RepositoryNotFound,
-)
+from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotFound, PreconditionFailed, RepositoryNotFound
 from lakeops.model.findings import ReportKind
 from lakeops.model.records import RepositoryRecord, Split
 

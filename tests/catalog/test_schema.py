@@ -20,11 +20,7 @@ from lakeops.catalog.migrations.run import config
 from lakeops.catalog.models import METADATA
 from lakeops.catalog.open import open_catalog
 from lakeops.model.clock import SystemClock
-from lakeops.model.errors import (
-    CatalogError,
-    InvalidSettings,
-    PreconditionFailed,
-)
+from lakeops.model.errors import CatalogError, InvalidInput, PreconditionFailed
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +182,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path, opened):
     "url", ["sqlite://", "sqlite:///:memory:", "mysql://u:hush@h/d", "no url: hush", "postgresql+asyncpg://u:hush@h/d"]
 )
 def test_urls_that_cannot_be_catalogs_are_settings_errors(opened, url):
-    with pytest.raises(InvalidSettings) as caught:
+    with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as caught:
         opened(url)
     assert "hush" not in str(caught.value)
 

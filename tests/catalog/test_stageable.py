@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from support.catalogs import FIRST, REPO, an_entry
 
-from lakeops.model.errors import (
-    LakeopsError,
-    RefNotFound,
-    RepositoryNotFound,
-)
+from lakeops.model.errors import LakeopsError, RefNotFound, RepositoryNotFound
 from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION
 
 

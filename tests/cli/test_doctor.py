@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakeops.model.text import masked
+from lakeops.model.sanitising import masked
 from lakeops.settings import Settings
 from lakeops.store.disk_cache import DiskCache
 from lakeops.store.local import LocalStore

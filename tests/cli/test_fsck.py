@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakeops.lake import Repository
-from lakeops.model.errors import CatalogUnavailable
+from lakeops.model.errors import Transient
 
 R = "lakefs://flights"
 
@@ -68,7 +68,7 @@ def test_objects_are_looked_at_with_data_alone(run, flights):
 
 def test_a_check_that_ends_early_is_still_one_document(run, flights, monkeypatch):
     def gone(*_args, **_given):
-        raise CatalogUnavailable("the catalog is away")
+        raise Transient("the catalog is away", kind="catalog_unavailable")
 
     files_of(flights, "_lakefs/ranges")[0].unlink()
     monkeypatch.setattr("lakeops.catalog.audit.Audit.staged_rows", gone)

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.hostile import HOSTILE
 
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 
 R = "lakefs://flights"
 ESCAPES = {

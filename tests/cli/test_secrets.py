@@ -8,7 +8,7 @@ import pytest
 
 from lakeops import Lake, Settings
 from lakeops.model.errors import LakeopsError
-from lakeops.model.text import masked
+from lakeops.model.sanitising import masked
 
 CANARY = "c4n4ry-S3CR3T"
 

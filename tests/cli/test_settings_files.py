@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from support.errors import has_kind
 
-from lakeops.model.errors import InvalidSettings
+from lakeops.model.errors import InvalidInput
 from lakeops.settings import Settings
 
 FOREIGN = 'database_url = "postgresql+psycopg://evil.example/lake"\n'
@@ -37,7 +38,7 @@ def test_a_file_of_a_clone_is_an_error(place: Path, name: str, control: str, abo
     folder = [place, place.parent][above]
     # A work tree of Git beside its repository has a file of this name.
     (folder / control).write_text("gitdir: elsewhere") if above else (folder / control).mkdir()
-    with pytest.raises(InvalidSettings, match=r"version-controlled.*--config"):
+    with pytest.raises(InvalidInput, match=r"version-controlled.*--config", check=has_kind("invalid_settings")):
         Settings.load()
 
 
@@ -47,14 +48,14 @@ def test_a_link_to_a_file_of_a_clone_is_an_error(place: Path, tmp_path: Path, na
     (clone / ".git").mkdir(parents=True)
     (clone / name).write_text(FILES[name])
     (place / name).symlink_to(clone / name)
-    with pytest.raises(InvalidSettings, match="version-controlled"):
+    with pytest.raises(InvalidInput, match="version-controlled", check=has_kind("invalid_settings")):
         Settings.load()
 
 
 def test_a_file_that_everybody_may_write_is_an_error(place: Path) -> None:
     (place / "lakeops.toml").write_text(FOREIGN)
     (place / "lakeops.toml").chmod(0o666)
-    with pytest.raises(InvalidSettings, match="others can write it"):
+    with pytest.raises(InvalidInput, match="others can write it", check=has_kind("invalid_settings")):
         Settings.load()
 
 
@@ -64,7 +65,7 @@ def test_a_file_of_another_user_is_an_error(place: Path, monkeypatch: pytest.Mon
     if owner == 0:
         os.chown(place / "lakeops.toml", 12345, -1)
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    with pytest.raises(InvalidSettings, match="others can write it"):
+    with pytest.raises(InvalidInput, match="others can write it", check=has_kind("invalid_settings")):
         Settings.load()
 
 
@@ -85,7 +86,7 @@ def test_a_file_that_is_named_is_used_alone(place: Path, tmp_path: Path, monkeyp
     monkeypatch.setenv("LAKEOPS_CONFIG", str(named))
     assert Settings.load().cache_mb == 8
     monkeypatch.setenv("LAKEOPS_CONFIG", str(tmp_path / "none.toml"))
-    with pytest.raises(InvalidSettings, match="no such file"):
+    with pytest.raises(InvalidInput, match="no such file", check=has_kind("invalid_settings")):
         Settings.load()
 
 
@@ -100,12 +101,12 @@ def test_the_users_own_file_comes_last(place: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_toml_shows_no_line_of_it(place: Path) -> None:
     (place / "lakeops.toml").write_text('database_url = "postgresql://ada:s3cr3t@db\n')
-    with pytest.raises(InvalidSettings) as caught:
+    with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as caught:
         Settings.load()
     assert "s3cr3t" not in str(caught.value)
     assert f"settings file '{place / 'lakeops.toml'}' is not TOML, at line 1, column 43" in str(caught.value)
     (place / "lakeops.toml").write_bytes(b'committer = "\xff"\n')
-    with pytest.raises(InvalidSettings, match=r"lakeops.toml' is not TOML$"):
+    with pytest.raises(InvalidInput, match=r"lakeops.toml' is not TOML$", check=has_kind("invalid_settings")):
         Settings.load()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeops.model.formatting import counted, human_size, moment
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 
 
 def test_no_control_character_is_left():

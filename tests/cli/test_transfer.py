@@ -10,7 +10,7 @@ import pytest
 from lakeops.cli.fs import transfer
 from lakeops.cli.output import Printer
 from lakeops.model.errors import InvalidInput, StoreUnavailable
-from lakeops.model.progress import ByteCounter
+from lakeops.model.records import ByteCounter
 
 
 @pytest.fixture

@@ -21,13 +21,7 @@ from support.rows import THOROUGH, Groups, RecordingStore, numbered
 from support.rows import built as built_from
 
 from lakeops.engine.base import LocalEngine
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidInput,
-    ObjectNotFound,
-    StoreUnavailable,
-    Transient,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced as module
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Listed, distinct_ranges, unreferenced
 from lakeops.ranges.metarange import Metarange

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from support.catalogs import everything, expire_commits
 from support.damage import catalog, head, metarange, object_key, populate, remove, store
+from support.errors import has_kind
 from support.faulty_catalog import count_effects
 from support.scenes import open_faulty
 from support.soundness import assert_sound, worse_than_information
 
 from lakeops import Lake, Repository, Settings
-from lakeops.model.errors import CatalogUnavailable, StoreUnavailable
+from lakeops.model.errors import StoreUnavailable, Transient
 from lakeops.model.findings import KINDS, Finding, Severity
 from lakeops.testing import Faults
 
@@ -175,11 +176,11 @@ def test_a_namespace_that_cannot_be_listed_is_told_and_the_rest_is_checked(watch
 
 def test_a_catalog_that_goes_away_ends_the_check(watched: Repository, monkeypatch) -> None:
     def gone(self, *_args, **_given):
-        raise CatalogUnavailable("the catalog is away")
+        raise Transient("the catalog is away", kind="catalog_unavailable")
 
     check = watched.fsck()
     monkeypatch.setattr(type(catalog(watched).audit._inner), "staged_rows", gone)
-    with pytest.raises(CatalogUnavailable):
+    with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
         list(check)
     assert list(check) == []
 

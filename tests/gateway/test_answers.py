@@ -10,11 +10,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from support.errors import has_kind
 from support.served import BIG, KEYS, fill
 
-from lakeops import InvalidInput, InvalidSettings, Lake, Repository, Settings
+from lakeops import Lake, Repository, Settings
 from lakeops.gateway import reading
 from lakeops.gateway.app import keys_of, listening
+from lakeops.model.errors import InvalidInput
 from lakeops.testing import ManualClock
 
 S3 = "{http://s3.amazonaws.com/doc/2006-03-01/}"
@@ -228,7 +230,10 @@ def test_what_fails_is_logged_without_queries(
 
 
 def test_only_this_machine_is_served_without_keys() -> None:
-    with pytest.raises(InvalidSettings, match="gateway_access_key"), listening("0.0.0.0", 0, keys=None):
+    with (
+        pytest.raises(InvalidInput, match="gateway_access_key", check=has_kind("invalid_settings")),
+        listening("0.0.0.0", 0, keys=None),
+    ):
         pass
     with listening("0.0.0.0", 0, keys=KEYS) as opened:
         taken = opened.getsockname()[1]
@@ -248,7 +253,7 @@ def test_only_this_machine_is_served_without_keys() -> None:
     ],
 )
 def test_keys_that_cannot_work_are_refused_and_not_repeated(given: dict[str, str]) -> None:
-    with pytest.raises(InvalidSettings) as failed:
+    with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as failed:
         keys_of(Settings.load(**given))
     assert given.get("gateway_secret_key", "nothing of it") not in str(failed.value)
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
+from support.errors import has_kind
 from support.served import KEYS, lake, s3_client
 
-from lakeops import InvalidSettings, Lake, Repository
+from lakeops import Lake, Repository
 from lakeops.gateway.app import Gateway
+from lakeops.model.errors import InvalidInput
 
 __all__ = ["lake"]
 
@@ -264,5 +266,5 @@ def test_another_body_than_the_signed_one_is_refused(repo: Repository, s3: Any) 
 
 
 def test_a_gateway_without_keys_takes_no_writes(lake: Lake) -> None:
-    with pytest.raises(InvalidSettings, match="needs gateway_access_key"):
+    with pytest.raises(InvalidInput, match="needs gateway_access_key", check=has_kind("invalid_settings")):
         Gateway(lake, None, write=True)

@@ -16,16 +16,15 @@ from lakeops.catalog.tables import COMMIT
 from lakeops.model.errors import (
     AlreadyExists,
     CatalogError,
-    CatalogUnavailable,
     Corrupted,
     InvalidInput,
-    InvalidSettings,
     LakeopsError,
     NamespaceTaken,
     NotAMirror,
     PreconditionFailed,
     RefNotFound,
     RepositoryNotFound,
+    Transient,
 )
 from lakeops.model.mirrors import SourceKind, parse_source
 from lakeops.store import layout
@@ -104,10 +103,10 @@ def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
         (NamespaceTaken, lambda: flights(there.repository("writable").storage_namespace)),
         (NamespaceTaken, lambda: flights(pair.mirror.storage_namespace)),
         (RepositoryNotFound, lambda: make(source=here)),
-        (CatalogUnavailable, lambda: make(source=str(tmp_path / "nothing"))),
-        (InvalidSettings, lambda: make(source="env:NOT_SET_AT_ALL")),
-        (InvalidSettings, lambda: make(source=str(tmp_path / "no.toml"))),
-        (InvalidSettings, lambda: make(source="airflow:conn")),
+        ("catalog_unavailable", lambda: make(source=str(tmp_path / "nothing"))),
+        ("invalid_settings", lambda: make(source="env:NOT_SET_AT_ALL")),
+        ("invalid_settings", lambda: make(source=str(tmp_path / "no.toml"))),
+        ("invalid_settings", lambda: make(source="airflow:conn")),
         (InvalidInput, lambda: flights(branches=("a/b",))),
         (InvalidInput, lambda: make(source=str(tmp_path) + "#a-b-c", source_repository="flights")),
     ]
@@ -124,7 +123,7 @@ def test_a_source_that_cannot_be_reached_is_noted_and_the_next_pass_goes_on(pair
     home = tmp_path / "here"
     pair.here.close()
     home.rename(tmp_path / "away")
-    with pytest.raises(CatalogUnavailable, match="cannot be reached"):
+    with pytest.raises(Transient, match="cannot be reached", check=has_kind("catalog_unavailable")):
         mirror.sync()
     assert "cannot be reached" in (mirror.status().mirror.error or "")
     assert not home.exists()
@@ -146,7 +145,7 @@ def test_a_source_is_found_by_a_settings_file_or_a_variable(pair, tmp_path, monk
         shutil.copytree(tmp_path / "here" / "storage" / "flights", replica, dirs_exist_ok=True)
         assert pair.there.mirror(mirror.id).sync()["main"].promoted == made.id
     file.write_text('database_url = "postgresql://ada:s3cr3t@\n')
-    with pytest.raises(InvalidSettings, match="is not TOML") as caught:
+    with pytest.raises(InvalidInput, match="is not TOML", check=has_kind("invalid_settings")) as caught:
         pair.there.mirror("mirror0").sync()
     assert "s3cr3t" not in str(caught.value)
 
@@ -154,7 +153,7 @@ def test_a_source_is_found_by_a_settings_file_or_a_variable(pair, tmp_path, monk
 def test_wrong_credentials_show_no_secret(pair, monkeypatch):
     monkeypatch.setenv("SOURCE_URL", "postgresql+psycopg://ada:s3cr3t@127.0.0.1:1/lake?connect_timeout=2")
     monkeypatch.setattr("lakeops.catalog.database.TRIES", 1)
-    with pytest.raises((CatalogUnavailable, CatalogError)) as caught:
+    with pytest.raises((Transient, CatalogError)) as caught:
         pair.there.create_mirror("other", source="env:SOURCE_URL#flights")
     assert "s3cr3t" not in str(caught.value)
 

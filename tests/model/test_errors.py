@@ -11,12 +11,7 @@ import pytest
 
 import lakeops
 from lakeops.model import errors
-from lakeops.model.errors import (
-    KeyReused,
-    LakeopsError,
-    MergeConflict,
-    SweepIncomplete,
-)
+from lakeops.model.errors import KeyReused, LakeopsError, MergeConflict, SweepIncomplete
 
 
 def tree(root: type[LakeopsError] = LakeopsError) -> Iterator[type[LakeopsError]]:
@@ -60,7 +55,7 @@ def test_errors_are_python_s_own_where_python_has_one() -> None:
         assert issubclass(kind, ValueError) == issubclass(kind, errors.InvalidInput), kind
         assert issubclass(kind, OSError) == issubclass(kind, errors.ObjectNotFound), kind
     with pytest.raises(ValueError, match="one line"):
-        raise errors.InvalidUri("one line")
+        raise errors.InvalidInput("one line", kind="invalid_uri")
     with pytest.raises(FileNotFoundError, match="one line"):
         raise errors.NotReplicated("one line")
 

@@ -12,7 +12,6 @@ from support.histories import History, make_history, random_dates, random_parent
 
 from lakeops.model.errors import RefNotFound
 from lakeops.model.graph import (
-    divergence,
     divergences,
     first_parents,
     is_ancestor,
@@ -203,7 +202,7 @@ def test_how_far_two_commits_are_apart_is_counted_in_what_only_one_has(seed: int
     history = History(commits)
     left, right = (commit.id for commit in source.choices(commits, k=2))
     own = ancestors(history, left), ancestors(history, right)
-    assert divergence(history, left, right, most=1000) == (len(own[0] - own[1]), len(own[1] - own[0]))
+    assert divergences(history, right, [left], most=1000)[0] == (len(own[0] - own[1]), len(own[1] - own[0]))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -213,7 +212,7 @@ def test_how_far_many_are_from_one_is_found_in_one_walk(seed: int) -> None:
     base, *heads = (commit.id for commit in source.choices(commits, k=8))
     history = History(commits)
     found = divergences(history, base, heads, most=1000)
-    assert found == [divergence(History(commits), one, base, most=1000) for one in heads]
+    assert found == [divergences(History(commits), base, [one], most=1000)[0] for one in heads]
     assert max(history.reads.values()) == 1
     for most in (1, 5, 20):  # what is told is right, however early the walk ends
         some = divergences(History(commits), base, heads, most=most)
@@ -232,8 +231,8 @@ def test_merge_bases_are_the_same_from_a_stream(seed: int) -> None:
 
 def test_commits_that_are_very_far_apart_are_not_counted(long_line: list[Commit]) -> None:
     history = History(long_line)
-    assert divergence(history, long_line[LONG - 1].id, long_line[0].id, most=100) is None
+    assert divergences(history, long_line[0].id, [long_line[LONG - 1].id], most=100)[0] is None
     assert sum(history.reads.values()) < 110
     near = History(long_line)
-    assert divergence(near, long_line[-1].id, long_line[LONG - 1].id, most=100) == (3, 5)
+    assert divergences(near, long_line[LONG - 1].id, [long_line[-1].id], most=100)[0] == (3, 5)
     assert sum(near.reads.values()) < 20

@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 from support.histories import History, make_history
 from support.hostile import HOSTILE
 
-from lakeops.model.errors import (
-    InvalidInput,
-    LakeopsError,
-    RefNotFound,
-)
+from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound
+from lakeops.model.graph import resolve
 from lakeops.model.ids import check_message, check_metadata
-from lakeops.model.names import broken_rule, check_branch, check_path, check_prefix, check_repository, check_tag
-from lakeops.model.refs import LakeUri, parse_ref, resolve
+from lakeops.model.names import (
+    LakeUri,
+    broken_rule,
+    check_branch,
+    check_path,
+    check_prefix,
+    check_repository,
+    check_tag,
+    parse_ref,
+)
 
 
 def lookup() -> History:

@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from support.errors import has_kind
 from support.git_oracle import GitOracle
 
-from lakeops.model.errors import (
-    InvalidInput,
+from lakeops.model.errors import InvalidInput
+from lakeops.model.names import (
+    MAX_NAME_BYTES,
+    LakeUri,
+    RefExpression,
+    broken_rule,
+    check_branch,
+    check_repository,
+    check_tag,
+    parse_ref,
 )
-from lakeops.model.names import MAX_NAME_BYTES, broken_rule, check_branch, check_repository, check_tag
-from lakeops.model.refs import LakeUri, RefExpression, parse_ref
 
 VALID = [
     "main", "staging", "v2.3", "dev:joe-bugfix-1234", "dev:jane-before-v2.3-merge", "a", "1", "feature_x", "a@b", "@a",

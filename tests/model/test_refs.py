@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from support.errors import has_kind
 from support.histories import History, make_history
 
-from lakeops.model.errors import (
-    InvalidInput,
-    RefNotFound,
-)
-from lakeops.model.refs import RefExpression, Step, parse_ref, resolve
+from lakeops.model.errors import InvalidInput, RefNotFound
+from lakeops.model.graph import resolve
+from lakeops.model.names import RefExpression, Step, parse_ref
 
 
 @pytest.mark.parametrize(

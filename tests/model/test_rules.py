@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.errors import has_kind
 
-from lakeops.model.errors import (
-    InvalidInput,
-)
+from lakeops.model.errors import InvalidInput
 from lakeops.model.retention import BranchRule, Rules, TagRule, parse_rules, read_rules
 
 LAKEFS = {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}

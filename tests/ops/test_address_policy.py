@@ -13,11 +13,7 @@ from support.scenes import SPLIT
 
 from lakeops import Lake, Repository, Settings
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import (
-    InvalidSettings,
-    PreconditionFailed,
-    RecordRefused,
-)
+from lakeops.model.errors import InvalidInput, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import SourceKind, SourceReference
 from lakeops.model.records import Entry
 from lakeops.store.open import AddressPolicy
@@ -150,7 +146,7 @@ def test_the_setting(monkeypatch) -> None:
     monkeypatch.setenv("LAKEOPS_EXTERNAL_PREFIXES", "s3://raw, file:///srv/imports")
     assert Settings.load().external_prefixes == ("s3://raw", "file:///srv/imports")
     for bad in ("/srv", "http://x/y"):
-        with pytest.raises(InvalidSettings, match="external_prefixes"):
+        with pytest.raises(InvalidInput, match="external_prefixes", check=has_kind("invalid_settings")):
             Settings.load(external_prefixes=[bad])
 
 

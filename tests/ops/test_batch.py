@@ -15,7 +15,7 @@ from support.scenes import open_faulty, tree
 
 from lakeops import Repository, Settings
 from lakeops.model import errors
-from lakeops.model.errors import CatalogUnavailable
+from lakeops.model.errors import Transient
 from lakeops.ops import batcher as batches
 from lakeops.testing import Crash, Faults, ManualClock
 
@@ -203,7 +203,7 @@ def test_one_process_sees_its_calls_take_effect_in_their_order(tmp_path_factory,
                 except errors.ObjectNotFound:
                     assert None in model[path]
                     model[path] = {None}
-                except errors.CatalogUnavailable:
+                except errors.Transient:
                     if step in opened:  # it may wait for the next link
                         model[path].add(data)
                 else:
@@ -224,7 +224,7 @@ def run_step(step, path, data, main, opened, faults):
     elif step == "link":
         opened["first"].link()
     elif step == "fail":
-        faults.fail("put_staged", error=CatalogUnavailable("the catalog is away"))
+        faults.fail("put_staged", error=Transient("the catalog is away", kind="catalog_unavailable"))
     elif step == "delete_prefix":
         main.delete_prefix(path)
     elif step == "delete":
@@ -265,8 +265,8 @@ def test_what_a_batch_could_not_link_is_forgotten_with_it(faulty):
     """The caller was told. Nothing of it shows up later, with somebody else's put."""
     repo, faults = faulty
     main = repo.branch("main")
-    faults.fail("put_staged", at=1, error=CatalogUnavailable("the catalog is away"))
-    with pytest.raises(CatalogUnavailable), main.batch() as batch:
+    faults.fail("put_staged", at=1, error=Transient("the catalog is away", kind="catalog_unavailable"))
+    with pytest.raises(Transient, check=has_kind("catalog_unavailable")), main.batch() as batch:
         batch.put("lost", b"1")
     faults.revive()
     main.put("kept", b"2")

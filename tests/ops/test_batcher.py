@@ -12,12 +12,7 @@ import pytest
 from lakeops import Lake
 from lakeops.catalog.records import Staged
 from lakeops.model.clock import pause
-from lakeops.model.errors import (
-    AttemptExpired,
-    CatalogUnavailable,
-    LakeopsError,
-    PreconditionFailed,
-)
+from lakeops.model.errors import AttemptExpired, LakeopsError, PreconditionFailed, Transient
 from lakeops.model.names import HeldRepository
 from lakeops.model.records import Entry
 from lakeops.ops.batcher import FRESH, MOST_OBJECTS, StageQueue
@@ -222,7 +217,9 @@ def test_one_that_waited_too_long_fails_alone(lake, repo, clock):
     assert [item.path for item in repo.branch("main").list()] == ["p0", "p1", "p3"]
 
 
-@pytest.mark.parametrize("problem", [CatalogUnavailable("gone"), PreconditionFailed("no", kind="protected_branch")])
+@pytest.mark.parametrize(
+    "problem", [Transient("gone", kind="catalog_unavailable"), PreconditionFailed("no", kind="protected_branch")]
+)
 def test_another_error_is_everybodys_and_nobody_tries_again(lake, repo, problem):
     """Whether the rows are there is not known, and somebody may have put newer ones meanwhile."""
     calls, outcomes = play(lake, [Staged(f"p{n}", entry(f"p{n}")) for n in range(3)], problem=problem)

@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.errors import has_kind
 from support.faulty_catalog import ALL_EFFECTS, count_effects
 from support.scenes import SCENES, Scene, make, open_faulty
 from support.soundness import assert_sound
 
 from lakeops import Lake, Settings
-from lakeops.model.errors import CatalogUnavailable
+from lakeops.model.errors import Transient
 from lakeops.testing import Crash, Faults, ManualClock
 
 TESTS = Path(__file__).parents[1]
@@ -147,8 +148,8 @@ def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:
     faults = Faults()
     with open_faulty(settings_at(tmp_path), faults) as lake:
         repo = lake.repository("repo")
-        faults.fail("publish", when="after", error=CatalogUnavailable("the answer was lost"))
-        with pytest.raises(CatalogUnavailable):
+        faults.fail("publish", when="after", error=Transient("the answer was lost", kind="catalog_unavailable"))
+        with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
             scene.act(repo)
         scene.act(repo)
         scene.check(repo)
@@ -162,7 +163,7 @@ def test_what_cannot_be_tidied_up_now_is_tidied_up_later(tmp_path: Path, verb: s
     with open_faulty(settings_at(tmp_path), faults) as lake:
         main = lake.create_repository("repo").branch("main")
         main.put("a", b"1")
-        faults.fail("purge_retired", error=CatalogUnavailable("database is locked"))
+        faults.fail("purge_retired", error=Transient("database is locked", kind="catalog_unavailable"))
         if verb == "commit":
             assert main.commit("one").message == "one"
         else:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from lakeops import Lake, LakeopsError, Repository, Settings, Split
+from lakeops import Lake, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
-from lakeops.model.errors import InvalidInput, NotFound, PreconditionFailed
+from lakeops.model.errors import InvalidInput, LakeopsError, NotFound, PreconditionFailed
 from lakeops.testing import ManualClock
 
 NO_TEXT: list[Any] = [7, 1.5, True, b"x", ["x"], {"a": "b"}, object()]

@@ -13,9 +13,9 @@ from support.scenes import open_faulty, tree
 
 from lakeops.model.errors import (
     AlreadyExists,
-    CloneConflict,
     InvalidInput,
     InvalidPath,
+    MergeConflict,
     NoChanges,
     ObjectNotFound,
     PreconditionFailed,
@@ -99,7 +99,7 @@ def test_others_may_change_other_paths_meanwhile(lake, cloned, fill, folder):
     status = local.status()
     assert (status.local, short(status.remote)) == ([], ["changed deep/b"])
     (folder / "deep/b").write_text("mine too")
-    with pytest.raises(CloneConflict) as refused:
+    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")) as refused:
         local.commit("lost update")
     assert refused.value.conflicts == ["deep/b"]
     local.pull(force=True)
@@ -114,7 +114,7 @@ def test_what_was_changed_on_both_sides_is_not_replaced(lake, cloned, fill, fold
     local = lake.local(folder)
     status = local.status()
     assert (status.conflicts, short(status.local)) == (["a", "new"], ["changed a", "added new"])
-    with pytest.raises(CloneConflict) as refused:
+    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")) as refused:
         local.pull()
     assert refused.value.conflicts == ["a", "new"]
     assert files(folder) == {"a": "mine", "new": "mine", "deep/b": "same"}
@@ -127,7 +127,7 @@ def test_a_removed_file_that_the_ref_changed_is_a_conflict(lake, cloned, fill, f
     fill(cloned, "main", **{"raw/a": "theirs", "raw/deep/b": None})
     (folder / "a").unlink()
     (folder / "deep/b").write_text("mine")
-    with pytest.raises(CloneConflict) as refused:
+    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")) as refused:
         lake.local(folder).pull()
     assert refused.value.conflicts == ["a", "deep/b"]
     assert files(folder) == {"deep/b": "mine"}
@@ -145,7 +145,7 @@ def test_another_ref_is_checked_out_and_changes_stay(lake, cloned, fill, folder)
     assert short(local.checkout("v1").taken) == ["changed a", "removed mine"]
     assert files(folder) == {"a": "one", "deep/b": "two"}
     (folder / "a").write_text("mine")
-    with pytest.raises(CloneConflict):
+    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
         local.checkout("dev")
     assert local.status().uri == "lakefs://repo/v1/raw/"
 
@@ -217,7 +217,7 @@ def test_a_change_that_keeps_size_and_time_is_seen_and_not_replaced(lake, cloned
     os.utime(folder / "a", ns=(stamp, stamp))
     assert short(local.status().local) == ["changed a"]
     fill(cloned, "main", **{"raw/a": "theirs"})
-    with pytest.raises(CloneConflict):
+    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
         local.pull()
     assert files(folder)["a"] == "ONE"
 
@@ -314,7 +314,7 @@ def test_links_are_shown_and_never_committed_or_written_through(lake, cloned, fi
     local.commit("without the link", skip_special=True)
     assert tree(cloned, "main")["raw/deep/b"] == b"two", "what lies behind a link was not removed"
     fill(cloned, "main", **{"raw/deep/b": "theirs"})
-    with pytest.raises(CloneConflict):
+    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
         local.pull()
     with pytest.raises(InvalidPath, match="symbolic link"):
         local.pull(force=True)
@@ -385,7 +385,7 @@ def test_a_file_that_changes_while_a_pull_runs_is_kept(lake, cloned, fill, folde
     fill(cloned, "main", **{"raw/a": "theirs"})
     faults = Faults()
     faults.hook(*READS, prefix="data/", action=lambda _: (folder / "a").write_text("just now"))
-    with open_faulty(settings, faults) as other, pytest.raises(CloneConflict):
+    with open_faulty(settings, faults) as other, pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
         other.local(folder).pull()
     assert files(folder)["a"] == "just now"
 
@@ -394,7 +394,7 @@ def test_a_branch_that_moves_while_a_commit_runs(lake, cloned, fill, folder, set
     (folder / "a").write_text("mine")
     faults = Faults()
     faults.hook("put", prefix="data/", action=lambda _: fill(cloned, "main", **{"raw/a": "theirs"}))
-    with open_faulty(settings, faults) as other, pytest.raises(CloneConflict):
+    with open_faulty(settings, faults) as other, pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
         other.local(folder).commit("mine")
     assert tree(cloned, "main")["raw/a"] == b"theirs"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.budget import examples
 from support.scenes import tree
 
-from lakeops.model.errors import CloneConflict, NoChanges
+from lakeops.model.errors import MergeConflict, NoChanges
 
 NAMES = ("a", "b", "d/e", "d/f")
 BRANCHES = ("main", "dev")
@@ -138,7 +138,7 @@ def play(repo, local, folder, model, kind, what):
         try:
             local.commit("mine")
             assert wanted == set()
-        except CloneConflict as refused:
+        except MergeConflict as refused:
             assert set(refused.conflicts) == wanted
         except NoChanges:
             assert wanted is None
@@ -148,6 +148,6 @@ def play(repo, local, folder, model, kind, what):
         try:
             local.pull(force=force) if kind == "pull" else local.checkout(branch, force=force)
             assert model.take(branch, force=force)
-        except CloneConflict as refused:
+        except MergeConflict as refused:
             assert set(refused.conflicts) == before
             assert not model.take(branch, force=force)

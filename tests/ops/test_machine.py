@@ -21,15 +21,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.errors import (
-    has_kind,
-    raising,
-)
+from support.errors import has_kind, raising
 from support.machine import Model, ModelBranch, ModelCommit, difference, foretold, merged
 from support.soundness import assert_sound
 
-from lakeops import Lake, MergeConflict, Settings, Split
+from lakeops import Lake, Settings, Split
 from lakeops.model import errors
+from lakeops.model.errors import MergeConflict
 from lakeops.model.records import Change
 from lakeops.testing import ManualClock
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lakeops import Branch, Lake, Repository, RepositoryNotFound
+from lakeops import Branch, Lake, Repository
+from lakeops.model.errors import RepositoryNotFound
 from lakeops.model.names import HeldRepository
 
 

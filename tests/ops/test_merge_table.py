@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from lakeops import Lake, MergeConflict, Repository, Split, Strategy
+from lakeops import Lake, Repository, Split, Strategy
+from lakeops.model.errors import MergeConflict
 
 X = None
 CONFLICT = "!"

@@ -9,12 +9,7 @@ from support.catalogs import expire_commits
 from support.errors import has_kind
 
 from lakeops import Branch, Lake, Repository
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model.errors import CommitExpired, InvalidInput, PreconditionFailed, RefNotFound
 from lakeops.testing import ManualClock
 
 

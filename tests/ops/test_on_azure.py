@@ -13,8 +13,9 @@ import pytest
 from support.scenes import tree
 from typer.testing import CliRunner
 
-from lakeops import Lake, NamespaceTaken, Repository, Settings, Split
+from lakeops import Lake, Repository, Settings, Split
 from lakeops.cli.app import app
+from lakeops.model.errors import NamespaceTaken
 from lakeops.store.open import Stores
 from lakeops.testing import ManualClock
 

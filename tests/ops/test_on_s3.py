@@ -13,8 +13,9 @@ import pytest
 from services.s3 import S3_KINDS
 from support.scenes import tree
 
-from lakeops import Lake, MergeConflict, Repository, Settings, Split
+from lakeops import Lake, Repository, Settings, Split
 from lakeops.model import errors
+from lakeops.model.errors import MergeConflict
 from lakeops.store.s3.client import client
 from lakeops.testing import ManualClock
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from support.errors import has_kind
 
 from lakeops import Lake, Repository, Settings
 from lakeops.cli.app import app
-from lakeops.model.errors import InvalidInput, LakeopsError, OutOfResources, out_of_resources
+from lakeops.model.errors import InvalidInput, LakeopsError, Transient, out_of_resources
 from lakeops.testing import Faults, open_faulty
 
 ERRORS = [
@@ -78,7 +79,7 @@ def test_opening_a_lake_says_it(settings: Settings, error: Exception, monkeypatc
         raise error
 
     monkeypatch.setattr("lakeops.lake.connection.open_catalog", fail)
-    with pytest.raises(OutOfResources):
+    with pytest.raises(Transient, check=has_kind("out_of_resources")):
         Lake.open(settings=settings)
 
 

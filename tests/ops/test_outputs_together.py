@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from support.soundness import assert_sound
 
-from lakeops import Branch, InvalidInput, Lake, PathTaken, Repository
+from lakeops import Branch, Lake, Repository
+from lakeops.model.errors import InvalidInput, PathTaken
 from lakeops.ops.output import OnCollision, Output
 from lakeops.testing import ManualClock
 

@@ -15,7 +15,7 @@ from support.soundness import assert_sound
 from lakeops import Lake, Repository
 from lakeops.catalog.open import open_catalog
 from lakeops.engine.base import LocalEngine
-from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidUri, NamespaceTaken, PreconditionFailed
+from lakeops.model.errors import AlreadyExists, InvalidInput, NamespaceTaken, PreconditionFailed
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.open import Stores, StoreSettings, above, lies_in, overlap, real_place, same_server
@@ -203,7 +203,7 @@ def test_what_another_repository_manages_is_not_linked(lake, other, outer, base,
     key = address.partition("/place/outer/")[2]
     with pytest.raises(InvalidInput) as refused:
         LINKS[verb](repo, SPELLINGS[spelling](base, f"outer/{key}"))
-    assert not isinstance(refused.value, InvalidUri)
+    assert refused.value.kind != "invalid_uri"
     assert "managed by" in refused.value.message or "not an object's address" in refused.value.message
     assert list(repo.branch("main").uncommitted()) == []
     assert len(list(repo.log("main"))) == 1

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.errors import has_kind
 
 from lakeops import Lake
-from lakeops.model.errors import InvalidInput, InvalidSettings, InvalidUri, ObjectNotFound
-from lakeops.model.refs import LakeUri
+from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.names import LakeUri
 from lakeops.ops.files import translated
 from lakeops.ops.gc.unreferenced import _explained
 from lakeops.settings import Settings
@@ -30,7 +31,7 @@ def test_settings_that_are_refused_say_why(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lakeops.toml").write_text("cache_mb = 7\n")
     (tmp_path / "lakeops.toml").chmod(0o666)
-    with pytest.raises(InvalidSettings, match="because others can write it"):
+    with pytest.raises(InvalidInput, match="because others can write it", check=has_kind("invalid_settings")):
         Settings.load()
 
 
@@ -42,4 +43,4 @@ def test_callers_may_catch_python_s_errors(lake: Lake) -> None:
         repo.merge("main", "main", strategy="nothing")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="lakefs://") as caught:
         LakeUri.parse("s3://repo")
-    assert type(caught.value) is InvalidUri
+    assert caught.value.kind == "invalid_uri"

@@ -14,9 +14,10 @@ import psycopg
 import pytest
 from services.pgbouncer import Pooler, pgbouncer
 from sqlalchemy import event
+from support.errors import has_kind
 
 from lakeops import Lake, Settings
-from lakeops.model.errors import CatalogUnavailable, LakeopsError
+from lakeops.model.errors import LakeopsError, Transient
 
 ROUNDS = 6
 pytestmark = pytest.mark.slow
@@ -76,7 +77,7 @@ def test_broken_connections_lose_nothing_and_do_nothing_twice(
             for _ in range(100):
                 try:
                     call()
-                except CatalogUnavailable as error:
+                except Transient as error:
                     refusals[error.message] += 1
                     assert "\n" not in error.message
                 else:
@@ -124,7 +125,7 @@ def test_a_pooler_that_gives_no_connection_is_an_unavailable_catalog(
             repo = lake.create_repository("shop")
             with psycopg.connect(straight) as holder:
                 holder.execute("SELECT 1")  # the transaction keeps the only connection
-                with pytest.raises(CatalogUnavailable, match="query_wait_timeout"):
+                with pytest.raises(Transient, match="query_wait_timeout", check=has_kind("catalog_unavailable")):
                     repo.branch("main").put("a", b"1")
             repo.branch("main").put("a", b"1")
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from lakeops import InvalidInput, Lake, PathTaken
+from lakeops import Lake
+from lakeops.model.errors import InvalidInput, PathTaken
 
 
 def test_one_writer_of_a_path_succeeds(lake_of_threads: Lake) -> None:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops import Lake, LakeopsError, Repository, Settings, Split
+from lakeops import Lake, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
-from lakeops.model.errors import Corrupted, ObjectNotFound
+from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.store import recorded
 from lakeops.store.open import Stores, StoreSettings
 from lakeops.testing import Faults

@@ -10,13 +10,7 @@ from support.scenes import tree
 
 from lakeops import Branch, Repository
 from lakeops.catalog.database import _UnknownError
-from lakeops.model.errors import (
-    InvalidInput,
-    InvalidPath,
-    NoChanges,
-    ObjectNotFound,
-    RefNotFound,
-)
+from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound, RefNotFound
 
 
 @pytest.fixture

@@ -22,9 +22,10 @@ import psycopg
 import pytest
 from services.postgres import fresh_database
 from sqlalchemy.exc import SQLAlchemyError
+from support.errors import has_kind
 
 from lakeops import Lake
-from lakeops.model.errors import InvalidInput, LakeopsError, PermissionDenied
+from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError
 from lakeops.testing import ManualClock
 
 OTHER = Path("/usr/lib/postgresql/15/bin")
@@ -200,7 +201,7 @@ def test_a_function_of_a_maintainer_lends_a_writer_nothing(team: Team) -> None:
     body = "UPDATE public.lakeops_branch SET commit_id = commit_id || 'x' WHERE name = 'main'"
     team.sql(helper, f"CREATE FUNCTION {schema}.lent() RETURNS void LANGUAGE sql SECURITY DEFINER AS $$ {body} $$")
     for lake in (writer, team.lake(WRITER, "mine")):
-        with pytest.raises(PermissionDenied, match="protected by"):
+        with pytest.raises(CatalogError, match="protected by", check=has_kind("permission_denied")):
             team.sql(lake, f"SELECT {schema}.lent()")
     team.sql(team.owner, f"DROP SCHEMA {schema} CASCADE")
 
@@ -262,7 +263,7 @@ def test_a_statement_fails(team: Team, role: str, repository: str, what: str) ->
     try:
         touched = team.sql(lake, MUST_FAIL[what])
     except LakeopsError as error:
-        assert isinstance(error, PermissionDenied) or "must be owner" in str(error), error
+        assert error.kind == "permission_denied" or "must be owner" in str(error), error
     else:  # rows of other repositories are not there
         assert (touched, repository) == (0, "mine")
         assert "closed" in MUST_FAIL[what]
@@ -288,7 +289,7 @@ def test_what_was_staged_a_moment_ago_is_not_overlooked(team: Team) -> None:
     """A snapshot from before another transaction staged would show no row under a token that has one."""
     early = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
     take = "UPDATE lakeops_branch SET staging_token = 'a-new-one' WHERE repository_id = 'mine' AND name = 'main'"
-    with pytest.raises(PermissionDenied, match="protected by"):
+    with pytest.raises(CatalogError, match="protected by", check=has_kind("permission_denied")):
         team.sql(team.lake(WRITER), early, take)
 
 
@@ -316,10 +317,10 @@ def test_a_checked_branch_takes_what_was_checked(team: Team, squash: bool) -> No
     branch = repo.create_branch(name, "strict")
     branch.put(name, b"1")
     checked = branch.commit("work")
-    with pytest.raises(PermissionDenied, match="protected by"):
+    with pytest.raises(CatalogError, match="protected by", check=has_kind("permission_denied")):
         publish_by_hand(team, name, checked.meta_range_id, squash=squash)()
     repo.ref(name).pass_check("quality")
-    with pytest.raises(PermissionDenied, match="protected by"):
+    with pytest.raises(CatalogError, match="protected by", check=has_kind("permission_denied")):
         publish_by_hand(team, name, repo.ref("strict").commit.meta_range_id, squash=squash)()
     assert team.lake(WRITER).repository("mine").merge(name, "strict", squash=squash).reference
 

@@ -7,8 +7,9 @@ import io
 import pytest
 from support.errors import has_kind
 
-from lakeops import Lake, MergeConflict, NotFound, Repository
+from lakeops import Lake, Repository
 from lakeops.model import errors
+from lakeops.model.errors import MergeConflict, NotFound
 
 
 def test_branch_commit_merge_and_time_travel(repo: Repository, contents) -> None:

@@ -6,21 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from support.catalogs import expire_commits
-from support.errors import (
-    has_kind,
-    raising,
-)
+from support.errors import has_kind, raising
 from support.scenes import tree
 
 from lakeops import Branch, Repository
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-    MergeConflict,
-    NoChanges,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model.errors import CommitExpired, InvalidInput, MergeConflict, NoChanges, PreconditionFailed, RefNotFound
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from lakeops.model import errors
 from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.ids import check_checksum, check_content_type, check_metadata, check_mtime, check_size
 from lakeops.model.names import check_path
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ranges.validation import check_entries
 from lakeops.store.local import LocalStore
 

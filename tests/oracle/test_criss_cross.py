@@ -15,7 +15,8 @@ from support.git_oracle import GitOracle, Node
 from support.histories import History, make_history, random_dates, random_parents
 from support.machine import Model, ModelCommit, Tree, foretold, merged
 
-from lakeops import Commit, Lake, MergeConflict, Repository, Settings, Split
+from lakeops import Commit, Lake, Repository, Settings, Split
+from lakeops.model.errors import MergeConflict
 from lakeops.model.graph import merge_base, merge_bases
 from lakeops.testing import ManualClock
 

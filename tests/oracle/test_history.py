@@ -11,9 +11,8 @@ from support.git_oracle import GitOracle, Node
 from support.histories import History, make_history, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import is_ancestor, log, merge_base, merge_bases_of
+from lakeops.model.graph import is_ancestor, log, merge_base, merge_bases_of, resolve
 from lakeops.model.records import Commit
-from lakeops.model.refs import resolve
 
 SEEDS = range(500)
 EXPRESSIONS = 40

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support.git_oracle import GitOracle, Node
 
-from lakeops import Commit, Lake, MergeConflict, Repository, Settings, Split
+from lakeops import Commit, Lake, Repository, Settings, Split
+from lakeops.model.errors import MergeConflict
 from lakeops.testing import ManualClock
 
 PATHS = ["_SUCCESS", *(f"{letter}{digit}" for letter in "abc" for digit in range(4))]

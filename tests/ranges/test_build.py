@@ -6,18 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import synthetic
-from support.rows import (
-    QUICK,
-    SMALL,
-    THOROUGH,
-    Groups,
-    attempt,
-    built,
-    contents,
-    entry_table,
-    numbered,
-    repositories,
-)
+from support.rows import QUICK, SMALL, THOROUGH, Groups, attempt, built, contents, entry_table, numbered, repositories
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import InvalidInput

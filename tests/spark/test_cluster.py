@@ -25,11 +25,7 @@ from lakeops import Lake, Repository, Settings
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import active
 from lakeops.model.clock import Ids
-from lakeops.model.errors import (
-    MergeConflict,
-    StoreUnavailable,
-    Transient,
-)
+from lakeops.model.errors import MergeConflict, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced
 from lakeops.store.layout import RANGES, TASKS
 from lakeops.testing import ManualClock

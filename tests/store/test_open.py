@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import has_kind
 
-from lakeops.model.errors import InvalidSettings, InvalidUri
+from lakeops.model.errors import InvalidInput
 from lakeops.store import layout
 from lakeops.store.local import LocalStore
 from lakeops.store.open import AddressPolicy, Stores, StoreSettings, normalise_namespace, open_store
@@ -59,7 +60,7 @@ def test_a_namespace_has_one_spelling(url, expected):
 @pytest.mark.parametrize("url", BAD)
 def test_what_is_no_namespace(url):
     for use in (normalise_namespace, open_store, Stores().at):
-        with pytest.raises(InvalidUri) as raised:
+        with pytest.raises(InvalidInput, check=has_kind("invalid_uri")) as raised:
             use(url)
         message = raised.value.message
         assert "\n" not in message
@@ -74,7 +75,7 @@ def test_messages_help():
         ("/data", "file:///absolute"),
         ("s3://u:secret@b/x", "without user"),
     ):
-        with pytest.raises(InvalidUri, match=hint):
+        with pytest.raises(InvalidInput, match=hint, check=has_kind("invalid_uri")):
             normalise_namespace(url)
 
 
@@ -130,7 +131,7 @@ def test_addresses_lead_to_a_store_and_a_key(namespace, address, url, key):
     ["s3://bucket", "s3://bucket/", "s3://", "file:///", "file:///a/", "file:///a/../b", "ftp://x/y", "s3a://b/k"],
 )
 def test_addresses_that_lead_nowhere(address):
-    with pytest.raises(InvalidUri):
+    with pytest.raises(InvalidInput, check=has_kind("invalid_uri")):
         Stores().locate(AddressPolicy("file:///ns"), address)
 
 
@@ -179,7 +180,7 @@ def test_relative_leaves_other_places_alone():
     ],
 )
 def test_settings_that_cannot_work(changes):
-    with pytest.raises(InvalidSettings) as raised:
+    with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as raised:
         StoreSettings(**changes)
     assert "secret" not in raised.value.message
 

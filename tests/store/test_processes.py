@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakeops.model.errors import Unsupported
+from lakeops.model.errors import LakeopsError
 from lakeops.store.open import Stores, open_store
 from lakeops.store.s3.client import client
 
@@ -64,7 +64,7 @@ def test_a_store_in_use_crosses_a_fork(store):
 def _ask(store, results):
     try:
         results.put(store.head("parent").size_bytes)
-    except Unsupported as error:
+    except LakeopsError as error:
         results.put(error.message)
 
 

@@ -13,12 +13,7 @@ from botocore.exceptions import ConnectionClosedError
 from support.http_answers import Answers, error, lost
 from support.s3_calls import CALLS
 
-from lakeops.model.errors import (
-    AlreadyExists,
-    ObjectNotFound,
-    StoreError,
-    StoreUnavailable,
-)
+from lakeops.model.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable
 from lakeops.store.base import MIN_PART_BYTES, StoreSettings
 from lakeops.store.s3 import S3Store
 

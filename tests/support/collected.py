@@ -23,8 +23,7 @@ from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import LakeopsError, MarkRefused
 from lakeops.model.ids import make_commit
 from lakeops.model.marks import HOLDING, Mark, MarkState
-from lakeops.model.progress import quiet
-from lakeops.model.records import Commit, Entry, RepositoryRecord
+from lakeops.model.records import Commit, Entry, RepositoryRecord, quiet
 from lakeops.ops.context import Context
 from lakeops.ops.gc.plan import make_plan, steps
 from lakeops.store import layout

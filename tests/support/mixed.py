@@ -28,7 +28,8 @@ from botocore.exceptions import ClientError, HTTPClientError
 from support.served import KEYS, s3_client
 from support.steady import Log, collect
 
-from lakeops import Branch, Lake, LakeopsError, Repository, Settings
+from lakeops import Branch, Lake, Repository, Settings
+from lakeops.model.errors import LakeopsError
 
 REPOSITORY = "mixed"
 ROWS = 3

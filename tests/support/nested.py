@@ -31,9 +31,10 @@ from typing import Any
 
 from support.soundness import worse_than_information
 
-from lakeops import Lake, LakeopsError, Repository, Settings, Split
+from lakeops import Lake, Repository, Settings, Split
 from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.open import open_catalog
+from lakeops.model.errors import LakeopsError
 from lakeops.store.open import Stores, StoreSettings
 from lakeops.testing import Call, Crash, Faults, ManualClock
 

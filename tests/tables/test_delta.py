@@ -10,7 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from lakeops import MergeConflict, Repository
+from lakeops import Repository
+from lakeops.model.errors import MergeConflict
 
 Options = dict[str, str]
 

@@ -24,13 +24,9 @@ from pyiceberg.exceptions import (
 from pyiceberg.expressions import EqualTo
 from support.errors import has_kind
 
-from lakeops import (
-    InvalidInput,
-    Lake,
-    MergeConflict,
-    Repository,
-)
+from lakeops import Lake, Repository
 from lakeops.fs import LakeopsFileSystem
+from lakeops.model.errors import InvalidInput, MergeConflict
 
 Open = Callable[[str], Catalog]
 pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records")

@@ -19,7 +19,7 @@ from lakeops.model.findings import Finding, Severity
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_branch, check_tag
-from lakeops.model.text import safe
+from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -108,7 +108,7 @@ class SparkEngine:
         """The result of each task, as jobs finish. See ``Engine.run``.
 
         Raises:
-            Unsupported: workers lack a package, or do not see the store.
+            LakeopsError: ``unsupported``: workers lack a package, or do not see the store.
             Transient: ``engine_unavailable``: Spark gave up after all retries.
             The error of the first task that failed, as it was.
         """
@@ -211,7 +211,7 @@ def _cancel(jobs: Jobs, tag: str, running: Iterable[Future[Any]]) -> None:
 def _await_worker(connection: Connection) -> None:
     """Wait until a first worker has run something: before, a cluster does not say how many cores it has.
 
-    Raises ``Transient`` (``engine_unavailable``) when that takes too long, ``Unsupported`` when the worker cannot
+    Raises ``Transient`` (``engine_unavailable``) when that takes too long, ``unsupported`` when the worker cannot
     import lakeops.
     """
     tag = f"lakeops-{Ids().new()}"

@@ -31,7 +31,7 @@ import pyarrow as pa
 from lakeops.engine.base import R, T, TaskRows, from_ipc
 from lakeops.model import errors
 from lakeops.model.clock import Ids
-from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient, Unsupported
+from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import TASKS
 
@@ -102,7 +102,7 @@ def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
     """The task as it was packed.
 
     Raises:
-        Unsupported: this machine does not see the store that the driver wrote to.
+        LakeopsError: ``unsupported``: this machine does not see the store that the driver wrote to.
         Corrupted: the driver wrote something else there.
     """
     found: dict[str, bytes | TaskRows] = {}
@@ -110,9 +110,10 @@ def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
         try:
             data = store.get(parked.key)
         except ObjectNotFound:
-            raise Unsupported(
+            raise LakeopsError(
                 f"a Spark worker does not find what the driver wrote to {store.url}/{parked.key}: workers and driver "
-                "need the same storage, a bucket or a directory that all machines mount; or set engine=local"
+                "need the same storage, a bucket or a directory that all machines mount; or set engine=local",
+                kind="unsupported",
             ) from None
         if sha256(data).hexdigest() != parked.digest:
             raise Corrupted(f"{store.url}/{parked.key} is not what the driver wrote there; nothing of it was used")
@@ -349,9 +350,10 @@ def explained(text: str) -> LakeopsError:
     """The error for what Spark said."""
     missing = _MISSING.search(text)
     if missing:
-        return Unsupported(
+        return LakeopsError(
             f"a Spark worker cannot import {missing[1]!r}: install lakeops and what it needs for the Python that runs "
-            "on the executors, or set engine=local"
+            "on the executors, or set engine=local",
+            kind="unsupported",
         )
     ours = _OURS.search(text)
     if ours:
@@ -360,7 +362,7 @@ def explained(text: str) -> LakeopsError:
             return kind(ours[2])
     versions = _VERSIONS.search(text)
     if versions:
-        return Unsupported(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)")
+        return LakeopsError(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)", kind="unsupported")
     if "stopped SparkContext" in text:
         return Transient(
             "Spark stopped: its master did not take this application, or somebody ended the session; see that the "

@@ -28,7 +28,7 @@ from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
 from lakeops.engine.spark.jobs import Jobs, translated
-from lakeops.model.errors import InvalidSettings, Transient, Unsupported
+from lakeops.model.errors import InvalidInput, LakeopsError, Transient
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -134,15 +134,15 @@ def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
     """The active session, else a new one at ``master`` (``local[*]`` when None).
 
     Raises:
-        Unsupported: there is no PySpark, or no Java for it.
+        LakeopsError: ``unsupported``: there is no PySpark, or no Java for it.
         Transient: ``engine_unavailable``: the master does not answer, or Spark does not start.
-        InvalidSettings: the master's URL makes no sense.
+        InvalidInput: ``invalid_settings``: the master's URL makes no sense.
     """
     try:
         from pyspark import SparkContext
     except ImportError:
-        raise Unsupported(
-            "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local"
+        raise LakeopsError(
+            "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local", kind="unsupported"
         ) from None
     with _starting, translated():
         found = active()
@@ -206,7 +206,9 @@ def _remote(url: str) -> Connection:
     try:
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
-        raise Unsupported(f"Spark Connect needs more packages: pip install 'pyspark[connect]' ({error})") from None
+        raise LakeopsError(
+            f"Spark Connect needs more packages: pip install 'pyspark[connect]' ({error})", kind="unsupported"
+        ) from None
     session = SparkSession.builder.remote(url).create()
     return Connection(Jobs(session), is_here(url), session.stop)
 
@@ -254,7 +256,7 @@ def java_environment(folder: Path) -> dict[str, str]:
         folder: where a launcher may be written. Needed only until the JVM has started.
 
     Raises:
-        Unsupported: there is no Java 17 or newer.
+        LakeopsError: ``unsupported``: there is no Java 17 or newer.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -269,9 +271,10 @@ def java_environment(folder: Path) -> dict[str, str]:
         launcher.chmod(0o755)
         return {"JAVA_HOME": str(folder), "LAKEOPS_JAVA_RUNTIME": str(runtime)}
     there = f"{found} is Java {version}" if version else f"no Java at {found}" if found else "there is no Java"
-    raise Unsupported(
+    raise LakeopsError(
         f"Spark needs Java {OLDEST} or newer, and {there}: install a JRE (apt install openjdk-17-jre-headless) or "
-        "lakeops with its extra 'jdk'; or set engine=local"
+        "lakeops with its extra 'jdk'; or set engine=local",
+        kind="unsupported",
     )
 
 
@@ -311,7 +314,9 @@ def _addresses(master: str) -> list[tuple[str, int]]:
             for place in re.split(r"[/;?]", master.removeprefix(scheme), maxsplit=1)[0].split(","):
                 match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\[\]@\s]+)(?::(\d{1,5}))?", place)
                 if match is None:
-                    raise InvalidSettings(f"spark_master {master!r} must look like {scheme}host:port")
+                    raise InvalidInput(
+                        f"spark_master {master!r} must look like {scheme}host:port", kind="invalid_settings"
+                    )
                 found.append((match[1].strip("[]"), int(match[2] or default)))
     return found
 
@@ -319,7 +324,9 @@ def _addresses(master: str) -> list[tuple[str, int]]:
 def check_master(master: str | None) -> None:
     """Find out, without starting anything, whether Spark may be used. Raises as ``connect`` would."""
     if find_spec("pyspark") is None:
-        raise Unsupported("PySpark is not installed: install lakeops with its extra 'spark', or set engine=local")
+        raise LakeopsError(
+            "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local", kind="unsupported"
+        )
     if not (master or "").startswith(_CONNECT):
         with tempfile.TemporaryDirectory(prefix="lakeops-") as folder:
             java_environment(Path(folder))

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 
 from lakeops.catalog.retention import ExpiryStep
-from lakeops.model.clock import retry, unix_seconds
+from lakeops.model.clock import parse_grace, retry, unix_seconds
 from lakeops.model.errors import BranchMoved, InvalidInput, MarkRefused, NotAsSeen, RefNotFound
 from lakeops.model.graph import Lineage, RefMove
-from lakeops.model.marks import Mark, parse_grace
+from lakeops.model.marks import Mark
 from lakeops.model.records import TAG_PROTECTION, JsonRecord, Protection, RefRecord
 from lakeops.model.retention import DAY, RetentionReason, Rules, live, only_for_mirrors, parse_rules, read_rules
 from lakeops.ops.branch import delete_tag, drop_branch

@@ -26,7 +26,7 @@ from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.spark.jobs import PackedTask, packed_tasks_of, unpack
 from lakeops.machine import cores
 from lakeops.model.arrow import array, from_numpy, in_one, no_rows, to_numpy
-from lakeops.model.errors import InvalidInput, InvalidUri, LakeopsError, Transient
+from lakeops.model.errors import InvalidInput, LakeopsError, Transient
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.ranges.range_file import fetch_range
 from lakeops.ranges.rewrite import RANGE_SECONDS
@@ -397,7 +397,7 @@ def _below(namespace: str, folder: str) -> str | None:
     """Where a directory lies in the namespace (empty or ending in a slash). None when it lies elsewhere."""
     try:
         return relative_directory(namespace, folder)
-    except InvalidUri:
+    except InvalidInput:
         return None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import as_folder
 from lakeops.model.records import Change, Commit, Entry, JsonRecord
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, resolve_commit
 from lakeops.ops.files import translated
 from lakeops.ops.local import index as indexes
@@ -155,7 +155,8 @@ def pull(ctx: Context, directory: str | Path, *, force: bool = False) -> LocalSt
         force: also take files that were changed on both sides, and give up the directory's version.
 
     Raises:
-        CloneConflict: files were changed on both sides, and ``force`` is not set. Nothing is written.
+        MergeConflict: ``clone_conflict``: files were changed on both sides, and ``force`` is not set. Nothing is
+            written.
         RefNotFound, CommitExpired: the ref is gone, or retention took its commit.
         InvalidPath: some object cannot be a file there. Nothing is written.
         InvalidInput: the disk is full, or the operating system refuses. Run it again to go on.
@@ -173,7 +174,8 @@ def checkout(ctx: Context, directory: str | Path, ref: str, *, force: bool = Fal
         force: also take files that were changed on both sides, and give up the directory's version.
 
     Raises:
-        CloneConflict: the other ref has other contents for files that were changed in the directory, and ``force`` is
+        MergeConflict: ``clone_conflict``: the other ref has other contents for files that were changed in the
+            directory, and ``force`` is
             not set. Nothing is written.
         RefNotFound, CommitExpired, InvalidPath, InvalidInput: as for ``pull``.
     """

@@ -16,27 +16,26 @@ import pyarrow as pa
 
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import STAGED_SCHEMA
-from lakeops.model.errors import CloneConflict, InvalidInput, NoChanges
+from lakeops.model.errors import InvalidInput, MergeConflict, NoChanges
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
-from lakeops.model.progress import ByteCounter
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Commit, Entry, IdempotentRequest
-from lakeops.model.text import excerpt
+from lakeops.model.records import (
+    DEFAULT_CONTENT_TYPE,
+    ByteCounter,
+    Change,
+    ChangeType,
+    Commit,
+    Entry,
+    IdempotentRequest,
+)
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, begin_staging, lookup, resolve_commit
 from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
 from lakeops.ops.local.tree import WorkTree, compare, read_tree, wanted_at
-from lakeops.ops.publish import (
-    CommitPlan,
-    CommitResult,
-    apply_changes,
-    in_turn,
-    publish,
-    require_clean,
-    snapshot,
-)
+from lakeops.ops.publish import CommitPlan, CommitResult, apply_changes, in_turn, publish, require_clean, snapshot
 from lakeops.ops.put import write
 from lakeops.store.in_flight import in_parallel
 
@@ -65,7 +64,7 @@ def commit(
     Raises:
         InvalidInput: ``invalid_ref``: the directory follows no branch.
         NoChanges: nothing changed in the directory, or the branch has the same contents already.
-        CloneConflict: the branch has changed the same paths since. Nothing is published.
+        MergeConflict: ``clone_conflict``: the branch has changed the same paths since. Nothing is published.
         PreconditionFailed: ``dirty_branch``: the branch has uncommitted changes.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no commits.
         AttemptExpired: the upload took longer than half the grace period of garbage collection.
@@ -86,7 +85,7 @@ def commit(
         known = replace(index, files={name: known for name, known in index.files.items() if name in paths})
         sides = compare(folder, known, tree, {name: entry for name, entry in there.items() if entry})
         if sides.conflicts:
-            raise CloneConflict(str(folder), branch, sides.conflicts)
+            raise MergeConflict(str(folder), branch, sides.conflicts, kind="clone_conflict")
         files = _with_agreed(index, tree, sides.agreed)
         if not sides.here:
             indexes.write(folder, replace(index, files=files, whole=False))
@@ -104,7 +103,7 @@ def commit(
                 name for name in sent if getattr(now[name], "identity", None) != getattr(there[name], "identity", None)
             ]
             if moved:
-                raise CloneConflict(str(folder), branch, moved)
+                raise MergeConflict(str(folder), branch, moved, kind="clone_conflict")
             metarange, summary = apply_changes(ctx, seen.head, _table(rows), started=seen.started)
             plan = CommitPlan(metarange, (seen.head,), message, pairs, summary, begun=begun)
             return publish(ctx, request, seen, plan, publisher)

@@ -20,10 +20,9 @@ from threading import Lock
 from typing import Any, TextIO
 
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath
-from lakeops.model.names import as_folder, check_repository
+from lakeops.model.names import SCHEME, as_folder, check_repository, parse_ref
 from lakeops.model.records import Entry
-from lakeops.model.refs import SCHEME, parse_ref
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import appearing, translated
 
 PLACE = ".lakeops-local"

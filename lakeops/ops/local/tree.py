@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import CloneConflict, InvalidInput, InvalidPath
+from lakeops.model.errors import InvalidInput, InvalidPath, MergeConflict
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
-from lakeops.model.progress import ByteCounter
-from lakeops.model.records import Change, ChangeType, Commit, Entry
-from lakeops.model.text import excerpt
+from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.local.index import (
@@ -192,7 +191,8 @@ def take(
     Files that were changed here alone stay. Returns what they are, and what was taken.
 
     Raises:
-        CloneConflict: files were changed here and there, and ``force`` does not give them up. Nothing was written; or
+        MergeConflict: ``clone_conflict``: files were changed here and there, and ``force`` does not give them up.
+            Nothing was written; or
             a file was changed while this ran, and it stays as it is.
         InvalidPath: the objects cannot be files there. Nothing was written.
         InvalidInput: the disk is full, or the operating system refuses.
@@ -200,7 +200,7 @@ def take(
     tree = read_tree(ctx, folder, index)
     sides = compare(folder, index, tree, wanted)
     if sides.conflicts and not force:
-        raise CloneConflict(str(folder), ref, sides.conflicts)
+        raise MergeConflict(str(folder), ref, sides.conflicts, kind="clone_conflict")
     taken = {change.path for change in sides.there}
     own = [name for name in tree.files if name not in taken]
     coming = [change.path for change in sides.there if change.path in wanted]
@@ -216,7 +216,7 @@ def take(
     given_up = set(sides.conflicts)
 
     def check_unchanged(name: str) -> None:
-        """Refuse to touch a file that was changed since it was looked at. Raises ``CloneConflict``."""
+        """Refuse to touch a file that was changed since it was looked at. Raises ``MergeConflict``."""
         try:
             status: os.stat_result | None = (folder / name).lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -224,7 +224,7 @@ def take(
         known = tree.files.get(name)
         same = status is None if known is None else status is not None and known.is_like(status)
         if not same and name not in given_up:
-            raise CloneConflict(str(folder), ref, [name])
+            raise MergeConflict(str(folder), ref, [name], kind="clone_conflict")
 
     if taken:
         with journal(folder, ref) as noted:

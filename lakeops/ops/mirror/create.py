@@ -21,7 +21,7 @@ from lakeops.model.ids import SOURCE_ETAG
 from lakeops.model.mirrors import MirrorRecord, SourceReference
 from lakeops.model.names import check_repository
 from lakeops.model.records import RepositoryRecord, check_asked
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.record_validation import check_repository_metadata
 from lakeops.ops.mirror.source import Source, check_replica

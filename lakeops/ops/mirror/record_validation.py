@@ -17,7 +17,7 @@ from lakeops.model.mirrors import RefName
 from lakeops.model.names import broken_rule, check_branch
 from lakeops.model.records import Commit, RepositoryRecord
 from lakeops.model.retention import read_rules
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.overlap import CLAIM_ID
 from lakeops.ranges.chunker import check_split
 

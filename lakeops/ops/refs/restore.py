@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from lakeops.catalog.backups import DumpedRepository
 from lakeops.model import ids as texts
-from lakeops.model.clock import Ids
+from lakeops.model.clock import LONGEST, Ids
 from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
-from lakeops.model.marks import LONGEST
 from lakeops.model.mirrors import RefKind, RefName
-from lakeops.model.names import check_repository
+from lakeops.model.names import check_repository, flaw
 from lakeops.model.records import (
     BRANCH_PROTECTION,
     CHECK_PROTECTION,
@@ -33,7 +32,7 @@ from lakeops.model.records import (
     RepositoryRecord,
     Split,
 )
-from lakeops.model.text import excerpt, flaw
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
 from lakeops.ops.refs import dump

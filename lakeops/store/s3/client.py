@@ -23,15 +23,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.utils import parse_timestamp
 from urllib3.exceptions import HTTPError
 
-from lakeops.model.errors import (
-    InvalidInput,
-    InvalidPath,
-    LakeopsError,
-    ObjectNotFound,
-    StoreError,
-    StoreUnavailable,
-    Unsupported,
-)
+from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
 from lakeops.store.base import StoreSettings
 from lakeops.store.bucket import PerProcess
 from lakeops.store.s3.direct import DEFAULT_REGION, NO_ANSWER, check_answers, let_parsers_read_anything
@@ -201,7 +193,9 @@ def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
     if code == "KeyTooLongError":
         return InvalidPath(f"{where} is longer than this server takes")
     if status == 501 or code == "NotImplemented":
-        return Unsupported(f"the server of bucket {bucket!r} cannot do what was asked of {where} ({code})")
+        return LakeopsError(
+            f"the server of bucket {bucket!r} cannot do what was asked of {where} ({code})", kind="unsupported"
+        )
     if code in _PASSING or status == 429 or status >= 500:
         return StoreUnavailable(f"bucket {bucket!r} keeps failing on {where} ({code or status}); try again later")
     return StoreError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
-from lakeops.model.text import excerpt
+from lakeops.model.sanitising import excerpt
 from lakeops.store.base import Listing
 from lakeops.store.bucket import object_name
 from lakeops.store.listing import Found, ParallelListing, split_points

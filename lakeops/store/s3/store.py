@@ -29,15 +29,7 @@ from lakeops.store.base import (
 from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix
 from lakeops.store.layout import PROBE
 from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
-from lakeops.store.s3.client import (
-    CONNECTION,
-    client,
-    code_of,
-    no_bucket,
-    status_of,
-    translated,
-    xml_part,
-)
+from lakeops.store.s3.client import CONNECTION, client, code_of, no_bucket, status_of, translated, xml_part
 from lakeops.store.s3.direct import direct
 from lakeops.store.s3.scan import scan
 from lakeops.store.s3.upload import ObjectWrite, ServerCopy, proof_of, swap
