@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from support.faulty_catalog import FaultyCatalog
+from support.scenes import fill_paths
 from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Repository, Settings, Split
@@ -62,15 +63,8 @@ class Pair:
         return self.commit_paths(branch, files)
 
     def commit_paths(self, branch: str, files: dict[str, str | None]) -> Commit:
-        handle = self.repo.branch(branch)
-        with handle.batch() as batch:  # one transaction for all
-            for path, text in files.items():
-                if text is not None:
-                    batch.put(path, text.encode())
-        for path, text in files.items():
-            if text is None:
-                handle.delete(path)
-        return handle.commit(f"on {branch}", allow_empty=True)
+        made = fill_paths(self.repo, branch, files, allow_empty=True)
+        return self.repo.ref(made).commit
 
     def contents(self, branch: str = "main") -> dict[str, bytes]:
         """What a branch of the source holds."""
