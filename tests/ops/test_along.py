@@ -7,16 +7,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from support.scenes import open_faulty
 
-from lakeops import Branch, Commit, Lake, Repository, Settings, Split
-from lakeops.model.errors import InvalidInput, NoChanges
+from lakeops import Branch, Commit, Lake, Repository, Split
+from lakeops.model.errors import BranchMoved, InvalidInput, NoChanges
 from lakeops.model.ids import ALONG_BYTES, Origin, id_of
 from lakeops.model.records import Along
 from lakeops.testing import Crash, Faults
+
+
+@pytest.fixture
+def lake(faulty_lake: Lake) -> Lake:
+    return faulty_lake
 
 
 @pytest.fixture
@@ -27,19 +30,7 @@ def main(repo: Repository) -> Branch:
     return repo.branch("main")
 
 
-def during(lake: Lake, moment: str, action: Callable[[], object]) -> None:
-    """Do something once, just before a transition of the catalog."""
-    inner = getattr(lake.catalog, moment)
-
-    def once(*args, **kwargs):
-        setattr(lake.catalog, moment, inner)
-        action()
-        return inner(*args, **kwargs)
-
-    setattr(lake.catalog, moment, once)
-
-
-def test_what_the_slower_one_said_is_kept(lake: Lake, repo: Repository, main: Branch) -> None:
+def test_what_the_slower_one_said_is_kept(faults: Faults, repo: Repository, main: Branch) -> None:
     made: list[Commit] = []
 
     def faster() -> None:
@@ -47,7 +38,7 @@ def test_what_the_slower_one_said_is_kept(lake: Lake, repo: Repository, main: Br
         made.append(main.commit("faster", {"of": "b"}))
 
     main.put("a", b"1")
-    during(lake, "publish", faster)
+    faults.hook("publish", action=lambda _: faster())
     slower = main.commit("slower", {"of": "a"}, idempotency_key="k")
     assert [slower] == made
     assert slower.message == "faster"
@@ -62,7 +53,7 @@ def test_what_the_slower_one_said_is_kept(lake: Lake, repo: Repository, main: Br
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_what_others_stage_meanwhile_is_left_to_them(lake: Lake, main: Branch, key: str | None) -> None:
+def test_what_others_stage_meanwhile_is_left_to_them(faults: Faults, main: Branch, key: str | None) -> None:
     """The slower one's key stands for the faster one's commit already when it comes to publish."""
     made: list[Commit] = []
 
@@ -71,22 +62,22 @@ def test_what_others_stage_meanwhile_is_left_to_them(lake: Lake, main: Branch, k
         main.put("later", b"1")
 
     main.put("a", b"1")
-    during(lake, "publish", faster)
+    faults.hook("publish", action=lambda _: faster())
     assert main.commit("slower", idempotency_key=key) == made[0]
     assert [change.path for change in main.uncommitted()] == ["later"]
 
 
-def test_who_finds_its_rows_sealed_by_others_is_heard_too(lake: Lake, repo: Repository, main: Branch) -> None:
+def test_who_finds_its_rows_sealed_by_others_is_heard_too(faults: Faults, main: Branch) -> None:
     """Both staged under one token, and the faster one sealed it: its commit is made before the slower one comes."""
     made: list[Commit] = []
     main.put("a", b"1")
     main.put("b", b"1")
 
     def other() -> None:
-        during(lake, "publish", lambda: made.append(main.commit("first to publish")))
+        faults.hook("publish", action=lambda _: made.append(main.commit("first to publish")))
         made.append(main.commit("sealed it late"))
 
-    during(lake, "publish", other)
+    faults.hook("publish", action=lambda _: other())
     outer = main.commit("sealed it")
     assert made == [outer, outer]
     assert (outer.message, {one.message for one in outer.along}) == (
@@ -95,30 +86,19 @@ def test_who_finds_its_rows_sealed_by_others_is_heard_too(lake: Lake, repo: Repo
     )
 
 
-def test_a_commit_a_caller_where_nobody_is_overtaken(lake: Lake, repo: Repository, main: Branch) -> None:
+def test_a_commit_a_caller_where_nobody_is_overtaken(
+    lake: Lake, faults: Faults, repo: Repository, main: Branch
+) -> None:
     """What was sealed later is left to its own caller, also when the earlier one has to try again."""
-    inner, seals = lake.catalog.seal, []
 
-    def seal(*args, **kwargs):
-        sealed = inner(*args, **kwargs)
-        if not seals:
-            seals.append(sealed)
-            repo.create_branch("side").put("s", b"1")
-            repo.branch("side").commit("side")
-            main.put("newer", b"1")
-            inner("repo", "main", token="t-newer")  # somebody who sealed and has not published yet
-            lake.catalog.publish = moved  # type: ignore[method-assign]
-        return sealed
+    def sealed(_call: object) -> None:
+        repo.create_branch("side").put("s", b"1")
+        repo.branch("side").commit("side")
+        main.put("newer", b"1")
+        lake.catalog.seal("repo", "main", token="t-newer")  # somebody who sealed and has not published yet
+        faults.fail("publish", error=BranchMoved("moved"))
 
-    publish = lake.catalog.publish
-
-    def moved(request):
-        from lakeops.model.errors import BranchMoved
-
-        lake.catalog.publish = publish  # type: ignore[method-assign]
-        raise BranchMoved("moved")
-
-    lake.catalog.seal = seal  # type: ignore[method-assign]
+    faults.hook("seal", when="after", action=sealed)
     main.put("mine", b"1")
     mine = main.commit("mine")
     assert [change.path for change in repo.diff("main~1", "main@")] == ["mine"]
@@ -126,15 +106,23 @@ def test_a_commit_a_caller_where_nobody_is_overtaken(lake: Lake, repo: Repositor
     assert (mine.along, main.commit("newer").along) == ([], [])
 
 
-def test_a_key_of_a_caller_that_died_stands_for_the_commit(settings: Settings, clock, repo: Repository) -> None:
-    """It sealed and was killed. The next commit takes its rows along, and the repeated call finds that one."""
-    faults = Faults()
-    with open_faulty(settings, faults, clock=clock) as lake:
-        branch = lake.repository("repo").branch("main")
-        branch.put("a", b"1")
+@pytest.fixture
+def died(faults: Faults, repo: Repository) -> Callable[..., None]:
+    """Seals what it has put, and is killed before it publishes."""
+
+    def die(path: str, *given: object, **options: object) -> None:
+        repo.branch("main").put(path, b"1")
         faults.crash(at=1, operations=("publish",))
         with pytest.raises(Crash):
-            branch.commit("died", {"k": "v"}, idempotency_key="died")
+            repo.branch("main").commit(*given, **options)
+        faults.revive()
+
+    return die
+
+
+def test_a_key_of_a_caller_that_died_stands_for_the_commit(died, repo: Repository) -> None:
+    """It sealed and was killed. The next commit takes its rows along, and the repeated call finds that one."""
+    died("a", "died", {"k": "v"}, idempotency_key="died")
     main = repo.branch("main")
     main.put("b", b"1")
     taken = main.commit("next")
@@ -142,29 +130,16 @@ def test_a_key_of_a_caller_that_died_stands_for_the_commit(settings: Settings, c
     assert main.commit("died", {"k": "v"}, idempotency_key="died") == taken
 
 
-def test_a_call_that_is_repeated_says_it_once(settings: Settings, clock, repo: Repository) -> None:
-    for key in (None, "k"):
-        faults = Faults()
-        with open_faulty(settings, faults, clock=clock) as lake:
-            branch = lake.repository("repo").branch("main")
-            branch.put(f"a-{key}", b"1")
-            faults.crash(at=1, operations=("publish",))
-            with pytest.raises(Crash):
-                branch.commit("work", Origin(airflow_try_number="1"), idempotency_key=key)
-        repo.branch("main").put(f"b-{key}", b"1")
-        number = "1" if key is None else "2"
-        again = repo.branch("main").commit("work", Origin(airflow_try_number=number), idempotency_key=key)
-        assert again.along == []
+@pytest.mark.parametrize(("key", "number"), [(None, "1"), ("k", "2")])
+def test_a_call_that_is_repeated_says_it_once(died, repo: Repository, key: str | None, number: str) -> None:
+    died("a", "work", Origin(airflow_try_number="1"), idempotency_key=key)
+    repo.branch("main").put("b", b"1")
+    again = repo.branch("main").commit("work", Origin(airflow_try_number=number), idempotency_key=key)
+    assert again.along == []
 
 
-def test_what_was_reset_is_not_spoken_of(settings: Settings, clock, repo: Repository) -> None:
-    faults = Faults()
-    with open_faulty(settings, faults, clock=clock) as lake:
-        branch = lake.repository("repo").branch("main")
-        branch.put("a", b"1")
-        faults.crash(at=1, operations=("publish",))
-        with pytest.raises(Crash):
-            branch.commit("unwanted")
+def test_what_was_reset_is_not_spoken_of(died, repo: Repository) -> None:
+    died("a", "unwanted")
     repo.branch("main").reset()
     repo.branch("main").put("b", b"1")
     assert repo.branch("main").commit("wanted").along == []
@@ -190,8 +165,8 @@ def test_nobody_speaks_for_others(main: Branch) -> None:
         main.commit("m", {"lakeops.along.1": json.dumps({"committer": "boss", "message": "yes", "metadata": {}})})
 
 
-def check_45(repo: Repository) -> Counter[str]:
-    """45 callers put and commit at once; returns how they ended."""
+def test_what_45_callers_say_at_once_is_kept(lake_of_threads: Lake) -> None:
+    repo = lake_of_threads.create_repository("repo", split=Split(4, 8, 16))
     ends: Counter[str] = Counter()
     wrong: list[str] = []
     start = threading.Barrier(45)
@@ -208,7 +183,7 @@ def check_45(repo: Repository) -> Counter[str]:
             return
         own = (made.message, made.metadata.get("caller")) == (message, f"{number}")
         ends["own" if own else "along"] += 1
-        if not own and Along("tester", message, metadata) not in made.along:
+        if not own and Along(lake_of_threads.settings.committer, message, metadata) not in made.along:
             wrong.append(message)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(45)]
@@ -223,16 +198,3 @@ def check_45(repo: Repository) -> Counter[str]:
     assert sorted(added) == [f"w{number:02}" for number in range(45)]
     said = Counter(one.message for commit in chain for one in (commit, *commit.along))
     assert {count for message, count in said.items() if message.startswith("message")} == {1}
-    return ends
-
-
-def test_45_at_once_on_sqlite(tmp_path: Path) -> None:
-    settings = Settings.load(home=tmp_path, fsync=False, committer="tester")
-    with Lake.open(settings=settings) as lake:
-        check_45(lake.create_repository("repo", split=Split(4, 8, 16)))
-
-
-def test_45_at_once_on_postgresql(tmp_path: Path, empty_postgres_url: str) -> None:
-    settings = Settings.load(home=tmp_path, database_url=empty_postgres_url, fsync=False, committer="tester")
-    with Lake.open(settings=settings) as lake:
-        check_45(lake.create_repository("repo", split=Split(4, 8, 16)))

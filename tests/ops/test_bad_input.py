@@ -91,6 +91,7 @@ BAD_CALLS = [
     (lambda repo: repo.merge("dev", "main~1"), "invalid_ref", "main~1"),
     (lambda repo: repo.merge("dev", "main", strategy="mine"), errors.InvalidInput, "mine"),
     (lambda repo: repo.branch("main").revert("main~1"), "invalid_ref", "initial"),
+    (lambda repo: list(repo.branch("main").revert_changes("main~1")), "invalid_ref", "initial commit"),
     (lambda repo: repo.cherry_pick("dev", "main", parent_number=2), "invalid_ref", "parent 2"),
     (lambda repo: repo.branch("main").reset(prefix="a", path="a"), errors.InvalidInput, "both"),
     (lambda repo: repo.protect(""), "invalid_name", "glob"),
@@ -236,6 +237,7 @@ def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fi
     assert lake.catalog.expire_commits("repo", [old]) == [old]
     for call in (
         lambda: seeded.ref(old).read("a"),
+        lambda: seeded.ref("main~1").stat("a"),
         lambda: seeded.ref("main~1").list(),
         lambda: seeded.ref(old).entries(),
         lambda: seeded.diff(old, "main"),
@@ -244,10 +246,13 @@ def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fi
         lambda: seeded.create_tag("v2", old),
         lambda: seeded.merge(old, "dev"),
         lambda: seeded.branch("main").revert(old),
+        lambda: seeded.branch("main").revert("main"),
         lambda: seeded.cherry_pick(old, "main"),
+        lambda: seeded.cherry_pick("main", "main"),
     ):
-        with pytest.raises(errors.CommitExpired, match=old[:8]):
+        with pytest.raises(errors.CommitExpired, match=f"{old[:8]}.*expired") as caught:
             call()
+        assert (caught.value.kind, caught.value.exit_code) == ("expired", 5)
     assert old in {commit.id for commit in seeded.log("main")}, "it stays in the log"
 
 

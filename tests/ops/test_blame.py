@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 
 import pytest
 from support.scenes import tree
@@ -12,37 +11,14 @@ from lakeops import ChangeType, Lake, Repository
 from lakeops.model.errors import CommitExpired, InvalidInput, InvalidPath, ObjectNotFound, RefNotFound
 from lakeops.model.ids import Origin
 from lakeops.ops import blame as verbs
-from lakeops.ranges.read import RangeReader
-from lakeops.testing import ManualClock
 
 PATHS = [f"{folder}/{number}" for folder in ("a", "ab", "b") for number in range(9)] + ["a", "top"]
 
 
 @pytest.fixture
-def told(clock: ManualClock, repo: Repository) -> Callable[[int], Repository]:
+def told(wander: Callable[..., Repository]) -> Callable[[int], Repository]:
     """Twenty-four random steps on three branches, a third of them merges."""
-
-    def tell(seed: int) -> Repository:
-        draw = Random(seed)
-        for name in ("left", "right"):
-            repo.create_branch(name)
-        for step in range(24):
-            clock.advance(seconds=draw.choice((0, 1, 60)))
-            name = draw.choice(["main", "left", "right"])
-            if step % 3 == 2:
-                other = draw.choice([each for each in ("main", "left", "right") if each != name])
-                repo.merge(other, name, strategy=draw.choice(["source-wins", "dest-wins"]))
-                continue
-            branch = repo.branch(name)
-            for path in draw.sample(PATHS, 5):
-                if draw.random() < 0.3 and branch.exists(path):
-                    branch.delete(path)
-                else:
-                    branch.put(path, f"{draw.randrange(3)}".encode())
-            branch.commit(f"step {step}", allow_empty=True)
-        return repo
-
-    return tell
+    return lambda seed: wander(seed, steps=24, every=3, changes=5, seconds=(0, 1, 60))
 
 
 class Naive:
@@ -159,46 +135,6 @@ def test_the_same_contents_put_again_are_no_new_object(repo: Repository) -> None
     main.put("x", b"1", metadata={"k": "v"})
     third = main.commit("third")
     assert [one.commit for one in main.history("x")] == [third, first]
-
-
-class Opened:
-    """Counts the ranges that readers open."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.files: list[str] = []
-        for name in ("open", "table"):
-            monkeypatch.setattr(RangeReader, name, self._counted(getattr(RangeReader, name)))
-
-    def _counted(self, method: Callable[..., object]) -> Callable[..., object]:
-        def call(reader: RangeReader, row, **options: object) -> object:
-            self.files.append(row.file)
-            return method(reader, row, **options)
-
-        return call
-
-
-def test_ranges_that_commits_share_are_not_opened(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    main = repo.branch("main")
-    for number in range(200):
-        main.put(f"o{number:03}", b"1")
-    main.commit("all")
-    for number in range(20):
-        main.put(f"o{number * 10:03}", b"2")
-        main.commit(f"change {number}")
-    ranges = len(repo._ctx.metarange(main.head))
-    assert ranges > 20
-    opened = Opened(monkeypatch)
-    found = list(main.blame())
-    assert len({one.commit.id for one in found}) == 21
-    # Each range once for its rows, and one of either side for each commit that changed one.
-    assert len(opened.files) <= ranges + 2 * 20
-    opened.files.clear()
-    assert [one.commit.message for one in main.history("o100")] == ["change 10", "all"]
-    assert len(opened.files) <= 2, "one range as it is, and as it was before"
-    opened.files.clear()
-    part = list(main.blame("o10"))
-    assert [one.path for one in part] == [f"o10{number}" for number in range(10)]
-    assert len(opened.files) <= 16, "only the ranges of the prefix, before and after the one change there"
 
 
 def test_what_retention_took_is_a_boundary(lake: Lake, repo: Repository) -> None:

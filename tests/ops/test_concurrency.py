@@ -47,21 +47,16 @@ def check_history(repo: Repository, wanted: set[str]) -> None:
     assert {item.path for item in repo.ref("main").list()} == wanted
 
 
-@pytest.mark.parametrize("processes", [3, pytest.param(8, marks=pytest.mark.slow)])
-def test_many_processes_on_postgresql(tmp_path: Path, empty_postgres_url: str, processes: int) -> None:
-    settings = Settings.load(home=tmp_path, database_url=empty_postgres_url, fsync=False)
-    with Lake.open(settings=settings) as lake:
+@pytest.mark.parametrize(
+    ("processes", "rounds", "postgres"),
+    [(2, 8, False), (3, 4, True), pytest.param(8, 4, True, marks=pytest.mark.slow)],
+)
+def test_many_processes(request, tmp_path: Path, processes: int, rounds: int, postgres: bool) -> None:
+    url = request.getfixturevalue("empty_postgres_url") if postgres else ""
+    with Lake.open(settings=Settings.load(home=tmp_path, database_url=url or None, fsync=False)) as lake:
         repo = lake.create_repository("repo", split=Split(4, 8, 16))
-        run_committers(tmp_path, empty_postgres_url, processes, 4)
-        check_history(repo, {f"w{worker}/{number:03}" for worker in range(processes) for number in range(4)})
-
-
-def test_two_processes_on_sqlite(tmp_path: Path) -> None:
-    settings = Settings.load(home=tmp_path, fsync=False)
-    with Lake.open(settings=settings) as lake:
-        repo = lake.create_repository("repo", split=Split(4, 8, 16))
-        run_committers(tmp_path, "", 2, 8)
-        check_history(repo, {f"w{worker}/{number:03}" for worker in range(2) for number in range(8)})
+        run_committers(tmp_path, url, processes, rounds)
+        check_history(repo, {f"w{worker}/{number:03}" for worker in range(processes) for number in range(rounds)})
 
 
 def test_a_put_during_a_commit_lands_in_it_or_stays_staged(lake: Lake, repo: Repository) -> None:
@@ -101,50 +96,6 @@ def test_a_put_during_a_commit_lands_in_it_or_stays_staged(lake: Lake, repo: Rep
     except NoChanges:
         pass
     check_history(repo, set(done))
-
-
-def test_a_commit_whose_changes_another_took_along_is_that_commit(lake: Lake, repo: Repository) -> None:
-    """Both began; the slower one finds its changes published, and says where."""
-    main = repo.branch("main")
-    main.put("a", b"1")
-    inner = lake.catalog.publish
-    faster: list[str] = []
-
-    def publish(request):
-        if not faster:
-            faster.append("")
-            faster[0] = repo.branch("main").commit("faster").id
-        return inner(request)
-
-    lake.catalog.publish = publish  # type: ignore[method-assign]
-    slower = main.commit("slower", idempotency_key="k")
-    assert slower.id == faster[0]
-    assert main.commit("slower", idempotency_key="k").id == faster[0]
-    assert [commit.message for commit in repo.log("main")] == ["faster", "Repository created"]
-
-
-def test_merges_into_a_moving_branch_lose_nothing(lake: Lake, repo: Repository) -> None:
-    repo.branch("main").put("base", b"")
-    repo.branch("main").commit("base")
-    repo.create_branch("dev")
-    repo.branch("dev").put("dev", b"")
-    repo.branch("dev").commit("dev")
-    inner, moves = lake.catalog.publish, iter(range(3))
-
-    def publish(request):
-        number = next(moves, None)
-        if number is not None and request.action == "merge":
-            repo.branch("main").put(f"m{number}", b"")
-            lake.catalog.publish = inner  # type: ignore[method-assign]
-            repo.branch("main").commit(f"move {number}")
-            lake.catalog.publish = publish  # type: ignore[method-assign]
-        return inner(request)
-
-    lake.catalog.publish = publish  # type: ignore[method-assign]
-    result = repo.merge("dev", "main")
-    assert {item.path for item in repo.ref("main").list()} == {"base", "dev", "m0", "m1", "m2"}
-    assert repo.ref("main").commit.id == result.reference
-    assert len(list(repo.log("main", first_parent=True))) == 6
 
 
 def test_a_branch_that_never_holds_still_is_reported(repo: Repository, monkeypatch) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.errors import has_kind
-from support.scenes import table
+from support.scenes import files, root, table
 
 from lakeops import Lake, Repository
 from lakeops.model import errors
@@ -19,17 +19,6 @@ from lakeops.store import layout
 from lakeops.testing import ManualClock
 
 RULES = {"default_retention_days": 3, "branches": []}
-
-
-def root(repo: Repository) -> Path:
-    return Path(repo.storage_namespace.removeprefix("file://"))
-
-
-def files(repo: Repository, prefix: str = "") -> set[str]:
-    """Everything in the namespace."""
-    place = root(repo)
-    found = {str(file.relative_to(place)) for file in place.rglob("*") if file.is_file()}
-    return {name for name in found if name.startswith(prefix) and ".lakeops" not in name}
 
 
 def objects(repo: Repository) -> set[str]:
@@ -88,36 +77,6 @@ def test_without_rules_only_what_was_never_committed_goes(repo, fill, clock, con
     assert len(collect(repo)) == 4
     assert (contents(repo, first), contents(repo, "main")) == ({"a": "1"}, {"a": "2"})
     assert contents(repo, "dev") == {"a": "2", "b": "staged"}
-
-
-EXPIRED = {
-    "read": lambda repo, old: repo.ref(old).read("a"),
-    "list": lambda repo, old: list(repo.ref(old).list()),
-    "stat": lambda repo, _: repo.ref("main~1").stat("a"),
-    "entries": lambda repo, old: repo.ref(old).entries().read_all(),
-    "diff": lambda repo, old: list(repo.diff(old, "main")),
-    "branch": lambda repo, old: repo.create_branch("b", source=old),
-    "tag": lambda repo, old: repo.create_tag("t", old),
-    "merge": lambda repo, old: repo.merge(old, "main", strategy="source-wins"),
-    "revert": lambda repo, old: repo.branch("main").revert(old),
-    "revert its child": lambda repo, _: repo.branch("main").revert("main"),
-    "cherry-pick": lambda repo, old: repo.cherry_pick(old, "main"),
-    "cherry-pick its child": lambda repo, _: repo.cherry_pick("main", "main"),
-}
-
-
-@pytest.mark.parametrize("verb", EXPIRED)
-def test_an_expired_commit_is_shown_and_refused_by_every_verb(repo, fill, clock, verb, contents):
-    old = fill(repo, "main", a="1")
-    fill(repo, "main", a="2")
-    repo.gc.set_rules(RULES)
-    clock.advance(days=8)
-    collect(repo)
-    assert [commit.expired for commit in repo.log("main")] == [False, True, True]
-    with pytest.raises(errors.CommitExpired, match="expired") as caught:
-        EXPIRED[verb](repo, old)
-    assert (caught.value.kind, caught.value.exit_code) == ("expired", 5)
-    assert contents(repo, "main") == {"a": "2"}
 
 
 def test_a_tag_keeps_its_commit_for_ever(repo, fill, clock, contents):

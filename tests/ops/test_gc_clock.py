@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 from support.errors import has_kind
+from support.scenes import files
 
 from lakeops import Lake, Settings
 from lakeops.model import errors
-
-
-def files(repo) -> set[Path]:
-    return {file for file in Path(repo.storage_namespace.removeprefix("file://")).rglob("*") if file.is_file()}
 
 
 @pytest.mark.parametrize("hours", [3 * 24, 366 * 24])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.errors import has_kind
-from support.scenes import open_faulty, tree
+from support.scenes import tree
 
 from lakeops.model.errors import (
     AlreadyExists,
@@ -23,7 +23,6 @@ from lakeops.model.errors import (
     StoreUnavailable,
 )
 from lakeops.ops.local.index import RACY_NS, alone
-from lakeops.testing import Faults
 from lakeops.testing.faults import READS
 
 PLACE = ".lakeops-local"
@@ -59,15 +58,13 @@ def test_a_clone_has_the_files_of_its_prefix(lake, cloned, folder):
     assert lake.local(folder / "deep").directory == folder
 
 
-def test_changes_here_are_committed_and_nothing_else_is_uploaded(lake, cloned, folder, settings):
+def test_changes_here_are_committed_and_nothing_else_is_uploaded(lake, cloned, folder, faulty_lake, faults):
     (folder / "a").write_text("one!")
     (folder / "deep/b").unlink()
     (folder / "new").write_text("three")
     assert short(lake.local(folder).status().local) == ["changed a", "removed deep/b", "added new"]
-    faults = Faults()
-    with open_faulty(settings, faults) as other:
-        made = other.local(folder).commit("by hand", {"k": "v"})
-        assert sum("data/" in call.key for call in faults.calls if call.operation == "put") == 2
+    made = faulty_lake.local(folder).commit("by hand", {"k": "v"})
+    assert sum("data/" in call.key for call in faults.calls if call.operation == "put") == 2
     assert tree(cloned, "main") == {"other": b"x", "rawer": b"y", "raw/a": b"one!", "raw/new": b"three"}
     assert (made.message, made.metadata, len(made.parents)) == ("by hand", {"k": "v"}, 1)
     status = lake.local(folder).status()
@@ -76,14 +73,11 @@ def test_changes_here_are_committed_and_nothing_else_is_uploaded(lake, cloned, f
         lake.local(folder).commit("again")
 
 
-def test_a_pull_downloads_what_changed_and_nothing_else(lake, cloned, fill, folder, settings):
+def test_a_pull_downloads_what_changed_and_nothing_else(lake, cloned, fill, folder, faulty_lake, faults):
     fill(cloned, "main", **{"raw/a": "ONE", "raw/c": "c", "raw/deep/b": None, "other": "z"})
     (folder / "mine").write_text("mine")
-    faults = Faults()
-    with open_faulty(settings, faults) as other:
-        done = other.local(folder).pull()
-        opened = faults.keys_opened("data/")
-    assert len(opened) == 2
+    done = faulty_lake.local(folder).pull()
+    assert len(faults.keys_opened("data/")) == 2
     assert short(done.taken) == ["changed a", "added c", "removed deep/b"]
     assert short(done.local) == ["added mine"]
     assert files(folder) == {"a": "ONE", "c": "c", "mine": "mine"}
@@ -167,16 +161,15 @@ def test_a_tag_or_commit_takes_no_commits(lake, cloned, fill, folder, ref):
     assert files(folder)["a"] == "mine"
 
 
-def test_branches_that_take_no_commits_refuse_before_anything_is_uploaded(lake, cloned, folder, settings):
+def test_branches_that_take_no_commits_refuse_before_anything_is_uploaded(lake, cloned, folder, faulty_lake, faults):
     (folder / "a").write_text("mine")
     cloned.branch("main").put("elsewhere", b"staged")
     with pytest.raises(PreconditionFailed, check=has_kind("dirty_branch")):
         lake.local(folder).commit("no")
     cloned.branch("main").reset()
     cloned.protect("main")
-    faults = Faults()
-    with open_faulty(settings, faults) as other, pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
-        other.local(folder).commit("no")
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
+        faulty_lake.local(folder).commit("no")
     assert [call for call in faults.calls if call.operation == "put"] == []
 
 
@@ -326,12 +319,11 @@ def test_names_that_are_not_utf_8_are_shown(lake, cloned, folder):
     assert lake.local(folder).status().special == ["\\xff"]
 
 
-def test_a_failed_download_can_be_finished(lake, repo, fill, folder, settings):
+def test_a_failed_download_can_be_finished(lake, repo, fill, folder, faulty_lake, faults):
     fill(repo, "main", **{f"f{number:02}": str(number) for number in range(30)})
-    faults = Faults()
     faults.fail(*READS, at=12, prefix="data/", error=StoreUnavailable("away"))
-    with open_faulty(settings, faults) as other, pytest.raises(StoreUnavailable):
-        other.repository("repo").ref("main").clone(folder)
+    with pytest.raises(StoreUnavailable):
+        faulty_lake.repository("repo").ref("main").clone(folder)
     status = lake.local(folder).status()
     assert (status.local, status.interrupted, status.conflicts) == ([], "main", [])
     assert 0 < len(status.remote) < 30
@@ -381,21 +373,19 @@ def test_a_full_disk_loses_nothing(lake, cloned, tmp_path):
         subprocess.run(["umount", place], check=True)
 
 
-def test_a_file_that_changes_while_a_pull_runs_is_kept(lake, cloned, fill, folder, settings):
+def test_a_file_that_changes_while_a_pull_runs_is_kept(cloned, fill, folder, faulty_lake, faults):
     fill(cloned, "main", **{"raw/a": "theirs"})
-    faults = Faults()
     faults.hook(*READS, prefix="data/", action=lambda _: (folder / "a").write_text("just now"))
-    with open_faulty(settings, faults) as other, pytest.raises(CloneConflict):
-        other.local(folder).pull()
+    with pytest.raises(CloneConflict):
+        faulty_lake.local(folder).pull()
     assert files(folder)["a"] == "just now"
 
 
-def test_a_branch_that_moves_while_a_commit_runs(lake, cloned, fill, folder, settings):
+def test_a_branch_that_moves_while_a_commit_runs(cloned, fill, folder, faulty_lake, faults):
     (folder / "a").write_text("mine")
-    faults = Faults()
     faults.hook("put", prefix="data/", action=lambda _: fill(cloned, "main", **{"raw/a": "theirs"}))
-    with open_faulty(settings, faults) as other, pytest.raises(CloneConflict):
-        other.local(folder).commit("mine")
+    with pytest.raises(CloneConflict):
+        faulty_lake.local(folder).commit("mine")
     assert tree(cloned, "main")["raw/a"] == b"theirs"
 
 

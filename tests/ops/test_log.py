@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import product
-from random import Random
 
 import pytest
 from support.scenes import tree
@@ -14,30 +13,11 @@ from lakeops import Commit, Lake, Repository
 from lakeops.model.errors import InvalidInput, InvalidPath, RefNotFound
 from lakeops.testing import ManualClock
 
-PATHS = [f"{folder}/{number}" for folder in ("a", "ab", "b") for number in range(9)] + ["a", "top"]
-
 
 @pytest.fixture
-def history(clock: ManualClock, repo: Repository) -> Repository:
+def history(wander: Callable[..., Repository]) -> Repository:
     """Twenty random steps on three branches, merges among them, each a minute after the one before."""
-    draw = Random(7)
-    for name in ("left", "right"):
-        repo.create_branch(name)
-    for step in range(20):
-        clock.advance(minutes=1)
-        name = draw.choice(["main", "main", "left", "right"])
-        if step % 4 == 3:
-            other = draw.choice([each for each in ("main", "left", "right") if each != name])
-            repo.merge(other, name, strategy=draw.choice(["source-wins", "dest-wins"]))
-            continue
-        branch = repo.branch(name)
-        for path in draw.sample(PATHS, 4):
-            if draw.random() < 0.3 and branch.exists(path):
-                branch.delete(path)
-            else:
-                branch.put(path, f"{step % 3}".encode())
-        branch.commit(f"step {step}", allow_empty=True)
-    return repo
+    return wander(7, steps=20, every=4, changes=4, seconds=(60,))
 
 
 def naive(

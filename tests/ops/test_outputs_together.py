@@ -12,21 +12,18 @@ from support.soundness import assert_sound
 
 from lakeops import Branch, InvalidInput, Lake, PathTaken, Repository
 from lakeops.ops.output import OnCollision, Output
-from lakeops.testing import ManualClock
+from lakeops.testing import Faults, ManualClock
 
 
 @pytest.fixture
-def meanwhile(lake: Lake) -> Callable[[Callable[[], object]], None]:
+def lake(faulty_lake: Lake) -> Lake:
+    return faulty_lake
+
+
+@pytest.fixture
+def meanwhile(faults: Faults) -> Callable[[Callable[[], object]], None]:
     """Does something when the next rows have been worked out, before they are staged."""
-    inner, waiting = lake.catalog.put_staged, []
-
-    def put_staged(*args, **kwargs):
-        while waiting:
-            waiting.pop()()
-        return inner(*args, **kwargs)
-
-    lake.catalog.put_staged = put_staged  # type: ignore[method-assign]
-    return waiting.append
+    return lambda act: faults.hook("put_staged", action=lambda _: act())
 
 
 def replace_folder(branch: Branch, name: str, *names: str) -> None:
@@ -155,3 +152,12 @@ def test_what_is_written_under_a_key_is_collected_when_nobody_needs_it(repo: Rep
     store = main.open_output("x/").store
     assert len([item for item in store.list("data/") if "/key-" in item.key]) == 1
     assert_sound(repo, data=True)
+
+
+def test_of_two_appends_of_one_path_one_is_refused(repo: Repository, meanwhile) -> None:
+    """The second one has looked at the branch before the first one stages its file."""
+    main = repo.branch("main")
+    meanwhile(lambda: append(main, None, "part", text="first"))
+    with pytest.raises(PathTaken):
+        append(main, None, "part", text="second")
+    assert shown(main) == {"part": "first"}

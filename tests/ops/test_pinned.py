@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from lakeops import Branch, Lake, Repository, Settings
+from lakeops import Branch, Lake, Repository
 from lakeops.model.errors import NotAsSeen, RefNotFound
-from lakeops.ops.gc import plan
+from lakeops.testing import Faults
 
 MEANWHILE: dict[str, Callable[[Branch], object]] = {
     "staged": lambda dev: dev.put("in/new", b"acknowledged"),
@@ -72,20 +71,14 @@ def test_a_tag_that_moved_after_the_look_stays(repo: Repository, dev: Branch) ->
 
 
 def test_an_idle_tag_that_moves_at_the_last_moment_stays(
-    repo: Repository, dev: Branch, clock, monkeypatch: pytest.MonkeyPatch
+    repo: Repository, dev: Branch, clock, faulty_lake: Lake, faults: Faults
 ) -> None:
     repo.create_tag("latest", "main")
     repo.gc.set_rules({"default_retention_days": 30, "tags": [{"tag_id": "*", "expire_after_days": 2}]})
     clock.advance(days=3)
     new = dev.commit("today").id
-    inner = plan.delete_tag
-
-    def delete_tag(ctx, name, **options):
-        repo.move_tag("latest", "dev")
-        return inner(ctx, name, **options)
-
-    monkeypatch.setattr(plan, "delete_tag", delete_tag)
-    assert repo.gc.expire_refs() == []
+    faults.hook("delete_tag", action=lambda _: repo.move_tag("latest", "dev"))
+    assert faulty_lake.repository("repo").gc.expire_refs() == []
     assert repo.tag("latest").commit_id == new
 
 
@@ -100,15 +93,10 @@ def test_only_the_idle_refs_that_were_shown_go(repo: Repository, dev: Branch, cl
     assert [ref.id for ref in repo.tags()] == ["later", "moved"]
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_a_deleted_tag_was_where_the_answer_says(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> None:
-    url = None if database == "sqlite" else request.getfixturevalue("empty_postgres_url")
-    with (
-        Lake.open(settings=Settings.load(home=tmp_path / "home", database_url=url, fsync=False)) as lake,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        repo = lake.create_repository("repo")
-        commits = [repo.branch("main").commit(f"{number}", allow_empty=True).id for number in range(2)]
+def test_a_deleted_tag_was_where_the_answer_says(lake_of_threads: Lake) -> None:
+    repo = lake_of_threads.create_repository("repo")
+    commits = [repo.branch("main").commit(f"{number}", allow_empty=True).id for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
         for turn in range(20):
             repo.create_tag("v1", commits[turn % 2])
             moved = pool.submit(repo.move_tag, "v1", commits[1 - turn % 2])

@@ -52,3 +52,15 @@ def test_progress_is_told(lake, repo, fill, tmp_path, verb):
     VERBS[verb](repo, tmp_path)
     assert told
     assert all(isinstance(label, str) and done >= 0 and (done <= total or not total) for label, done, total in told)
+
+
+def test_long_work_says_what_it_will_do_and_how_far_it_is(lake, repo, fill):
+    fill(repo, "main", **{f"f{number:02}": "1" for number in range(30)})
+    shown = []
+    lake.progress = lambda *report: shown.append(report)
+    fill(repo, "main", f05="2", f25="2")
+    label, done, total = shown[0]
+    assert label.startswith("commit: will rewrite 2 of ")
+    assert label.endswith("in process")
+    assert (done, total) == (0, 2)
+    assert shown[-1] == (label, 2, 2)

@@ -89,6 +89,11 @@ def full_of_history(lake: Lake, place: Path, clock: ManualClock) -> Repository:
     return repo
 
 
+@pytest.fixture
+def repo(opened: Open, tmp_path: Path, clock: ManualClock) -> Repository:
+    return full_of_history(opened("home"), tmp_path / "bucket", clock)
+
+
 def everything(repo: Repository) -> dict[str, object]:
     """All that a dump has, as the handles show it."""
     return {
@@ -189,8 +194,7 @@ def test_the_restored_catalog_takes_nothing_from_the_living_one(opened, tmp_path
     assert_sound(living, data=True)
 
 
-def test_a_copy_of_the_catalog_writes_no_dump(opened, tmp_path, clock):
-    full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_a_copy_of_the_catalog_writes_no_dump(repo, opened, tmp_path):
     copied_file(tmp_path / "home", tmp_path / "copy")
     with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         opened("copy").repository("flights").refs.dump(full=True)
@@ -293,8 +297,7 @@ FORGED: dict[str, tuple[Callable[[list[list]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_forged_records_are_refused(opened, tmp_path, clock, name):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_forged_records_are_refused(repo, opened, tmp_path, name):
     repo.refs.dump(full=True)
     change, text = FORGED[name]
     forge(repo, change)
@@ -357,20 +360,17 @@ def judge_forged_dumps(opened: Open, place: Path, repo: Repository, seeds: Itera
     return refusals
 
 
-def test_forged_dumps_are_refused_or_make_something_that_can_be_looked_at(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_forged_dumps_are_refused_or_make_something_that_can_be_looked_at(repo, opened, tmp_path):
     assert judge_forged_dumps(opened, tmp_path / "bucket", repo, range(60)) > 20
 
 
 @pytest.mark.slow
-def test_many_forged_dumps(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_many_forged_dumps(repo, opened, tmp_path):
     first = randrange(10**9)
     assert judge_forged_dumps(opened, tmp_path / "bucket", repo, range(first, first + 2000)) > 500
 
 
-def test_a_bomb_ends_at_the_bound(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_a_bomb_ends_at_the_bound(repo, opened, tmp_path):
     repo.refs.dump(full=True)
     forge(repo, lambda lines: lines.append(["record", {"login": " " * (9 << 20)}]))
     refused(opened, tmp_path / "bucket", Corrupted, "more than was dumped")
@@ -402,8 +402,7 @@ def test_what_a_dump_adds_and_when_it_is_whole(opened, tmp_path, clock):
     assert_sound(repo)
 
 
-def test_a_commit_that_was_swept_after_the_dump_is_expired(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_a_commit_that_was_swept_after_the_dump_is_expired(repo, opened, clock):
     clock.advance(days=20)
     repo.gc.confirm_clock()
     repo.gc.sweep(repo.gc.mark().id)
@@ -419,8 +418,7 @@ def test_a_commit_that_was_swept_after_the_dump_is_expired(opened, tmp_path, clo
     assert {finding.kind for finding in again.fsck(data=True)} <= {"owner_mismatch"}
 
 
-def test_a_dump_that_replication_brought_along(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_a_dump_that_replication_brought_along(repo, opened, tmp_path):
     before = everything(repo)
     shutil.copytree(tmp_path / "bucket", tmp_path / "replica")
     lake = opened("new")
@@ -432,9 +430,8 @@ def test_a_dump_that_replication_brought_along(opened, tmp_path, clock):
     assert len(dump.folders(again._ctx.store)) == 2, "its own lies beside the other one"
 
 
-def test_on_a_server(opened, tmp_path, clock, empty_postgres_url):
+def test_on_a_server(repo, opened, empty_postgres_url):
     """From SQLite to PostgreSQL, and from there to another file."""
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
     before = everything(repo)
     server = opened(empty_postgres_url)
     server.restore_repository("flights", repo.storage_namespace)

@@ -87,25 +87,6 @@ def test_a_put_that_changes_nothing_does_not_undo_a_merge(repo: Repository, fill
     assert list(repo.branch("main").uncommitted()) == []
 
 
-def test_the_same_idempotency_key_gives_the_same_commit_once(repo: Repository, fill) -> None:
-    main = repo.branch("main")
-    main.put("a", b"1")
-    first = main.commit("once", idempotency_key="run-1")
-    assert main.commit("once", idempotency_key="run-1") == first
-    main.put("a", b"2")
-    with pytest.raises(errors.KeyReused, match="content"):
-        main.commit("once", idempotency_key="run-1")
-    assert main.read("a") == b"2", "what was staged since stays staged"
-    with pytest.raises(errors.KeyReused):
-        repo.branch("main").revert("main", idempotency_key="run-1")
-    main.reset()
-    repo.create_branch("dev")
-    fill(repo, "dev", b="1")
-    merged = repo.merge("dev", "main", idempotency_key="run-2")
-    fill(repo, "dev", b="2")
-    assert repo.merge("dev", "main", idempotency_key="run-2") == merged
-
-
 def test_conflicts_are_all_reported_and_nothing_is_published(repo: Repository, fill, contents) -> None:
     fill(repo, "main", a="1", b="1", c="1", same="1")
     repo.create_branch("dev")
@@ -191,15 +172,3 @@ def test_a_lake_is_found_again_by_its_settings(lake: Lake, repo: Repository, fil
         again.delete_repository("repo")
     with pytest.raises(NotFound):
         lake.repository("repo")
-
-
-def test_long_work_says_what_it_will_do_and_how_far_it_is(lake: Lake, repo: Repository, fill) -> None:
-    fill(repo, "main", **{f"f{number:02}": "1" for number in range(30)})
-    shown: list[tuple[str, int, int]] = []
-    lake.progress = lambda *report: shown.append(report)
-    fill(repo, "main", f05="2", f25="2")
-    label, done, total = shown[0]
-    assert label.startswith("commit: will rewrite 2 of ")
-    assert label.endswith("in process")
-    assert (done, total) == (0, 2)
-    assert shown[-1] == (label, 2, 2)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.scenes import table
 
 from lakeops import Change, Lake, Repository, Settings, Split
 from lakeops.ops.diff import Counts, Sums
@@ -28,15 +29,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 def rows(paths: list[str], mark: str) -> pa.Table:
     """Objects that lie elsewhere, of one byte each."""
-    return pa.table(
-        {
-            "path": paths,
-            "physical_address": [f"s3://elsewhere/{mark}/{number}" for number in range(len(paths))],
-            "checksum": [f"{mark}-{number}" for number in range(len(paths))],
-            "size_bytes": [1] * len(paths),
-            "mtime": [1_700_000_000] * len(paths),
-        }
-    )
+    addresses = {path: f"s3://elsewhere/{mark}/{number}" for number, path in enumerate(paths)}
+    return table(addresses, checksum=[f"{mark}-{number}" for number in range(len(paths))])
 
 
 def counted(changes: list[Change], prefix: str, folders: int) -> tuple[Counts, dict[str, Counts], Counts]:
