@@ -15,11 +15,7 @@ from support.scenes import SPLIT, table
 
 from lakeops import Lake, Repository, Settings
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import (
-    InvalidSettings,
-    PreconditionFailed,
-    RecordRefused,
-)
+from lakeops.model.errors import InvalidSettings, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import SourceKind, SourceReference
 from lakeops.model.records import Entry
 from lakeops.store.policy import AddressPolicy

@@ -9,10 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.errors import (
-    has_kind,
-    raising,
-)
+from support.errors import has_kind, raising
 from support.scenes import open_faulty
 
 from lakeops import Lake, Repository, Settings, Split

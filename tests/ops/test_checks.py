@@ -6,11 +6,7 @@ import pytest
 from support.errors import has_kind
 
 from lakeops import Repository
-from lakeops.model.errors import (
-    InvalidInput,
-    NotFound,
-    PreconditionFailed,
-)
+from lakeops.model.errors import InvalidInput, NotFound, PreconditionFailed
 
 
 @pytest.fixture

@@ -13,12 +13,7 @@ from support.errors import has_kind
 from support.scenes import SPLIT
 
 from lakeops import HookEvent, Lake, Repository
-from lakeops.model.errors import (
-    InvalidInput,
-    NotFound,
-    PreconditionFailed,
-    StoreUnavailable,
-)
+from lakeops.model.errors import InvalidInput, NotFound, PreconditionFailed, StoreUnavailable
 from lakeops.model.records import ACTIONS, Hook
 
 Hooked = Callable[[HookEvent], object]

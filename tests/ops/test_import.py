@@ -13,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from services.s3 import S3_KINDS
 from support.budget import examples
-from support.errors import (
-    has_kind,
-    raising,
-)
+from support.errors import has_kind, raising
 from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository, Settings, Split
@@ -87,11 +84,6 @@ def test_nothing_is_copied_or_staged(repo, main, source, tmp_path):
     info = (tmp_path / "source/a/f00").stat()
     assert entry.checksum == f"mtime-{info.st_mtime_ns}-{info.st_size}"
     assert entry.mtime == int(info.st_mtime)
-
-
-def test_the_whole_branch(repo, main, source):
-    main.import_objects(source, "", "m")
-    assert paths(main) == [f"{folder}/f{n:02}" for folder in "abc" for n in range(10)]
 
 
 def test_hard_names_are_read_back(repo, main, tmp_path):

@@ -119,16 +119,6 @@ def test_a_folder_with_a_marker_object_is_listed_behind_the_marker(repo: Reposit
         assert [item.path for item in handle.list(after="a/", delimiter="/")] == ["c"]
 
 
-def test_folders_of_a_branch_are_those_that_it_shows(repo: Repository) -> None:
-    main = repo.branch("main")
-    stage(main, {f"{folder:02}/{name}" for folder in range(30) for name in "ab"})
-    main.commit("folders")
-    stage(main, {"05/c", "40/a"})
-    main.delete_prefix("07/")
-    folders = [item.path for item in main.list(delimiter="/")]
-    assert folders == [f"{folder:02}/" for folder in (*range(7), *range(8, 30), 40)]
-
-
 def test_a_listing_goes_on_while_commits_are_published(repo: Repository, monkeypatch) -> None:
     monkeypatch.setattr(view, "PAGE", 3)
     main = repo.branch("main")

@@ -85,48 +85,6 @@ def test_a_pull_downloads_what_changed_and_nothing_else(lake, cloned, fill, fold
     assert lake.local(folder).pull().taken == []
 
 
-def test_others_may_change_other_paths_meanwhile(lake, cloned, fill, folder):
-    (folder / "a").write_text("mine")
-    fill(cloned, "main", **{"raw/deep/b": "theirs"})
-    local = lake.local(folder)
-    local.commit("mine")
-    status = local.status()
-    assert (status.local, short(status.remote)) == ([], ["changed deep/b"])
-    (folder / "deep/b").write_text("mine too")
-    with pytest.raises(CloneConflict) as refused:
-        local.commit("lost update")
-    assert refused.value.conflicts == ["deep/b"]
-    local.pull(force=True)
-    assert files(folder) == {"a": "mine", "deep/b": "theirs"}
-    assert tree(cloned, "main")["raw/deep/b"] == b"theirs"
-
-
-def test_what_was_changed_on_both_sides_is_not_replaced(lake, cloned, fill, folder):
-    fill(cloned, "main", **{"raw/a": "theirs", "raw/new": "theirs", "raw/deep/b": "same", "raw/z": "z"})
-    for name, text in {"a": "mine", "new": "mine", "deep/b": "same"}.items():
-        (folder / name).write_text(text)
-    local = lake.local(folder)
-    status = local.status()
-    assert (status.conflicts, short(status.local)) == (["a", "new"], ["changed a", "added new"])
-    with pytest.raises(CloneConflict) as refused:
-        local.pull()
-    assert refused.value.conflicts == ["a", "new"]
-    assert files(folder) == {"a": "mine", "new": "mine", "deep/b": "same"}
-    local.pull(force=True)
-    assert files(folder) == {"a": "theirs", "new": "theirs", "deep/b": "same", "z": "z"}
-    assert local.status().local == []
-
-
-def test_a_removed_file_that_the_ref_changed_is_a_conflict(lake, cloned, fill, folder):
-    fill(cloned, "main", **{"raw/a": "theirs", "raw/deep/b": None})
-    (folder / "a").unlink()
-    (folder / "deep/b").write_text("mine")
-    with pytest.raises(CloneConflict) as refused:
-        lake.local(folder).pull()
-    assert refused.value.conflicts == ["a", "deep/b"]
-    assert files(folder) == {"deep/b": "mine"}
-
-
 def test_another_ref_is_checked_out_and_changes_stay(lake, cloned, fill, folder):
     cloned.create_tag("v1", "main")
     cloned.create_branch("dev", source="main")

@@ -8,12 +8,7 @@ import pytest
 from support.errors import has_kind
 
 from lakeops import Branch, Lake, Repository
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model.errors import CommitExpired, InvalidInput, PreconditionFailed, RefNotFound
 from lakeops.testing import Faults, ManualClock
 
 

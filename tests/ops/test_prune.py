@@ -12,12 +12,7 @@ from support.damage import catalog
 from support.errors import has_kind
 
 from lakeops import Lake, Repository, Settings, Split
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-    MarkRefused,
-    RefNotFound,
-)
+from lakeops.model.errors import CommitExpired, InvalidInput, MarkRefused, RefNotFound
 from lakeops.model.findings import Severity
 from lakeops.testing import ManualClock
 

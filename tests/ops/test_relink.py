@@ -10,13 +10,7 @@ from support.scenes import tree
 
 from lakeops import Branch, Lake, Repository
 from lakeops.catalog.database import _UnknownError
-from lakeops.model.errors import (
-    InvalidInput,
-    InvalidPath,
-    NoChanges,
-    ObjectNotFound,
-    RefNotFound,
-)
+from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound, RefNotFound
 from lakeops.testing import Faults
 
 

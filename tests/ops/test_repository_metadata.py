@@ -7,10 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.errors import has_kind
 
-from lakeops.model.errors import (
-    InvalidInput,
-    PreconditionFailed,
-)
+from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.ids import COMMIT_METADATA_BYTES
 
 

@@ -15,14 +15,7 @@ from support.catalogs import an_entry, table_of
 from support.errors import has_kind
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import (
-    InvalidInput,
-    LakeopsError,
-    NotFound,
-    PermissionDenied,
-    PreconditionFailed,
-    Unsupported,
-)
+from lakeops.model.errors import InvalidInput, LakeopsError, NotFound, PermissionDenied, PreconditionFailed, Unsupported
 from lakeops.model.records import Split
 from lakeops.testing import ManualClock
 

@@ -77,57 +77,19 @@ def test_writing_what_is_there_is_no_change(repo: Repository, fill) -> None:
     assert main.commit("on purpose", allow_empty=True).message == "on purpose"
 
 
-def test_a_put_that_changes_nothing_does_not_undo_a_merge(repo: Repository, fill, contents) -> None:
-    fill(repo, "main", a="1")
-    repo.create_branch("dev")
-    fill(repo, "dev", a="2")
-    repo.branch("main").put("a", b"1")
-    repo.merge("dev", "main")
-    assert contents(repo, "main") == {"a": "2"}
-    assert list(repo.branch("main").uncommitted()) == []
-
-
-def test_conflicts_are_all_reported_and_nothing_is_published(repo: Repository, fill, contents) -> None:
-    fill(repo, "main", a="1", b="1", c="1", same="1")
-    repo.create_branch("dev")
-    fill(repo, "dev", a="dev", b=None, c="dev", same="2", only="dev")
-    head = fill(repo, "main", a="main", b="main", c=None, same="2")
-    with pytest.raises(MergeConflict) as caught:
-        repo.merge("dev", "main")
-    assert caught.value.conflicts == ["a", "b", "c"]
-    assert caught.value.to_json()["conflict_count"] == 3
-    assert repo.ref("main").commit.id == head
-    assert [(c.type.value, c.path) for c in repo.compare("main", "dev")] == [
-        ("conflict", "a"),
-        ("conflict", "b"),
-        ("conflict", "c"),
-        ("added", "only"),
-    ]
-    repo.create_branch("ours", source="main")
-    repo.merge("dev", "ours", strategy="dest-wins")
-    assert contents(repo, "ours") == {"a": "main", "b": "main", "same": "2", "only": "dev"}
-    repo.merge("dev", "main", strategy="source-wins")
-    assert contents(repo, "main") == {"a": "dev", "c": "dev", "same": "2", "only": "dev"}
-
-
-def test_revert_and_cherry_pick(repo: Repository, fill, contents, clock) -> None:
+def test_revert_and_cherry_pick(repo: Repository, fill, contents) -> None:
     fill(repo, "main", a="1")
     second = fill(repo, "main", a="2", b="2")
     fill(repo, "main", c="3")
-    reverted = repo.branch("main").revert(second)
+    assert repo.branch("main").revert(second).message == "Revert 'on main'"
     assert contents(repo, "main") == {"a": "1", "c": "3"}
-    assert reverted.message == "Revert 'on main'"
-    with pytest.raises(errors.NoChanges):
-        repo.branch("main").revert(second)
     repo.create_branch("other", source="main~3")
-    picked = repo.cherry_pick("main~1", "other")
+    assert len(repo.cherry_pick("main~1", "other").parents) == 1
     assert contents(repo, "other") == {"a": "1", "c": "3"}
-    assert picked.metadata["cherry-pick-origin"] == repo.ref("main~1").commit.id
-    assert len(picked.parents) == 1
     fill(repo, "other", a="x")
     with pytest.raises(MergeConflict) as caught:
         repo.cherry_pick(second, "other")
-    assert caught.value.conflicts == ["a"]
+    assert (caught.value.conflicts, caught.value.to_json()["conflict_count"]) == (["a"], 1)
 
 
 def test_a_merge_is_reverted_against_one_of_its_parents(repo: Repository, fill, contents) -> None:
@@ -144,22 +106,6 @@ def test_a_merge_is_reverted_against_one_of_its_parents(repo: Repository, fill, 
     assert contents(repo, "main") == {"a": "1", "c": "1"}
     with pytest.raises(errors.InvalidInput, check=has_kind("invalid_ref")):
         repo.branch("main").revert("main~4")
-
-
-def test_tags_never_move_and_branches_are_deleted_without_their_commits(repo: Repository, fill) -> None:
-    commit = fill(repo, "main", a="1")
-    repo.create_tag("v1", "main")
-    repo.create_branch("dev:joe-bugfix-1234", source="v1")
-    fill(repo, "dev:joe-bugfix-1234", a="2")
-    assert repo.ref("dev:joe-bugfix-1234~1").commit.id == repo.ref("v1").commit.id == commit
-    with pytest.raises(errors.AlreadyExists):
-        repo.create_tag("v1", "dev:joe-bugfix-1234")
-    gone = repo.delete_branch("dev:joe-bugfix-1234")
-    assert repo.ref(gone.commit_id).read("a") == b"2"
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("default_branch")):
-        repo.delete_branch("main")
-    repo.delete_tag("v1")
-    assert list(repo.tags()) == []
 
 
 def test_a_lake_is_found_again_by_its_settings(lake: Lake, repo: Repository, fill, settings) -> None:

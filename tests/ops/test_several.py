@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.errors import (
-    has_kind,
-    raising,
-)
+from support.errors import has_kind, raising
 from support.scenes import tree
 
 from lakeops import Branch, Repository
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-    MergeConflict,
-    NoChanges,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model.errors import CommitExpired, InvalidInput, MergeConflict, NoChanges, PreconditionFailed, RefNotFound
 
 
 @pytest.fixture

@@ -335,16 +335,6 @@ def test_an_output_of_a_deleted_branch_is_refused(repo: Repository) -> None:
         repo.delete_branch("dev")
 
 
-def test_deleting_a_prefix(repo: Repository, fill, contents) -> None:
-    fill(repo, "main", **{"a/1": "", "a/2": "", "b/1": ""})
-    main = repo.branch("main")
-    main.put("a/3", b"")
-    assert main.delete_prefix("a/") == 3
-    assert set(contents(repo, "main")) == {"b/1"}
-    assert [change.path for change in main.uncommitted()] == ["a/1", "a/2"]
-    assert main.delete_prefix("nothing/") == 0
-
-
 def test_names_that_urls_spell_otherwise(repo: Repository) -> None:
     main = repo.branch("main")
     with main.output("t") as url:
@@ -363,14 +353,9 @@ def url2path(url: str) -> str:
     return url2pathname(urlsplit(url).path)
 
 
-def test_what_was_deleted_stays_deleted(repo: Repository, fill, contents) -> None:
-    """Deletions staged before are not forgotten when the whole prefix goes, or is replaced."""
+def test_what_was_deleted_stays_deleted_when_its_prefix_is_replaced(repo: Repository, fill, contents) -> None:
     fill(repo, "main", **{"a/1": "1", "a/2": "2"})
     main = repo.branch("main")
-    main.delete("a/1")
-    assert main.delete_prefix("a/") == 1
-    assert contents(repo, "main") == {}
-    main.reset()
     main.delete("a/1")
     with main.output("a/") as url:
         write(url, "3", "3")
