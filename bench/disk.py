@@ -91,7 +91,7 @@ def measure(entries: int, repeats: int, place: Path, lakefs: Path | None) -> Ite
         repo = lake.create_repository("bench")
         catalog: Any = lake.catalog
         for which in data.batches():
-            catalog.put_staged("bench", "main", far._staged(data, which), started=catalog.now())
+            catalog.staging.put_staged("bench", "main", far._staged(data, which), started=catalog.now())
         repo.branch("main").commit("base")
         for verb in VERBS:
             samples = [_sample(verb, repo, data, place, again) for again in range(repeats)]

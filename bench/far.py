@@ -227,7 +227,7 @@ class _Bench:
         repository = self._lake.create_repository("bench", f"s3://{bucket}/repository")
         catalog: Any = self._lake.catalog
         for which in self.data.batches():
-            catalog.put_staged("bench", "main", _staged(self.data, which), started=catalog.now())
+            catalog.staging.put_staged("bench", "main", _staged(self.data, which), started=catalog.now())
         repository.branch("main").commit("base")
         return repository
 

@@ -46,7 +46,7 @@ def branch_off(repo: Repository, name: str, changes: Changes, *, commit: bool = 
     """A branch of main with changes on it."""
     catalog: Any = repo._ctx.catalog
     repo.create_branch(name, "main")
-    catalog.put_staged(repo.id, name, changes.staged, started=catalog.now())
+    catalog.staging.put_staged(repo.id, name, changes.staged, started=catalog.now())
     if commit:
         repo.branch(name).commit("changes")
 

@@ -260,7 +260,7 @@ class LakeSide:
 
     def _staged(self, name: str, rows: pa.Table) -> Branch:
         self._repository().create_branch(name, "main")
-        self._catalog.put_staged(_NAME, name, rows, started=self._catalog.now())
+        self._catalog.staging.put_staged(_NAME, name, rows, started=self._catalog.now())
         return self._repository().branch(name)
 
     def _applied(self, reader: RangeReader, head: Commit, changes: pa.Table) -> None:

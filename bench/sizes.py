@@ -37,7 +37,7 @@ from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.ranges.write import MetarangeFile, write_metarange
-from lakeops.store.disk_cache import together
+from lakeops.store.disk_cache import background_writes
 from lakeops.store.local import LocalStore
 
 FIRST = Split(6_000, 19_000, 100_000)
@@ -104,7 +104,7 @@ class Sized:
         def row(name: str, act: Callable[[RangeReader], object]) -> None:
             store = Distance(self._root, far=far)
             begun, cpu = time.perf_counter(), time.process_time()
-            with together(store) as travelling:
+            with background_writes(store) as travelling:
                 act(RangeReader(travelling))
             found = [(time.perf_counter() - begun) * 1e3, (time.process_time() - cpu) * 1e3, store.requests]
             rows[name] = [round(value, 1) for value in (*found, store.read / 1e6, store.written / 1e6)]

@@ -36,7 +36,7 @@ from lakeops.model.names import as_folder, check_branch, check_tag
 from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.refs import parse_ref
 from lakeops.model.text import safe
-from lakeops.store.location import parse_location
+from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Repository

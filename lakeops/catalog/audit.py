@@ -1,6 +1,6 @@
 """Reading the audit: every transition that changed what a lake shows, keeps or allows, and who did it.
 
-``guards.Transitions`` writes the records, each in the transaction of its change. Nothing changes or deletes one, and
+``guards.CatalogPart`` writes the records, each in the transaction of its change. Nothing changes or deletes one, and
 they stay when their repository is deleted. Staging and what only prepares a change leave no record.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import func, select, tuple_
 
-from lakeops.catalog.guards import Transitions
+from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.tables import AUDIT
 from lakeops.model.records import AuditRecord
 
@@ -28,10 +28,10 @@ _RECORDS = select(
 )
 
 
-class Audit(Transitions):
+class Audit(CatalogPart):
     """What happened, by whom."""
 
-    def audit(
+    def page(
         self,
         repository_id: str | None = None,
         *,

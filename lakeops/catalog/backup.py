@@ -23,7 +23,7 @@ from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
 from lakeops.catalog.records import Cut, DumpedRepository, Since
-from lakeops.catalog.repositories import Repositories
+from lakeops.catalog.repositories import NewRepositories
 from lakeops.catalog.rows import commit_values, from_ticks, repository_values, ticks
 from lakeops.catalog.tables import (
     AUDIT,
@@ -50,14 +50,14 @@ TOLD = frozenset(
         *("begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
     }
 )
-"""Transitions that moves of refs, and the records that each dump has in full, tell all of. After others it is whole."""
+"""CatalogPart that moves of refs, and the records that each dump has in full, tell all of. After others it is whole."""
 
 _FETCH = 5_000
 _ID_CHARACTERS = 64
 _LEFT_OUT = {"repository_id"}
 
 
-class Backups(Repositories):
+class Backups(NewRepositories):
     """Dumps, and repositories made of them."""
 
     def cut(self, repository_id: str) -> Cut:

@@ -1,4 +1,4 @@
-"""Transitions of branches and tags.
+"""CatalogPart of branches and tags.
 
 * ``create_branch`` needs a free name and a live commit. Leaves a branch with an empty staging area, and a reflog row.
 * ``delete_tag`` and ``move_tag`` refuse protected ones. Leave a reflog row.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, bindparam, delete, literal, select, update
 
 from lakeops.catalog.guards import (
-    Transitions,
+    CatalogPart,
     check_live,
     check_writable,
     delete_rows,
@@ -53,7 +53,7 @@ _NEW_BRANCH = new_ref(
 )
 
 
-class Branches(Transitions):
+class Branches(CatalogPart):
     """Branches: mutable pointers to commits, each with a staging area."""
 
     def branch(self, repository_id: str, name: str) -> BranchState:
@@ -165,7 +165,7 @@ _NEW_TAG = new_ref(TAG)
 _TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag")
 
 
-class Tags(Transitions):
+class Tags(CatalogPart):
     """Tags: immutable pointers to commits."""
 
     def tag(self, repository_id: str, name: str) -> RefRecord:

@@ -1,4 +1,4 @@
-"""Transitions of candidates: the commits that a mirror waits for, at the destination.
+"""CatalogPart of candidates: the commits that a mirror waits for, at the destination.
 
 A candidate carries a ticket. What a pass decides about one wait changes nothing once another wait has begun, so passes
 may overlap, be killed and come back late.
@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
 from lakeops.catalog.records import NOTHING, Pending
-from lakeops.catalog.repositories import Repositories
+from lakeops.catalog.repositories import NewRepositories
 from lakeops.catalog.rows import (
     AnyRow,
     mirror_record,
@@ -41,7 +41,7 @@ NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": No
 """What is known of a candidate before it was looked at."""
 
 
-class Candidates(Repositories):
+class Candidates(NewRepositories):
     """Candidates of mirrors. See the module."""
 
     def give_up_candidate(

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, func, insert, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Transitions
+from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.rows import AnyRow, from_ticks, ticks
 from lakeops.catalog.tables import CLOCK, MARK, REFLOG, REPOSITORY
 from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of
@@ -44,7 +44,7 @@ _DRIFT = 0.001
 _ROW = "latest"
 
 
-class Clocks(Transitions):
+class Clocks(CatalogPart):
     """The time, as far as it can be believed."""
 
     @property

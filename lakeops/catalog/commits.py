@@ -30,7 +30,7 @@ from sqlalchemy import (
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import (
     IN_CHUNK,
-    Transitions,
+    CatalogPart,
     check_live,
     check_writable,
     delete_rows,
@@ -67,7 +67,7 @@ ROWS = 200
 """Rows of such a reading that live at once."""
 
 
-class Retention(Transitions):
+class Retention(CatalogPart):
     """Retention rules, and mirrors as their source knows them."""
 
     def get_rules(self, repository_id: str) -> str | None:
@@ -117,6 +117,33 @@ class Retention(Transitions):
             return grace
 
         return self.database.write(work, settle=run_again)
+
+
+class Expiring(CatalogPart):
+    """Expiring commits by the rules."""
+
+    def expire_commits(self, repository_id: str, ids: Iterable[str] | Callable[[History], Iterable[str]]) -> list[str]:
+        """Mark commits expired, with the repository's row locked against every other transition.
+
+        ``ids`` may be a function: it is called with the history as it is under that lock, so no ref moves between the
+        decision and the mark. Commits that a branch or tag points to, or that a mirror needs, are left alone
+        whatever it says. Returns the ids that this call marked.
+        """
+        chosen = ids if callable(ids) else frozenset(ids)
+
+        def work(conn: Connection) -> list[str]:
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="expire")
+            asked = chosen(find_history(conn, repository_id)) if callable(chosen) else chosen
+            done = expire(conn, repository_id, asked)
+            if done:
+                self._record(conn, repository_id, "expire", "commits", "", None, f"{len(done)} expired")
+            return done
+
+        return self.database.write(work, settle=run_again)
+
+
+class MirrorReports(CatalogPart):
+    """What mirrors of a repository need of it."""
 
     def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str], *, sequence: int = 0) -> None:
         """Replace what a mirror of this repository needs: the commits that it shows and those that it waits for.
@@ -290,10 +317,10 @@ def find_head(conn: Connection, state: BranchState) -> Commit:
     return head
 
 
-class Commits(Transitions):
+class Commits(CatalogPart):
     """Commits: immutable, but for the mark that retention expired them."""
 
-    def commit(self, repository_id: str, commit_id: str) -> Commit:
+    def get(self, repository_id: str, commit_id: str) -> Commit:
         """The commit, expired or not. Raises ``RefNotFound``."""
 
         def work(conn: Connection) -> Commit:
@@ -320,7 +347,7 @@ class Commits(Transitions):
 
         return self.database.read(work)
 
-    def commits(self, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
+    def get_many(self, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
         """The commits that exist among these ids."""
         wanted = sorted(set(ids))
 
@@ -410,25 +437,6 @@ class Commits(Transitions):
             return find_history(conn, repository_id)
 
         return self.database.read(work)
-
-    def expire_commits(self, repository_id: str, ids: Iterable[str] | Callable[[History], Iterable[str]]) -> list[str]:
-        """Mark commits expired, with the repository's row locked against every other transition.
-
-        ``ids`` may be a function: it is called with the history as it is under that lock, so no ref moves between the
-        decision and the mark. Commits that a branch or tag points to, or that a mirror needs, are left alone
-        whatever it says. Returns the ids that this call marked.
-        """
-        chosen = ids if callable(ids) else frozenset(ids)
-
-        def work(conn: Connection) -> list[str]:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="expire")
-            asked = chosen(find_history(conn, repository_id)) if callable(chosen) else chosen
-            done = expire(conn, repository_id, asked)
-            if done:
-                self._record(conn, repository_id, "expire", "commits", "", None, f"{len(done)} expired")
-            return done
-
-        return self.database.write(work, settle=run_again)
 
 
 def _ids_and_parents(

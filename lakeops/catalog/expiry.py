@@ -1,4 +1,4 @@
-"""Transitions by which marks expire commits, and those that bring them back.
+"""CatalogPart by which marks expire commits, and those that bring them back.
 
 * ``expire_by_mark`` needs a mark under way, and rules that are still those of the plan. Leaves a bounded number of
   commits expired by the mark. Every other transition refuses them from then on. What a ref shows or a mirror needs at
@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam
 
 from lakeops.catalog.commits import find_rules, mirror_needs
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import IN_CHUNK, Transitions, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import IN_CHUNK, CatalogPart, check_writable, find_repository, lock_repository
 from lakeops.catalog.marks import find_mark, update_mark
 from lakeops.catalog.records import ExpiryStep
 from lakeops.catalog.tables import BRANCH, COMMIT, MARK, REFLOG, TAG
@@ -56,7 +56,7 @@ _NODES = select(
 _NODES = _NODES.where(_HERE).execution_options(yield_per=10_000)
 
 
-class Expiry(Transitions):
+class Expiry(CatalogPart):
     """Expiring commits step by step, and taking that back."""
 
     def lineage(self, repository_id: str, *, left_since: int) -> Lineage:

@@ -1,4 +1,4 @@
-"""Transitions of a fail-over: a mirror becomes a repository that is written to.
+"""CatalogPart of a fail-over: a mirror becomes a repository that is written to.
 
 * ``promote_writable`` needs that no pass went on since it was decided. Leaves a repository like any other, with the
   source's rules and protections. Commits that no ref shows are *unproved*: expired until somebody looks at them.
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, union, update
 
 from lakeops.catalog.candidates import check_alone, lock_mirror, mirror_row, set_mirror
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import IN_CHUNK, Transitions, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import IN_CHUNK, CatalogPart, check_writable, find_repository, lock_repository
 from lakeops.catalog.rows import mirror_record
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR_ARRIVAL, PROTECTION, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
@@ -23,7 +23,7 @@ from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.records import Protection
 
 
-class FailOver(Transitions):
+class FailOver(CatalogPart):
     """Mirrors that follow their source no longer."""
 
     def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> MirrorRecord:

@@ -339,7 +339,7 @@ def _taken(table: Table, other: Table, values: Mapping[str, str]) -> str:
     return f"{found} {values['ref']!r} exists already in repository {values['repository']!r}{also}"
 
 
-class Transitions:
+class CatalogPart:
     """A group of transitions over one database.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Transitions of hooks, and the check that no ref changes past one.
+"""CatalogPart of hooks, and the check that no ref changes past one.
 
 * ``set_hook`` leaves a hook on record, in place of one of its name. Writers who did not know of it are done. Recovery:
   repeat it.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Transitions, check_writable, lock_repository
+from lakeops.catalog.guards import CatalogPart, check_writable, lock_repository
 from lakeops.catalog.rows import AnyRow, hooks_of
 from lakeops.catalog.tables import REPOSITORY
 from lakeops.model.errors import (
@@ -24,7 +24,7 @@ from lakeops.model.records import Hook
 Hooks = frozenset[Hook]
 
 
-class HookRecords(Transitions):
+class HookRecords(CatalogPart):
     """What runs beside changes of refs."""
 
     def set_hook(self, repository_id: str, hook: Hook) -> None:

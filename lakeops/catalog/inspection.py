@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exists, func, select, tuple_
 
 from lakeops.catalog.columns import CheckedJson
-from lakeops.catalog.guards import IN_CHUNK, Transitions, deadline_of, find_repository
+from lakeops.catalog.guards import IN_CHUNK, CatalogPart, deadline_of, find_repository
 from lakeops.catalog.records import BranchState, CatalogSnapshot, RefUpdate, RowFlaw, StagedLine, Upload
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, repository_record, words
 from lakeops.catalog.tables import (
@@ -88,10 +88,10 @@ _TEXTS = ("committer", "message", "meta_range_id", "meta_range_file", "meta_rang
 _NUMBERS = ("creation_date", "generation")
 
 
-class Inspection(Transitions):
+class Inspection(CatalogPart):
     """Looking at everything, at one instant."""
 
-    def records(self, repository_id: str) -> CatalogSnapshot:
+    def snapshot(self, repository_id: str) -> CatalogSnapshot:
         """Everything of a repository but its staged rows, at one instant. Rows that make no sense are told, not raised.
 
         Raises ``RepositoryNotFound``.

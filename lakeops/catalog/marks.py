@@ -1,4 +1,4 @@
-"""Transitions of garbage collection's marks.
+"""CatalogPart of garbage collection's marks.
 
 * ``begin_mark`` opens a mark and raises the fence to its cutoff, with the repository's row locked against every other
   transition. Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) can
@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Select, and_, exists, func, insert, not_, or_
 from lakeops.catalog.clock import believe
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import (
-    Transitions,
+    CatalogPart,
     check_writable,
     deadline_of,
     delete_rows,
@@ -50,7 +50,7 @@ SWEEPABLE = timedelta(days=7)
 """How old a mark may be when its sweep begins."""
 
 
-class Marks(Transitions):
+class Marks(CatalogPart):
     """Marks of garbage collection."""
 
     def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
@@ -204,7 +204,7 @@ class Marks(Transitions):
             self._record(conn, repository_id, action, "mark", mark.id, mark.state.value, after)
         return now
 
-    def mark(self, repository_id: str, mark_id: str) -> Mark:
+    def get(self, repository_id: str, mark_id: str) -> Mark:
         """The mark. Raises ``NotFound`` (``mark_not_found``)."""
 
         def work(conn: Connection) -> Mark:
@@ -213,7 +213,7 @@ class Marks(Transitions):
 
         return self.database.read(work)
 
-    def marks(self, repository_id: str, *, lasting: bool = False) -> list[Mark]:
+    def on_record(self, repository_id: str, *, lasting: bool = False) -> list[Mark]:
         """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
         query = (
             select(MARK).where(MARK.c.repository_id == repository_id).order_by(MARK.c.created.desc(), MARK.c.id.desc())

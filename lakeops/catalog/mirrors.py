@@ -1,4 +1,4 @@
-"""Transitions of mirrors, at the destination.
+"""CatalogPart of mirrors, at the destination.
 
 They are the only ones that change a read-only repository, and refuse one that follows no source. Passes over one
 mirror may overlap, be killed and come back late. ``candidates`` has the transitions of what a mirror waits for.
@@ -90,11 +90,11 @@ class Mirrors(Candidates):
 
         self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
 
-    def mirror(self, repository_id: str) -> MirrorRecord:
+    def get(self, repository_id: str) -> MirrorRecord:
         """How the repository mirrors another one. Raises ``NotAMirror``, ``RepositoryNotFound``."""
         return self.database.read(lambda conn: mirror_record(mirror_row(conn, repository_id)))
 
-    def mirrors(self) -> list[MirrorRecord]:
+    def all(self) -> list[MirrorRecord]:
         """All mirrors by name."""
         query = select(MIRROR).order_by(MIRROR.c.repository_id)
         return self.database.read(lambda conn: [mirror_record(row) for row in conn.execute(query)])

@@ -16,7 +16,7 @@ from lakeops.catalog.backup import Backups
 from lakeops.catalog.branches import Branches, Tags
 from lakeops.catalog.clock import Clocks
 from lakeops.catalog.columns import PREFIX, VERSION_TABLE
-from lakeops.catalog.commits import Commits, Retention
+from lakeops.catalog.commits import Commits, Expiring, MirrorReports, Retention
 from lakeops.catalog.database import Database, Dialect
 from lakeops.catalog.expiry import Expiry
 from lakeops.catalog.failover import FailOver
@@ -32,9 +32,10 @@ from lakeops.catalog.pruning import Pruning
 from lakeops.catalog.publishing import Publishing
 from lakeops.catalog.records import Caller
 from lakeops.catalog.reports import Reports
+from lakeops.catalog.repositories import Repositories
 from lakeops.catalog.roles import Roles
 from lakeops.catalog.sqlite import Sqlite
-from lakeops.catalog.staged import StagedRows
+from lakeops.catalog.staged import RootRows, StagedRows
 from lakeops.catalog.staging import Staging, Uploads
 from lakeops.model.clock import Clock
 from lakeops.model.errors import (
@@ -49,31 +50,39 @@ DEFAULT_GRACE_SECONDS = 24 * 3600
 """The grace period of new repositories, where nothing else is set."""
 
 
-class Catalog(
-    Mirrors,
-    Backups,
-    FailOver,
-    Branches,
-    Tags,
-    Protections,
-    HookRecords,
-    Commits,
-    Staging,
-    StagedRows,
-    Publishing,
-    Uploads,
-    Retention,
-    Clocks,
-    Marks,
-    Owners,
-    Pruning,
-    Expiry,
-    Inspection,
-    Audit,
-    Reports,
-    Overviews,
-    Roles,
-):
+class _Repositories(Repositories, Owners):
+    pass
+
+
+class _Refs(Branches, Tags, Protections, HookRecords):
+    pass
+
+
+class _Commits(Commits, Publishing):
+    pass
+
+
+class _Staging(Staging, StagedRows, Uploads):
+    pass
+
+
+class _Retention(Retention, Expiring, Expiry, Pruning, RootRows):
+    pass
+
+
+class _Marks(Marks, Clocks):
+    pass
+
+
+class _Mirrors(Mirrors, FailOver, MirrorReports):
+    pass
+
+
+class _Audit(Audit, Reports, Overviews, Inspection):
+    pass
+
+
+class Catalog:
     """One catalog: a database of repositories, over SQLite or PostgreSQL.
 
     Every method is one transaction. Each transition locks the repository's row shared first (so that expiry, which
@@ -86,7 +95,35 @@ class Catalog(
       which is half of the repository's grace period.
 
     Time is the database's: ``now()`` gives it, and ``started`` parameters are values that it gave.
+
+    Attributes:
+        database: where transactions run.
+        clock: what tells how long this machine has been running; with SQLite also what time it is.
+        repositories: repositories, and who owns their storage namespaces.
+        backups: dumps of repositories, and repositories made of them.
+        refs: branches and tags, their moves, what protects them, and hooks.
+        commits: commits, publishing them, the queue of those who publish, and idempotency keys.
+        staging: uncommitted changes, and uploads in flight.
+        retention: rules, the grace period, and what goes by them.
+        marks: marks of garbage collection, and whether the clock can be believed.
+        mirrors: mirrors and their candidates, and what mirrors elsewhere need.
+        audit: what happened, what was found, and everything as it is, for people and for checks.
+        roles: what logins of the database may do.
     """
+
+    def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
+        self.database, self.clock = database, clock
+        given = (database, new_grace, clock, caller)
+        self.repositories = _Repositories(*given)
+        self.backups = Backups(*given)
+        self.refs = _Refs(*given)
+        self.commits = _Commits(*given)
+        self.staging = _Staging(*given)
+        self.retention = _Retention(*given)
+        self.marks = _Marks(*given)
+        self.mirrors = _Mirrors(*given)
+        self.audit = _Audit(*given)
+        self.roles = Roles(*given)
 
     def now(self) -> datetime:
         """The database's time, aware, in UTC (with SQLite: the clock that the catalog was opened with)."""

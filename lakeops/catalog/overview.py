@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, and_, func, or_, select, tuple_
 
-from lakeops.catalog.guards import Transitions, find_repository
+from lakeops.catalog.guards import CatalogPart, find_repository
 from lakeops.catalog.records import Found, Overview
 from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record
 from lakeops.catalog.tables import BRANCH, COMMIT, REPORT, REPOSITORY
@@ -20,7 +20,7 @@ Place = tuple[int, str]
 """A commit's place in a search: its generation and its id."""
 
 
-class Overviews(Transitions):
+class Overviews(CatalogPart):
     """What lists show of many things."""
 
     def overviews(self, repositories: Sequence[str], *, most_branches: int) -> dict[str, Overview]:

@@ -1,4 +1,4 @@
-"""Transitions of owner records.
+"""CatalogPart of owner records.
 
 * ``take_owner`` leaves on record what is about to be written to the namespace. Recovery: the next
   caller looks whether it was written, writes it if it may, and calls ``hold_owner``.
@@ -10,14 +10,14 @@ from __future__ import annotations
 from sqlalchemy import Connection, insert, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Transitions, find_repository, lock_repository
+from lakeops.catalog.guards import CatalogPart, find_repository, lock_repository
 from lakeops.catalog.records import Ownership
 from lakeops.catalog.tables import CATALOG, OWNER
 from lakeops.model.clock import Ids
 from lakeops.model.marks import Identity
 
 
-class Owners(Transitions):
+class Owners(CatalogPart):
     """Who this catalog is, and what it wrote into the namespaces of its repositories."""
 
     def identity(self) -> Identity:

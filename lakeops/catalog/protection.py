@@ -1,4 +1,4 @@
-"""Transitions of what protects refs: patterns of branches and tags, and the checks that merges need.
+"""CatalogPart of what protects refs: patterns of branches and tags, and the checks that merges need.
 
 * ``protect`` and ``unprotect`` wait for every writer under the old rules. Recovery: look, repeat.
 * ``pass_check`` needs a live commit. Leaves on record that it has passed a check. Repeating it changes nothing.
@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, exists, insert, lit
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import (
-    Transitions,
+    CatalogPart,
     check_live,
     check_writable,
     delete_rows,
@@ -39,7 +39,7 @@ _PASSED = exists().where(
 _LACKING = _EVERY.where(PROTECTION.c.kind == literal(CHECK_PROTECTION), ~_PASSED)
 
 
-class Protections(Transitions):
+class Protections(CatalogPart):
     """What protects branches and tags."""
 
     def protections(self, repository_id: str) -> list[str]:

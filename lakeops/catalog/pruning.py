@@ -1,4 +1,4 @@
-"""Transitions that remove what no rule asks for any more: history, moves of refs, idempotency keys, retired tokens.
+"""CatalogPart that remove what no rule asks for any more: history, moves of refs, idempotency keys, retired tokens.
 
 ``prune`` is a small step: it removes at most so many rows of one kind, with the repository's row held shared like any
 writer. It leaves everything else as it is. Recovery: repeat it, the next step goes on.
@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Select, Table, case, func, or_, select, updat
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import (
     IN_CHUNK,
-    Transitions,
+    CatalogPart,
     check_writable,
     delete_rows,
     find_repository,
@@ -47,7 +47,7 @@ class _Page:
     generation: int = 0
 
 
-class Pruning(Transitions):
+class Pruning(CatalogPart):
     """Removing what is past its time."""
 
     def pruned(self, repository_id: str) -> bool:

@@ -23,7 +23,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, inser
 from lakeops.catalog.commits import find_commit
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import (
-    Transitions,
+    CatalogPart,
     check_live,
     check_started,
     check_writable,
@@ -68,7 +68,7 @@ _FIRST = (
 )
 
 
-class Publishing(Transitions):
+class Publishing(CatalogPart):
     """Publishing commits, the publishers that wait for their turn, and the idempotency keys of commits."""
 
     def publish(self, publish: Publish) -> Commit:

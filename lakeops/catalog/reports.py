@@ -12,13 +12,13 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Transitions, find_repository
+from lakeops.catalog.guards import CatalogPart, find_repository
 from lakeops.catalog.tables import REPORT
 from lakeops.model.clock import unix_seconds
 from lakeops.model.findings import KEPT, Report, ReportKind
 
 
-class Reports(Transitions):
+class Reports(CatalogPart):
     """The newest reports of each repository."""
 
     def add_report(

@@ -1,4 +1,4 @@
-"""Transitions of repositories.
+"""CatalogPart of repositories.
 
 * ``create_repository`` needs a free name and namespace. Leaves repository, first commit, default branch, reflog row.
 * ``delete_repository`` leaves no row of it but those of the audit. The storage namespace stays.
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Transitions, check_writable, find_repository, lock_repository, under
+from lakeops.catalog.guards import CatalogPart, check_writable, find_repository, lock_repository, under
 from lakeops.catalog.lookups import PageLookup
 from lakeops.catalog.rows import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
@@ -32,7 +32,47 @@ from lakeops.model.records import Commit, RepositoryRecord
 _PAGE = PageLookup(REPOSITORY, "id")
 
 
-class Repositories(Transitions):
+class NewRepositories(CatalogPart):
+    """The rows of new repositories."""
+
+    def _insert_repository(
+        self, conn: Connection, repository: RepositoryRecord, first: Commit, *, token: str, actor: str, action: str
+    ) -> None:
+        """The rows of a new repository: itself, its first commit, its default branch, a reflog row."""
+        self._check_free(conn, repository)
+        first_seen(conn, self.database.dialect.now(conn), self.clock)
+        grace = int(self.new_grace.total_seconds())
+        conn.execute(insert(REPOSITORY).values(**repository_values(repository), grace_seconds=grace))
+        conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
+        self._insert_branch(conn, repository.id, repository.default_branch, first.id, token)
+        place = repository.storage_namespace
+        audited = self._audit_values(repository.id, action, "repository", repository.id, None, place, claimed=actor)
+        self._record_move(
+            conn, repository.id, repository.default_branch, None, first.id, action, actor, audited=audited
+        )
+
+    @staticmethod
+    def _is_ours(conn: Connection, repository_id: str, token: str) -> bool | None:
+        """Whether the repository is the one that was made with this token."""
+        ours = select(BRANCH.c.name).where(BRANCH.c.repository_id == repository_id, BRANCH.c.staging_token == token)
+        return True if conn.execute(ours).first() else None
+
+    @staticmethod
+    def _check_free(conn: Connection, repository: RepositoryRecord) -> None:
+        place = REPOSITORY.c.storage_namespace
+        around = place.in_(_enclosing_namespaces(repository.storage_namespace))
+        below = and_(*under(place, repository.storage_namespace + "/"))
+        query = select(REPOSITORY.c.id).where((REPOSITORY.c.id == repository.id) | around | below)
+        for name in conn.execute(query).scalars():
+            if name == repository.id:
+                raise AlreadyExists(f"repository {repository.id!r} exists already")
+            raise NamespaceTaken(
+                f"storage namespace {repository.storage_namespace} belongs to repository {name!r}, or overlaps with "
+                "its own; choose another one"
+            )
+
+
+class Repositories(NewRepositories):
     """Repositories: a name, a storage namespace, and everything recorded under them."""
 
     def create_repository(
@@ -52,11 +92,11 @@ class Repositories(Transitions):
 
         self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
 
-    def repository(self, repository_id: str) -> RepositoryRecord:
+    def get(self, repository_id: str) -> RepositoryRecord:
         """The repository. Raises ``RepositoryNotFound``."""
         return self.database.read(lambda conn: repository_record(find_repository(conn, repository_id)))
 
-    def repositories(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RepositoryRecord]:
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RepositoryRecord]:
         """Repositories by id, keyset-paged."""
 
         def work(conn: Connection) -> list[RepositoryRecord]:
@@ -120,42 +160,6 @@ class Repositories(Transitions):
             return after
 
         return self.database.write(work, settle=run_again)
-
-    def _insert_repository(
-        self, conn: Connection, repository: RepositoryRecord, first: Commit, *, token: str, actor: str, action: str
-    ) -> None:
-        """The rows of a new repository: itself, its first commit, its default branch, a reflog row."""
-        self._check_free(conn, repository)
-        first_seen(conn, self.database.dialect.now(conn), self.clock)
-        grace = int(self.new_grace.total_seconds())
-        conn.execute(insert(REPOSITORY).values(**repository_values(repository), grace_seconds=grace))
-        conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
-        self._insert_branch(conn, repository.id, repository.default_branch, first.id, token)
-        place = repository.storage_namespace
-        audited = self._audit_values(repository.id, action, "repository", repository.id, None, place, claimed=actor)
-        self._record_move(
-            conn, repository.id, repository.default_branch, None, first.id, action, actor, audited=audited
-        )
-
-    @staticmethod
-    def _is_ours(conn: Connection, repository_id: str, token: str) -> bool | None:
-        """Whether the repository is the one that was made with this token."""
-        ours = select(BRANCH.c.name).where(BRANCH.c.repository_id == repository_id, BRANCH.c.staging_token == token)
-        return True if conn.execute(ours).first() else None
-
-    @staticmethod
-    def _check_free(conn: Connection, repository: RepositoryRecord) -> None:
-        place = REPOSITORY.c.storage_namespace
-        around = place.in_(_enclosing_namespaces(repository.storage_namespace))
-        below = and_(*under(place, repository.storage_namespace + "/"))
-        query = select(REPOSITORY.c.id).where((REPOSITORY.c.id == repository.id) | around | below)
-        for name in conn.execute(query).scalars():
-            if name == repository.id:
-                raise AlreadyExists(f"repository {repository.id!r} exists already")
-            raise NamespaceTaken(
-                f"storage namespace {repository.storage_namespace} belongs to repository {name!r}, or overlaps with "
-                "its own; choose another one"
-            )
 
 
 def differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

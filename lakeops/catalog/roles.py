@@ -29,7 +29,7 @@ from hashlib import md5
 from sqlalchemy import Connection, Table
 
 from lakeops.catalog.columns import PREFIX, VERSION_TABLE
-from lakeops.catalog.guards import Transitions, find_repository
+from lakeops.catalog.guards import CatalogPart, find_repository
 from lakeops.catalog.tables import (
     AUDIT,
     BRANCH,
@@ -253,7 +253,7 @@ _NOWHERE = """DO $$ DECLARE held record; BEGIN
 END $$"""
 
 
-class Roles(Transitions):
+class Roles(CatalogPart):
     """What logins of the database may do."""
 
     def role_statements(self, role: str, login: str | None = None, repositories: Sequence[str] = ()) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Select, bindparam, func, literal, select, union_all
 
 from lakeops.catalog.commits import find_branch_and_head, look_at_branch, with_head
-from lakeops.catalog.guards import Transitions, find_branch, find_repository
+from lakeops.catalog.guards import CatalogPart, find_branch, find_repository
 from lakeops.catalog.lookups import PageLookup
 from lakeops.catalog.records import BranchAt, BranchState, Roots, Staged, StagedPage
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
@@ -37,7 +37,7 @@ _SEALED = select(STAGED).where(
 _PAGE = PageLookup(STAGED, "path", "repository_id = :repository AND token = :token")
 
 
-class StagedRows(Transitions):
+class StagedRows(CatalogPart):
     """Uncommitted changes, to be read."""
 
     def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:
@@ -130,6 +130,10 @@ class StagedRows(Transitions):
             return {name: staged for name, staged in found.items() if staged}
 
         return self.database.read(work)
+
+
+class RootRows(CatalogPart):
+    """What garbage collection keeps."""
 
     def roots(self, repository_id: str) -> Roots:
         """Live commits, staged addresses and uploads in flight, at one instant (after ``expire_commits``)."""

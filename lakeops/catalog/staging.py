@@ -1,4 +1,4 @@
-"""Transitions of the staging area: rows under tokens, read through the active token, then the sealed ones.
+"""CatalogPart of the staging area: rows under tokens, read through the active token, then the sealed ones.
 
 * ``put_staged`` leaves rows under the token that is active at that instant. Recovery: repeat it.
 * ``seal`` puts an active token with rows first among the sealed ones and a new one in its place. Recovery: the next
@@ -25,7 +25,7 @@ from lakeops.catalog.commits import find_commit, find_head
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import (
     PROTECTING,
-    Transitions,
+    CatalogPart,
     check_protection,
     check_started,
     check_writable,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Staging(Transitions):
+class Staging(CatalogPart):
     """Uncommitted changes."""
 
     def stageable(self, repository_id: str, branch: str) -> BranchAt:
@@ -538,7 +538,7 @@ def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None
     return None if row is None else key_record(row)
 
 
-class Uploads(Transitions):
+class Uploads(CatalogPart):
     """Uploads in flight."""
 
     def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:

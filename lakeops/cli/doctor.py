@@ -152,7 +152,7 @@ def environment() -> Iterator[Check]:
 def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     """Check settings, the catalog, and every repository's storage."""
     from lakeops.settings import Settings, advice, strangers
-    from lakeops.store.disk_cache import Pieces
+    from lakeops.store.disk_cache import DiskCache
 
     try:
         settings = Settings.load()
@@ -166,8 +166,8 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
         yield Check(f"setting {name}", ABSENT, advice(name, place))
     if settings.engine == "spark" or settings.spark_master:
         yield _engine(settings)
-    pieces = Pieces.of(settings)
-    yield Check("disk cache", OK if pieces.is_usable() or not pieces.max_bytes else ABSENT, pieces.described())
+    cache = DiskCache.of(settings)
+    yield Check("disk cache", OK if cache.is_usable() or not cache.max_bytes else ABSENT, cache.described())
     try:
         if upgrade:
             from lakeops.catalog.open import open_catalog

@@ -133,7 +133,7 @@ def confirm_clock(
     """Confirm the catalog's clock, after garbage collection doubted it."""
     if uri is not None:
         session.repository(uri)
-    now = unix_seconds(session.lake.catalog.confirm_clock())
+    now = unix_seconds(session.lake.catalog.marks.confirm_clock())
     session.answer({"time": now}, ["The time is ", (moment(now), "green")])
 
 

@@ -152,7 +152,7 @@ def patience(
 def list_all(session: Session) -> None:
     """List the mirrors of this lake and what they follow."""
     session.table(
-        session.lake.catalog.mirrors(),
+        session.lake.catalog.mirrors.all(),
         ("Mirror", "Last pass", "Source"),
         lambda mirror: (
             (mirror.repository_id, "cyan"),

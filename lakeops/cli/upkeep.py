@@ -18,7 +18,7 @@ from lakeops.model.formatting import counted, human_size, moment
 if TYPE_CHECKING:
     from lakeops.ops.fsck.check import Fsck
     from lakeops.ops.refs.dump import Dumped
-    from lakeops.store.disk_cache import Pieces
+    from lakeops.store.disk_cache import DiskCache
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -191,35 +191,35 @@ def cache_group() -> None:
 @command(cache, "show")
 def show_cache(session: Session) -> None:
     """Show where metadata is kept, how much there is, and how much there may be."""
-    pieces = _pieces()
-    found = pieces.kept()
+    kept = _disk_cache()
+    found = kept.usage()
     record = {
-        "folder": str(pieces.folder),
-        "usable": pieces.is_usable(),
+        "folder": str(kept.folder),
+        "usable": kept.is_usable(),
         "files": found.files,
         "size_bytes": found.size_bytes,
-        "max_bytes": pieces.max_bytes,
+        "max_bytes": kept.max_bytes,
     }
-    session.answer(record, [pieces.described()])
+    session.answer(record, [kept.described()])
 
 
 @command(cache, "clear")
 def clear_cache(session: Session) -> None:
     """Forget all metadata that this machine keeps. It is fetched again when it is needed."""
-    pieces = _pieces()
+    kept = _disk_cache()
     try:
-        found = pieces.clear()
+        found = kept.clear()
     except OSError as error:
-        raise StoreError(f"{pieces.folder} cannot be emptied ({error.strerror}); remove it yourself") from None
+        raise StoreError(f"{kept.folder} cannot be emptied ({error.strerror}); remove it yourself") from None
     record = {"files": found.files, "size_bytes": found.size_bytes}
     session.answer(record, [f"Removed {counted(found.files, 'file')} ({human_size(found.size_bytes)})."])
 
 
-def _pieces() -> Pieces:
+def _disk_cache() -> DiskCache:
     from lakeops.settings import Settings
-    from lakeops.store.disk_cache import Pieces
+    from lakeops.store.disk_cache import DiskCache
 
-    return Pieces.of(Settings.load())
+    return DiskCache.of(Settings.load())
 
 
 db: typer.Typer = typer.Typer(help="Roles of a team, enforced by PostgreSQL.", add_completion=False)
@@ -243,7 +243,7 @@ def grants(
     """Print the statements that let PostgreSQL enforce roles, and give one to a login."""
     catalog = session.lake.catalog
     places = repository or []
-    statements = (catalog.grant_role if apply else catalog.role_statements)(role, login, places)
+    statements = (catalog.roles.grant_role if apply else catalog.roles.role_statements)(role, login, places)
     session.answer(
         {"role": role, "login": login, "repositories": places, "applied": apply, "statements": statements},
         *([f"{statement};"] for statement in statements),

@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from lakeops.engine.base import Engine, LocalEngine, R, T
+from lakeops.engine.base import RANGE_SECONDS, Engine, LocalEngine, R, T
 from lakeops.engine.spark.engine import SparkEngine, tasks_for
 from lakeops.engine.spark.session import is_local
 from lakeops.machine import cores as usable_cores
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
-
-RANGE_SECONDS = 0.006
-"""One core reads, changes, cuts and writes one range of 2,800 entries."""
 
 TASK_SECONDS = 0.05
 JOB_SECONDS = 0.4

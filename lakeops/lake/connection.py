@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from lakeops import ops as ops  # noqa: PLC0414 - says that it is exported
     from lakeops.engine.base import Engine
     from lakeops.ranges.read import RangeCache
-    from lakeops.store.disk_cache import Pieces
+    from lakeops.store.disk_cache import DiskCache
     from lakeops.store.open import Stores
 
 P = ParamSpec("P")
@@ -168,7 +168,7 @@ class LakeConnection:
         self._stores = stores
         self._cache: RangeCache | None = None
         self._engine: Engine | None = None
-        self._pieces: Pieces | None = None
+        self._disk_cache: DiskCache | None = None
         self._batcher = StageBatcher()
 
     @classmethod
@@ -251,7 +251,7 @@ class LakeConnection:
             open_stores=self.stores,
             open_cache=self._range_cache,
             open_engine=self._range_engine,
-            open_pieces=self.pieces,
+            open_disk_cache=self.disk_cache,
             batcher=self._batcher,
             progress=self._report,
         )
@@ -263,13 +263,13 @@ class LakeConnection:
             self._cache = RangeCache(self.settings.cache_mb << 20)
         return self._cache
 
-    def pieces(self) -> Pieces | None:
+    def disk_cache(self) -> DiskCache | None:
         """The disk cache for metadata of far stores. None when the settings switch it off."""
-        if self._pieces is None and self.settings.disk_cache_mb:
-            from lakeops.store.disk_cache import Pieces
+        if self._disk_cache is None and self.settings.disk_cache_mb:
+            from lakeops.store.disk_cache import DiskCache
 
-            self._pieces = Pieces.of(self.settings)
-        return self._pieces
+            self._disk_cache = DiskCache.of(self.settings)
+        return self._disk_cache
 
     def _range_engine(self) -> Engine:
         if self._engine is None:

@@ -84,11 +84,11 @@ class Lake(LakeConnection):
 
     def repository(self, name: str) -> Repository:
         """An existing repository. Raises ``RepositoryNotFound``."""
-        return Repository(self.context(self.catalog.repository(check_asked(name, "a repository"))))
+        return Repository(self.context(self.catalog.repositories.get(check_asked(name, "a repository"))))
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[Repository]:
         """All repositories by name."""
-        records = pages(self.catalog.repositories, prefix=prefix, after=after)
+        records = pages(self.catalog.repositories.page, prefix=prefix, after=after)
         return (Repository(self.context(record)) for record in records)
 
     def create_mirror(
@@ -127,7 +127,7 @@ class Lake(LakeConnection):
             CatalogUnavailable: the source's database does not answer.
             CatalogError: the source's database refuses.
         """
-        from lakeops.store.location import same_server
+        from lakeops.store.open import same_server
 
         reference = reference_to(source, source_repository, name)
         given = source if isinstance(source, LakeConnection) else None
@@ -151,12 +151,12 @@ class Lake(LakeConnection):
 
     def mirror(self, name: str) -> Mirror:
         """An existing mirror. Raises ``RepositoryNotFound``, ``NotAMirror``."""
-        self.catalog.mirror(check_asked(name, "a repository"))
-        return Mirror(self.context(self.catalog.repository(name)), self.clock)
+        self.catalog.mirrors.get(check_asked(name, "a repository"))
+        return Mirror(self.context(self.catalog.repositories.get(name)), self.clock)
 
     def mirrors(self) -> Iterator[Mirror]:
         """All mirrors by name, those that were promoted to writable repositories included."""
-        return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors())
+        return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors.all())
 
     def local(self, directory: str | Path = ".") -> Local:
         """The clone that a directory is, or lies in.
@@ -168,7 +168,7 @@ class Lake(LakeConnection):
         from lakeops.ops.local.index import find, read
 
         folder = find(directory)
-        return Local(self.context(self.catalog.repository(read(folder).repository)), folder)
+        return Local(self.context(self.catalog.repositories.get(read(folder).repository)), folder)
 
     def delete_repository(self, name: str) -> None:
         """Forget a repository. Its objects stay where they are. Raises ``RepositoryNotFound``.

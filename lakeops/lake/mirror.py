@@ -62,13 +62,13 @@ class Mirror(Repository):
     def of(cls, repository: Repository) -> Self:
         """Make a mirror's handle of a repository's. Raises ``NotAMirror``."""
         context = repository._ctx  # noqa: SLF001 - a mirror is a repository
-        context.catalog.mirror(repository.id)
+        context.catalog.mirrors.get(repository.id)
         return cls(context, SystemClock())
 
     @property
     def configuration(self) -> MirrorRecord:
         """Where its source is, which refs it follows, and how the last pass ended."""
-        return self._ctx.catalog.mirror(self._ctx.repository_id)
+        return self._ctx.catalog.mirrors.get(self._ctx.repository_id)
 
     def sync(self, source: LakeConnection | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
         """Make one pass: read the source's heads, look for arrived objects, promote complete heads. Never waits.
@@ -130,7 +130,7 @@ class Mirror(Repository):
             InvalidInput: it is no length of time that makes sense.
             NotAMirror: it was promoted to a writable repository.
         """
-        return self._ctx.catalog.set_patience(self._ctx.repository_id, check_patience(seconds))
+        return self._ctx.catalog.mirrors.set_patience(self._ctx.repository_id, check_patience(seconds))
 
     def loss(self, source: LakeConnection | None = None) -> Loss:
         """Find the commits that ``promote_writable`` would lose. Asks the source, or takes the last pass if it is down.
@@ -212,7 +212,7 @@ class Mirror(Repository):
         """The source's lake, and the storage namespace of the repository there."""
         reference = self.configuration.source
         with reaching(reference, self._clock, given=given or self._source) as lake:
-            yield lake, lake.catalog.repository(reference.repository).storage_namespace
+            yield lake, lake.catalog.repositories.get(reference.repository).storage_namespace
 
     @contextmanager
     def _open_source(self, given: LakeConnection | None) -> Iterator[Source]:

@@ -171,7 +171,7 @@ class GarbageCollection:
         This counts for all repositories of the catalog. Look at the clock before you call it: when the clock is ahead,
         everything looks older than it is. Nobody should be writing who began while the clock was wrong.
         """
-        return self._ctx.catalog.confirm_clock()
+        return self._ctx.catalog.marks.confirm_clock()
 
     @overload
     def mark(self, *, dry_run: Literal[False] = False) -> Mark: ...
@@ -203,7 +203,7 @@ class GarbageCollection:
 
     def marks(self) -> list[Mark]:
         """The marks on record, newest first."""
-        return self._ctx.catalog.marks(self._ctx.repository_id)
+        return self._ctx.catalog.marks.on_record(self._ctx.repository_id)
 
     report: Final = verb(lambda: ops.gc.files.report)
     restore: Final = verb(lambda: ops.gc.sweep.restore)
@@ -260,12 +260,12 @@ class Repository:
     @property
     def read_only(self) -> bool:
         """Whether the repository takes no changes now, as a mirror does not."""
-        return self._ctx.catalog.repository(self._ctx.repository_id).read_only
+        return self._ctx.catalog.repositories.get(self._ctx.repository_id).read_only
 
     @property
     def metadata(self) -> dict[str, str]:
         """The repository's own metadata, as it is now."""
-        return dict(self._ctx.catalog.repository(self._ctx.repository_id).metadata)
+        return dict(self._ctx.catalog.repositories.get(self._ctx.repository_id).metadata)
 
     update_metadata: Final = verb(lambda: ops.repository.update_metadata)
 
@@ -295,7 +295,7 @@ class Repository:
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Branches by name in byte order."""
-        return pages(partial(self._ctx.catalog.branches, self.id), prefix=prefix, after=after)
+        return pages(partial(self._ctx.catalog.refs.branches, self.id), prefix=prefix, after=after)
 
     heads: Final = verb(lambda: ops.history.heads)
 
@@ -305,11 +305,11 @@ class Repository:
 
     def tag(self, name: str) -> RefRecord:
         """A tag. Raises ``RefNotFound``."""
-        return self._ctx.catalog.tag(self._ctx.repository_id, check_asked(name, "a tag"))
+        return self._ctx.catalog.refs.tag(self._ctx.repository_id, check_asked(name, "a tag"))
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Tags by name in byte order."""
-        return pages(partial(self._ctx.catalog.tags, self.id), prefix=prefix, after=after)
+        return pages(partial(self._ctx.catalog.refs.tags, self.id), prefix=prefix, after=after)
 
     # --- history, diff and merge ---
 
@@ -336,7 +336,7 @@ class Repository:
     def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
         """Moves of a branch or tag, or of all branches and tags, newest first."""
         name = None if ref is None else check_asked(ref, "a branch or tag")
-        return self._ctx.catalog.reflog(self._ctx.repository_id, name, limit=check_amount(limit, "the limit"))
+        return self._ctx.catalog.refs.reflog(self._ctx.repository_id, name, limit=check_amount(limit, "the limit"))
 
     def audit(
         self,
@@ -355,23 +355,25 @@ class Repository:
 
     def protections(self) -> list[str]:
         """Glob patterns of branches that change through merges only."""
-        return self._ctx.catalog.protections(self._ctx.repository_id)
+        return self._ctx.catalog.refs.protections(self._ctx.repository_id)
 
     protect: Final = verb(lambda: ops.branch.protect)
 
     def unprotect(self, pattern: str) -> None:
         """Remove a protection pattern. Raises ``NotFound``."""
-        self._ctx.catalog.unprotect(self._ctx.repository_id, check_asked(pattern, "a pattern"))
+        self._ctx.catalog.refs.unprotect(self._ctx.repository_id, check_asked(pattern, "a pattern"))
 
     protect_tags: Final = verb(lambda: ops.branch.protect_tags)
 
     def unprotect_tags(self, pattern: str) -> None:
         """Remove a protection pattern of tags. Raises ``NotFound``."""
-        self._ctx.catalog.unprotect(self._ctx.repository_id, check_asked(pattern, "a pattern"), kind=TAG_PROTECTION)
+        self._ctx.catalog.refs.unprotect(
+            self._ctx.repository_id, check_asked(pattern, "a pattern"), kind=TAG_PROTECTION
+        )
 
     def tag_protections(self) -> list[str]:
         """Glob patterns of tags that cannot be moved or deleted."""
-        found = self._ctx.catalog.all_protections(self._ctx.repository_id)
+        found = self._ctx.catalog.refs.all_protections(self._ctx.repository_id)
         return [one.pattern for one in found if one.kind == TAG_PROTECTION]
 
     require_check: Final = verb(lambda: ops.branch.require_check)
@@ -379,11 +381,11 @@ class Repository:
     def drop_check(self, pattern: str, name: str) -> None:
         """Require a check no longer. Raises ``NotFound``."""
         pattern, check = check_asked(pattern, "a pattern"), check_asked(name, "a check")
-        self._ctx.catalog.unprotect(self._ctx.repository_id, pattern, kind=CHECK_PROTECTION, check=check)
+        self._ctx.catalog.refs.unprotect(self._ctx.repository_id, pattern, kind=CHECK_PROTECTION, check=check)
 
     def required_checks(self) -> list[Protection]:
         """The checks that branches require: ``pattern`` of the branches, ``check``."""
-        found = self._ctx.catalog.all_protections(self._ctx.repository_id)
+        found = self._ctx.catalog.refs.all_protections(self._ctx.repository_id)
         return [one for one in found if one.kind == CHECK_PROTECTION]
 
     # --- hooks ---
@@ -394,17 +396,17 @@ class Repository:
 
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change to this repository, or allow changes again."""
-        self._ctx.catalog.set_read_only(self._ctx.repository_id, read_only)
+        self._ctx.catalog.repositories.set_read_only(self._ctx.repository_id, read_only)
 
     # --- upkeep ---
 
     def last_check(self) -> Report | None:
         """The recorded result of the last ``fsck``. None before the first."""
-        return next(iter(self._ctx.catalog.reports(self._ctx.repository_id, ReportKind.CHECK)[-1:]), None)
+        return next(iter(self._ctx.catalog.audit.reports(self._ctx.repository_id, ReportKind.CHECK)[-1:]), None)
 
     def lags(self) -> list[Report]:
         """The lags of this mirror, as its passes saw them, oldest first. The newest 300 stay on record."""
-        return self._ctx.catalog.reports(self._ctx.repository_id, ReportKind.LAG)
+        return self._ctx.catalog.audit.reports(self._ctx.repository_id, ReportKind.LAG)
 
     fsck: Final = verb(lambda: ops.fsck.check.fsck)
     owner: Final = verb(lambda: ops.owner.find_owner)
@@ -422,10 +424,10 @@ class Repository:
 
     def registrations(self) -> list[Registration]:
         """The mirrors that report to this repository, and the commits that are kept for them."""
-        return self._ctx.catalog.registrations(self._ctx.repository_id)
+        return self._ctx.catalog.mirrors.registrations(self._ctx.repository_id)
 
     def drop_registration(self, name: str) -> None:
         """Stop keeping commits for a mirror that is gone. Raises ``NotFound``."""
         if name not in {one.id for one in self.registrations()}:
             raise NotFound(f"no mirror {name!r} has reported to repository {self.id!r}")
-        self._ctx.catalog.drop_mirror(self._ctx.repository_id, name)
+        self._ctx.catalog.mirrors.drop_mirror(self._ctx.repository_id, name)

@@ -33,7 +33,7 @@ from lakeops.ranges.merging import merged_base, needed, plan_merge
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.splice import sides_behind
-from lakeops.store import scratch
+from lakeops.store.local import with_scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ class _Folding:
         self._ctx = ctx
         self._get = lookup(ctx).get
         # A cache of its own: what lies in the directory is gone when this is.
-        self._reader = RangeReader(scratch.over(ctx.readable))
+        self._reader = RangeReader(with_scratch(ctx.readable))
         self._read: dict[str, Commit] = {}
         self._merged: dict[tuple[int, tuple[str, ...]], Metarange] = {}
 

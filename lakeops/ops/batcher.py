@@ -84,14 +84,14 @@ class StageQueue:
 
         Threads that ask while one asks the catalog wait for its answer. The transaction that links decides again: an
         early answer spares an upload in vain. An error is not kept. A clock that was set meanwhile ends the moment.
-        Raises as ``Catalog.staging_time``.
+        Raises as ``catalog.staging.staging_time``.
         """
         found = self._fresh()
         if found is None:
             with self._checking:
                 found = self._fresh()  # whoever had the turn before may have asked
                 if found is None:
-                    asked, found = self._now(), self._catalog.staging_time(self._repository, self._branch)
+                    asked, found = self._now(), self._catalog.staging.staging_time(self._repository, self._branch)
                     self._checked = asked, found
         return found
 
@@ -103,7 +103,7 @@ class StageQueue:
         return self._catalog.clock.now()
 
     def stage(self, row: Staged, started: datetime) -> None:
-        """Link a row, with all that wait. Raises what ``Catalog.put_staged`` raises for it."""
+        """Link a row, with all that wait. Raises what ``catalog.staging.put_staged`` raises for it."""
         mine = _Pending(row, started)
         self._join(mine)
         with self._turn:
@@ -195,4 +195,4 @@ class StageQueue:
     def _put_staged(self, some: Sequence[_Pending]) -> None:
         rows = {one.row.path: one.row for one in some}  # of one path the last one stays: none has been read yet
         started = min(one.started for one in some)
-        self._catalog.put_staged(self._repository, self._branch, list(rows.values()), started=started)
+        self._catalog.staging.put_staged(self._repository, self._branch, list(rows.values()), started=started)

@@ -48,7 +48,7 @@ def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
         "create-branch",
         name,
         lambda: HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
-        lambda hooks: ctx.catalog.create_branch(
+        lambda hooks: ctx.catalog.refs.create_branch(
             ctx.repository_id, name, commit_id, token=token, actor=ctx.actor, hooks=hooks
         ),
     )
@@ -79,11 +79,11 @@ def drop_branch(
 
     def event() -> HookEvent:
         return HookEvent(
-            ctx.repository_id, "delete-branch", name, ctx.catalog.branch(ctx.repository_id, name).commit_id
+            ctx.repository_id, "delete-branch", name, ctx.catalog.refs.branch(ctx.repository_id, name).commit_id
         )
 
     def change(hooks: Hooks) -> str:
-        return ctx.catalog.delete_branch(
+        return ctx.catalog.refs.delete_branch(
             ctx.repository_id, name, actor=ctx.actor, expected=expected, pinned=pinned, hooks=hooks
         )
 
@@ -153,7 +153,7 @@ def move_branch(
                 "move-branch",
                 name,
                 lambda: HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
-                lambda hooks: ctx.catalog.move_branch(
+                lambda hooks: ctx.catalog.refs.move_branch(
                     state, commit.id, actor=ctx.actor, key=request.key, fingerprint=asked, hooks=hooks
                 ),
             )
@@ -193,13 +193,13 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
     known = find_by_key(ctx, request)
     if known is None:
         commit = resolve_commit(ctx, ref)
-        ctx.catalog.remember_key(ctx.repository_id, idempotency_key, request.request.fingerprint, commit.id)
+        ctx.catalog.commits.remember_key(ctx.repository_id, idempotency_key, request.request.fingerprint, commit.id)
         known = find_by_key(ctx, request) or commit
     try:
         return _make_tag(ctx, name, known.id)
     except AlreadyExists as taken:
         try:
-            tag = ctx.catalog.tag(ctx.repository_id, name)
+            tag = ctx.catalog.refs.tag(ctx.repository_id, name)
         except RefNotFound:
             raise taken from None  # a branch has the name
         if tag.commit_id != known.id:
@@ -213,7 +213,7 @@ def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
         "create-tag",
         name,
         lambda: HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
-        lambda hooks: ctx.catalog.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
+        lambda hooks: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
     )
 
 
@@ -249,7 +249,7 @@ def move_tag(
         "move-tag",
         name,
         lambda: _leaving_event(ctx, "move-tag", name, target),
-        lambda hooks: ctx.catalog.move_tag(
+        lambda hooks: ctx.catalog.refs.move_tag(
             ctx.repository_id, name, target, actor=ctx.actor, old=old, key=request.key, fingerprint=asked, hooks=hooks
         ),
     )
@@ -272,24 +272,24 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
         "delete-tag",
         name,
         lambda: _leaving_event(ctx, "delete-tag", name, None),
-        lambda hooks: ctx.catalog.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
+        lambda hooks: ctx.catalog.refs.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
     )
     return RefRecord(name, at)
 
 
 def _leaving_event(ctx: Context, action: str, tag: str, target: str | None) -> HookEvent:
     """What hooks are told of a tag that leaves its commit."""
-    return HookEvent(ctx.repository_id, action, tag, ctx.catalog.tag(ctx.repository_id, tag).commit_id, target)
+    return HookEvent(ctx.repository_id, action, tag, ctx.catalog.refs.tag(ctx.repository_id, tag).commit_id, target)
 
 
 def protect(ctx: Context, pattern: str) -> None:
     """Let branches that match a glob pattern such as ``main`` or ``release-*`` change through merges only."""
-    ctx.catalog.protect(ctx.repository_id, _pattern(pattern))
+    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern))
 
 
 def protect_tags(ctx: Context, pattern: str) -> None:
     """Keep tags that match a glob pattern such as ``v*`` from being moved or deleted."""
-    ctx.catalog.protect(ctx.repository_id, _pattern(pattern), kind=TAG_PROTECTION)
+    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), kind=TAG_PROTECTION)
 
 
 def require_check(ctx: Context, pattern: str, name: str) -> None:
@@ -298,7 +298,7 @@ def require_check(ctx: Context, pattern: str, name: str) -> None:
     Raises:
         InvalidInput: ``invalid_name``: the pattern or the check's name breaks the rules.
     """
-    ctx.catalog.protect(ctx.repository_id, _pattern(pattern), kind=CHECK_PROTECTION, check=_check(name))
+    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), kind=CHECK_PROTECTION, check=_check(name))
 
 
 def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None) -> PassedCheck:
@@ -317,17 +317,17 @@ def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None) -> P
     """
     if by is not None:
         check_asked(by, "who passes a check")
-    return ctx.catalog.pass_check(ctx.repository_id, resolve_id(ctx, ref), _check(name), by=by)
+    return ctx.catalog.refs.pass_check(ctx.repository_id, resolve_id(ctx, ref), _check(name), by=by)
 
 
 def withdraw_check(ctx: Context, ref: str, name: str) -> None:
     """Forget that a commit has passed a check. Raises ``NotFound``."""
-    ctx.catalog.withdraw_check(ctx.repository_id, resolve_id(ctx, ref), check_asked(name, "a check"))
+    ctx.catalog.refs.withdraw_check(ctx.repository_id, resolve_id(ctx, ref), check_asked(name, "a check"))
 
 
 def passed_checks(ctx: Context, ref: str) -> list[PassedCheck]:
     """The checks that the commit that ``ref`` means now has passed, by name."""
-    return ctx.catalog.passed_checks(ctx.repository_id, resolve_id(ctx, ref))
+    return ctx.catalog.refs.passed_checks(ctx.repository_id, resolve_id(ctx, ref))
 
 
 def _pattern(pattern: str) -> str:

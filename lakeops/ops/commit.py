@@ -74,13 +74,13 @@ def commit(
 
     def committed_by_other() -> Commit | None:
         """Somebody else's commit that has this call's rows."""
-        commit_id = ctx.catalog.consumed_by(ctx.repository_id, own[0]) if own and not allow_empty else None
-        return None if commit_id is None else ctx.catalog.commit(ctx.repository_id, commit_id)
+        commit_id = ctx.catalog.staging.consumed_by(ctx.repository_id, own[0]) if own and not allow_empty else None
+        return None if commit_id is None else ctx.catalog.commits.get(ctx.repository_id, commit_id)
 
     def attempt(publisher: str | None) -> CommitResult:
         nonlocal own
         # 1. The key: an earlier call may have made this commit. 2. The seal: from here on others write to a new token.
-        sealed = ctx.catalog.seal(
+        sealed = ctx.catalog.staging.seal(
             ctx.repository_id,
             name,
             token=ctx.ids.new(),
@@ -98,11 +98,11 @@ def commit(
         newest = next((place for place, token in enumerate(state.sealed_tokens) if token in (own or ())), 0)
         tokens = state.sealed_tokens[newest:]
         own = own or tokens
-        _, staged = ctx.catalog.staged_table(ctx.repository_id, name, tokens=tokens)
+        _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, tokens=tokens)
         # 4. The changed ranges are written, and 5. the metarange.
         metarange, summary = apply_changes(ctx, head, staged, started=started)
         if not summary.total and not allow_empty:
-            ctx.catalog.discard(state, tokens)
+            ctx.catalog.staging.discard(state, tokens)
             raise NoChanges(f"branch {name!r} has no changes to commit")
         # 6. One transaction checks the branch and moves its head.
         plan = CommitPlan(metarange, (head,), message, pairs, summary, consumed=tokens)
@@ -117,7 +117,7 @@ def commit(
             raise
         return known
     # Where the key's commit has what this call sealed, it covers this call. Nothing was staged again.
-    if result.by_key and not (own and ctx.catalog.consumed_by(ctx.repository_id, own[0]) == result.commit.id):
+    if result.by_key and not (own and ctx.catalog.staging.consumed_by(ctx.repository_id, own[0]) == result.commit.id):
         try:
             when_moved(ctx)(_drop_repeated, ctx, request, result.commit)
         except PreconditionFailed as error:
@@ -132,15 +132,15 @@ def _drop_repeated(ctx: Context, request: CommitRequest, known: Commit) -> None:
     Raises:
         KeyReused: something else is staged on the branch.
     """
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, request.branch)
+    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch)
     _refuse_other(ctx, request, known, found.head, staged)
     if not staged.num_rows:
         return
-    sealed = ctx.catalog.seal(ctx.repository_id, request.branch, token=ctx.ids.new())
+    sealed = ctx.catalog.staging.seal(ctx.repository_id, request.branch, token=ctx.ids.new())
     tokens = sealed.state.sealed_tokens
-    _, staged = ctx.catalog.staged_table(ctx.repository_id, request.branch, tokens=tokens)
+    _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch, tokens=tokens)
     _refuse_other(ctx, request, known, sealed.head, staged)
-    ctx.catalog.discard(sealed.state, tokens)
+    ctx.catalog.staging.discard(sealed.state, tokens)
 
 
 def _refuse_other(ctx: Context, request: CommitRequest, known: Commit, head: Commit, staged: pa.Table) -> None:

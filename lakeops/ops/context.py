@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from lakeops.ranges.metarange import Metarange
     from lakeops.ranges.read import RangeCache, RangeReader
     from lakeops.store.base import ObjectStore
-    from lakeops.store.disk_cache import Pieces
-    from lakeops.store.open import Stores
-    from lakeops.store.policy import AddressPolicy
+    from lakeops.store.disk_cache import DiskCache
+    from lakeops.store.open import AddressPolicy, Stores
 
 
 def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> ObjectStore:
@@ -47,7 +46,7 @@ def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> Obje
 
     def follows() -> bool:
         try:
-            return catalog.mirror(repository_id).promoted_writable is None
+            return catalog.mirrors.get(repository_id).promoted_writable is None
         except LakeopsError:
             return False
 
@@ -112,7 +111,7 @@ class Context:
     open_stores: Callable[[], Stores]
     open_cache: Callable[[], RangeCache]
     open_engine: Callable[[], Engine]
-    open_pieces: Callable[[], Pieces | None] = lambda: None
+    open_disk_cache: Callable[[], DiskCache | None] = lambda: None
     batcher: StageBatcher = field(default_factory=StageBatcher)
     progress: Progress = quiet
 
@@ -156,11 +155,10 @@ class Context:
         A mirror shows what its source names. So files of this machine are believed of a source on this machine alone,
         also after a fail-over.
         """
-        from lakeops.store.location import parse_location, real_place
-        from lakeops.store.policy import AddressPolicy
+        from lakeops.store.open import AddressPolicy, parse_location, real_place
 
         try:
-            files = self.catalog.mirror(self.repository_id).source.is_local
+            files = self.catalog.mirrors.get(self.repository_id).source.is_local
         except NotAMirror:
             files = True
         listed = self.settings.external_prefixes
@@ -170,7 +168,7 @@ class Context:
             files,
             tuple(
                 (one.id, f"{real_place(one.storage_namespace)}/{folder}")
-                for one in pages(self.catalog.repositories)
+                for one in pages(self.catalog.repositories.page)
                 for folder in MANAGED
             ),
         )
@@ -184,17 +182,17 @@ class Context:
     def reader(self) -> RangeReader:
         """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import nearby
+        from lakeops.store.disk_cache import with_cache
 
-        return RangeReader(nearby(self.readable, self.open_pieces()), self.open_cache())
+        return RangeReader(with_cache(self.readable, self.open_disk_cache()), self.open_cache())
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
         """The reader for a ``with`` that writes files to its store: they are all there when it ends."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import together
+        from lakeops.store.disk_cache import background_writes
 
-        with together(self.reader.store) as store:
+        with background_writes(self.reader.store) as store:
             yield RangeReader(store, self.open_cache())
 
     def metarange(self, commit: Commit) -> Metarange:
@@ -217,7 +215,7 @@ class Context:
         try:
             yield
         except ObjectNotFound:
-            self.catalog.repository(self.repository_id)
+            self.catalog.repositories.get(self.repository_id)
             raise
 
     def seconds(self, moment: datetime | None = None) -> int:
@@ -226,7 +224,7 @@ class Context:
 
     def head(self, state: BranchState) -> Commit:
         """The commit that a branch points to."""
-        return self.catalog.commit(self.repository_id, state.commit_id)
+        return self.catalog.commits.get(self.repository_id, state.commit_id)
 
     def stage_queue(self, branch: str) -> StageQueue:
         """The small changes of this process that are on their way to a branch."""
@@ -239,7 +237,7 @@ class Context:
         A catalog that others hold must not make that verb fail. Any later call catches up.
         """
         with suppress(CatalogUnavailable):
-            self.catalog.purge_retired(self.repository_id, waiting=waiting)
+            self.catalog.staging.purge_retired(self.repository_id, waiting=waiting)
 
 
 def require_live(commit: Commit) -> Commit:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import TypeVar
 
-from lakeops.engine.choose import RANGE_SECONDS
+from lakeops.engine.base import RANGE_SECONDS
 from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.base import ObjectStore, StoredObject
-from lakeops.store.copy import copy_object
+from lakeops.store.copy import Known, check_nobody_owns, copy_object
 from lakeops.store.in_flight import in_flight
-from lakeops.store.owners import Known, check_nobody_owns
 
 GIVE_UP = 20
 """Refusals of a store, in one task or one run, after which nothing more is tried."""

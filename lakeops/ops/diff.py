@@ -109,7 +109,7 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
     """What a commit changed against its first parent. Nothing when retention expired either."""
     if not commit.parents:
         return Summary()
-    parent = ctx.catalog.commit(ctx.repository_id, commit.parents[0])
+    parent = ctx.catalog.commits.get(ctx.repository_id, commit.parents[0])
     try:
         with explain_expired(ctx, (parent, commit)):
             return summary(ctx.reader, *ctx.metaranges(parent, commit))
@@ -172,7 +172,7 @@ def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | N
 def uncommitted(ctx: Context, branch: str, prefix: str = "") -> Iterator[Change]:
     """What a commit would change now, by path. It shows one moment of the branch, and is read while you iterate."""
     check_prefix(prefix)
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
+    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
     return each_change(effective(ctx, found.head, staged))
 
 
@@ -194,7 +194,7 @@ def uncommitted_page(
     """
     check_prefix(prefix)
     for _ in range(_PAGES):
-        page = ctx.catalog.staged_page(
+        page = ctx.catalog.staging.staged_page(
             ctx.repository_id, check_name(branch), prefix=prefix, after=after, limit=check_amount(amount, "a page")
         )
         held = ctx.metarange(page.head)

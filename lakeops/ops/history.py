@@ -53,7 +53,7 @@ class Shape:
     def __init__(self, ctx: Context, ahead: int = 1, known: Collection[str] = ()) -> None:
         self._ctx = ctx
         self._near = lookup(ctx, ahead).get
-        self._heads = ctx.catalog.commits(ctx.repository_id, known) if known else {}
+        self._heads = ctx.catalog.commits.get_many(ctx.repository_id, known) if known else {}
         self._nodes: dict[str, Node] = {}
         self._length = FIRST
 
@@ -66,7 +66,7 @@ class Shape:
             return self._near(commit_id)
         if len(self._nodes) > MOST:
             self._nodes.clear()
-        found = self._ctx.catalog.stretch(self._ctx.repository_id, commit_id, self._length)
+        found = self._ctx.catalog.commits.stretch(self._ctx.repository_id, commit_id, self._length)
         self._length = min(4 * self._length, LONGEST)
         self._nodes.update((one.id, one) for one in found)
         if commit_id not in self._nodes:  # it was pruned, or is not there at all
@@ -94,7 +94,7 @@ def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
         bases = _far.get((left, right))
         if bases is None:
             low, top = sorted((get(left).generation, get(right).generation))
-            bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top, low), left, right)
+            bases = graph.merge_bases_of(ctx.catalog.commits.descending(ctx.repository_id, top, low), left, right)
             if len(_far) >= MOST_FAR:
                 _far.clear()
             _far[left, right] = bases
@@ -209,8 +209,8 @@ def heads(
         merged: only branches whose commit this ref leads to: what they have is in it.
         not_merged: only branches whose commit this ref does not lead to.
     """
-    refs = list(pages(partial(ctx.catalog.branches, ctx.repository_id), prefix=prefix))
-    commits = ctx.catalog.commits(ctx.repository_id, [ref.commit_id for ref in refs])
+    refs = list(pages(partial(ctx.catalog.refs.branches, ctx.repository_id), prefix=prefix))
+    commits = ctx.catalog.commits.get_many(ctx.repository_id, [ref.commit_id for ref in refs])
     found = [BranchHead(ref.id, commits[ref.commit_id]) for ref in refs if ref.commit_id in commits]
     for ref, is_in in ((merged, True), (not_merged, False)):
         if ref is not None:
@@ -258,8 +258,10 @@ def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Re
     """
 
     def found() -> tuple[list[RefRecord], bool]:
-        commit = ctx.catalog.commit(ctx.repository_id, commit_id)
-        kinds = [listing(ctx.repository_id, limit=most + 1) for listing in (ctx.catalog.branches, ctx.catalog.tags)]
+        commit = ctx.catalog.commits.get(ctx.repository_id, commit_id)
+        kinds = [
+            listing(ctx.repository_id, limit=most + 1) for listing in (ctx.catalog.refs.branches, ctx.catalog.refs.tags)
+        ]
         listed = [ref for refs in kinds for ref in refs[:most]]
         get = Shape(ctx, ahead=100, known=[commit_id, *(ref.commit_id for ref in listed)])
         near = [ref for ref in listed if get(ref.commit_id).generation - commit.generation <= FAR]
@@ -306,7 +308,7 @@ def audit(
         below: tuple[int, int] | None = None
         size = _PAGE if left is None else min(_PAGE, left)
         while True:
-            page = catalog.audit(repository_id, since=first, until=last, actor=actor, below=below, limit=size)
+            page = catalog.audit.page(repository_id, since=first, until=last, actor=actor, below=below, limit=size)
             yield from page
             if len(page) < size or not page:
                 return

@@ -70,18 +70,18 @@ def set_hook(
     """
     given = check_hook(Hook(name, when, tuple(actions), pattern, seconds))
     hook = replace(given, actions=tuple(one for one in ACTIONS if one in given.actions))
-    ctx.catalog.set_hook(ctx.repository_id, hook)
+    ctx.catalog.refs.set_hook(ctx.repository_id, hook)
     return hook
 
 
 def remove_hook(ctx: Context, name: str) -> None:
     """Let a hook run no longer. Raises ``NotFound``."""
-    ctx.catalog.remove_hook(ctx.repository_id, check_asked(name, "a hook"))
+    ctx.catalog.refs.remove_hook(ctx.repository_id, check_asked(name, "a hook"))
 
 
 def hooks(ctx: Context) -> list[Hook]:
     """The hooks that run beside changes, by name."""
-    return sorted(hook for hook in ctx.catalog.repository(ctx.repository_id).hooks if hook != REFS_DUMP)
+    return sorted(hook for hook in ctx.catalog.repositories.get(ctx.repository_id).hooks if hook != REFS_DUMP)
 
 
 def automatic(ctx: Context, on: bool = True) -> None:
@@ -94,9 +94,9 @@ def automatic(ctx: Context, on: bool = True) -> None:
         on: whether to.
     """
     if on:
-        ctx.catalog.set_hook(ctx.repository_id, REFS_DUMP)
-    elif REFS_DUMP in ctx.catalog.repository(ctx.repository_id).hooks:
-        ctx.catalog.remove_hook(ctx.repository_id, REFS_DUMP.name)
+        ctx.catalog.refs.set_hook(ctx.repository_id, REFS_DUMP)
+    elif REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
+        ctx.catalog.refs.remove_hook(ctx.repository_id, REFS_DUMP.name)
 
 
 def concerned(ctx: Context, action: str, ref: str) -> bool:
@@ -143,7 +143,7 @@ def changing(
             tries -= 1
             if error.kind != "hooks_changed" or not tries:
                 raise
-            known = ctx.catalog.repository(ctx.repository_id).hooks
+            known = ctx.catalog.repositories.get(ctx.repository_id).hooks
             continue
         if foretold is not None:
             _all_after(ctx, mine, foretold, foretold.new if after is None else after(done), told=after is None)

@@ -44,8 +44,8 @@ from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
 from lakeops.store.base import Listing
-from lakeops.store.disk_cache import together
-from lakeops.store.location import parse_location, without_links
+from lakeops.store.disk_cache import background_writes
+from lakeops.store.open import parse_location, without_links
 
 _BATCH = 50_000
 """Entries that are worked on at a time. Directories of any size are put together to about this many."""
@@ -195,7 +195,7 @@ def import_objects(
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
     request = CommitRequest(IdempotentRequest("import", check_name(branch), parts, text, pairs), idempotency_key)
-    found = read_first(ctx, request, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
+    found = read_first(ctx, request, lambda: ctx.catalog.staging.stageable(ctx.repository_id, branch))
     if isinstance(found, CommitResult):
         return found.commit
     for change in uncommitted(ctx, branch):
@@ -217,7 +217,7 @@ def import_objects(
             on_head(now.head.id)
         suffix = layout.attempt(now.started, ctx.ids)
         base = ctx.metarange(now.head)
-        with together(ctx.store) as store:
+        with background_writes(ctx.store) as store:
             metarange, _ = replace_prefix(
                 base, folder, part.metarange, store=store, split=ctx.repository.split, attempt=suffix
             )
@@ -243,7 +243,7 @@ class _ImportedRanges:
 def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: bool) -> _ImportedRanges:
     begun = ctx.catalog.now()
     base = ctx.metarange(head)
-    with together(ctx.store) as store:
+    with background_writes(ctx.store) as store:
         metarange = build(
             store,
             entries(ctx.stores.at(url).scan(skip_special=skip_special), url, folder),

@@ -166,13 +166,13 @@ def preview_merge(
     nothing = MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
     if sides.up_to_date and not allow_empty:
         return nothing
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, destination)
+    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, destination)
     require_clean(ctx, destination, found.head, staged)
     with explain_expired(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names).plan.summary
     if squash and not summary.total and not allow_empty:
         return nothing
-    ctx.catalog.check_merge(ctx.repository_id, destination, ours.id)
+    ctx.catalog.refs.check_merge(ctx.repository_id, destination, ours.id)
     return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
 
 
@@ -396,7 +396,7 @@ def _clean_head(ctx: Context, branch: str) -> Commit:
     Raises:
         RefNotFound, ReadOnlyRepository, ProtectedBranch, DirtyBranch.
     """
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, require_stageable(ctx, branch).state.id)
+    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, require_stageable(ctx, branch).state.id)
     require_clean(ctx, found.state.id, found.head, staged)
     return found.head
 

@@ -145,7 +145,7 @@ def open_output(
     upload = ctx.ids.new()
     mark = "" if idempotency_key is None else _mark_of(idempotency_key)
     address = layout.output_prefix(named, ctx.ids) + mark
-    started = min(named, ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload))
+    started = min(named, ctx.catalog.staging.begin_upload(ctx.repository_id, branch, address, upload=upload))
     url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
     return Output(branch, folder, address, url, started, upload, ctx.store, mark)
 
@@ -158,7 +158,7 @@ def _mark_of(key: str) -> str:
 def abandon_output(ctx: Context, opened: Output) -> None:
     """Let garbage collection have the directory, which waits longer where the catalog does not answer now."""
     with suppress(LakeopsError):
-        ctx.catalog.end_upload(ctx.repository_id, opened.upload)
+        ctx.catalog.staging.end_upload(ctx.repository_id, opened.upload)
 
 
 def link_output(
@@ -224,7 +224,7 @@ def _added_before(ctx: Context, opened: Output) -> _Added:
     """What other outputs under the key of this one have added to its folder. Nothing without a key."""
     if not opened.mark:
         return _Added(None, pa.chunked_array([], pa.string()))
-    pinned = ctx.catalog.pin(ctx.repository_id, opened.branch, opened.folder, below=True)  # before the look
+    pinned = ctx.catalog.staging.pin(ctx.repository_id, opened.branch, opened.folder, below=True)  # before the look
     _, shown, _ = _objects_at(ctx, opened, None)
     address = shown["physical_address"]
     others = pc.and_not(
@@ -268,7 +268,7 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
         seen = frozenset(address for table in looked_at for address in table["physical_address"].to_pylist())
     else:
         state, unchanged = earlier.pinned.state, earlier.pinned.counter
-    ctx.catalog.put_staged(
+    ctx.catalog.staging.put_staged(
         ctx.repository_id,
         opened.branch,
         _in_place_of(earlier.paths, files),
@@ -288,7 +288,7 @@ def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray | None) -> 
 
     All objects of the folder when there are no paths. Addresses are as they are stored.
     """
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, opened.branch, prefix=opened.folder)
+    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, opened.branch, prefix=opened.folder)
     committed = ctx.reader.scan(ctx.metarange(found.head), opened.folder)
     wanted = [*_SAME, "physical_address"]
     tables = [

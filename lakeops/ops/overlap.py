@@ -34,8 +34,7 @@ from lakeops.ops.context import pages
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, MANAGED
-from lakeops.store.location import above, lies_in, overlap, real_place
-from lakeops.store.open import Stores
+from lakeops.store.open import Stores, above, lies_in, overlap, real_place
 from lakeops.store.reader import parse_json, read_small
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bo
         NamespaceTaken: it overlaps with a repository of this catalog, or of another lake.
     """
     here = real_place(namespace)
-    for other in pages(catalog.repositories):
+    for other in pages(catalog.repositories.page):
         if not overlap(namespace, other.storage_namespace):
             continue
         if mirrors and other.read_only and real_place(other.storage_namespace) == here:
@@ -90,7 +89,7 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
     Raises:
         InvalidInput: garbage collection of a repository would delete them.
     """
-    known = [(one, real_place(one.storage_namespace)) for one in pages(catalog.repositories)]
+    known = [(one, real_place(one.storage_namespace)) for one in pages(catalog.repositories.page)]
     claimed: dict[str, bool] = {}
     for place in places:
         here = real_place(place)
@@ -108,7 +107,7 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
 
 def check_source_apart(catalog: Catalog, stores: Stores, source: str, own: RepositoryRecord) -> None:
     """Refuse to import from where a repository manages objects: in it, or around it. Raises ``InvalidInput``."""
-    for one in pages(catalog.repositories):
+    for one in pages(catalog.repositories.page):
         kept = ("",) if one.id == own.id else MANAGED
         if any(overlap(source, f"{one.storage_namespace}/{folder}".rstrip("/")) for folder in kept):
             whose = "this repository" if one.id == own.id else f"repository {one.id!r}"

@@ -28,8 +28,8 @@ from lakeops.model.text import excerpt, safe
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore
+from lakeops.store.copy import owners_at
 from lakeops.store.layout import owner_key
-from lakeops.store.owners import owners_at
 from lakeops.store.reader import read_small
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids)
 
     The record that an earlier try of this catalog left is used again. Raises ``NamespaceTaken`` for another one's.
     """
-    identity = catalog.identity()
+    identity = catalog.repositories.identity()
     record = Owner(repository, identity, 1, ids.new(), unix_seconds(catalog.now())).to_text()
     for _ in range(TRIES):
         found = _read(store)
@@ -80,10 +80,10 @@ def take_turn(ctx: Context) -> None:
         if owner is None:
             raise _refusal(ctx, None)
         fresh = owner.again(ctx.ids.new(), ctx.seconds()).to_text()
-        own = ctx.catalog.take_owner(ctx.repository_id, fresh)
+        own = ctx.catalog.repositories.take_owner(ctx.repository_id, fresh)
         # Another mark of this catalog may be at it as well: then its record is finished first.
         if own.taking == fresh and _swap(ctx, held, fresh):
-            ctx.catalog.hold_owner(ctx.repository_id, fresh)
+            ctx.catalog.repositories.hold_owner(ctx.repository_id, fresh)
             return
     raise _busy(ctx.store)
 
@@ -115,13 +115,13 @@ def adopt(ctx: Context) -> Adopted:
         PreconditionFailed: the repository is a mirror that nobody ever opened for writing. ``promote_writable`` does.
     """
     check_claim(ctx.store, ctx.repository)
-    claim(ctx.store, ctx.repository, ctx.catalog.identity())
+    claim(ctx.store, ctx.repository, ctx.catalog.repositories.identity())
     for _ in range(TRIES):
         owner, ours = find_owner(ctx)
         if owner is not None and ours:
             return Adopted(check_owner(ctx), owner)
         found = _read(ctx.store)
-        if found is None and ctx.catalog.repository(ctx.repository_id).read_only:
+        if found is None and ctx.catalog.repositories.get(ctx.repository_id).read_only:
             raise PreconditionFailed(
                 f"repository {ctx.repository_id!r} is read-only and nobody deletes in its namespace; "
                 "`lakeops mirror promote-writable` opens a mirror for writing"
@@ -165,8 +165,8 @@ def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord
         and owner.identity.catalog == source_identity.catalog
     ):
         return  # the source's, which replication brought along under the same name
-    mine = Ownership(catalog.identity(), held=found)
-    rows = pages(catalog.repositories)
+    mine = Ownership(catalog.repositories.identity(), held=found)
+    rows = pages(catalog.repositories.page)
     if _is_ours(found, mine) and not any(one.storage_namespace == store.url for one in rows):
         release(store, mine)
         return
@@ -183,16 +183,16 @@ def release(store: ObjectStore, own: Ownership) -> None:
 def _take_over(ctx: Context, found: str | None) -> Owner | None:
     """Write a record of a higher epoch in place of what was found. None when something else is there by now."""
     epoch = max((owner.epoch for owner in owners_at(ctx.store).values() if owner is not None), default=0)
-    owner = Owner(ctx.repository_id, ctx.catalog.identity(), epoch + 1, ctx.ids.new(), ctx.seconds())
+    owner = Owner(ctx.repository_id, ctx.catalog.repositories.identity(), epoch + 1, ctx.ids.new(), ctx.seconds())
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
-    own = ctx.catalog.take_owner(ctx.repository_id, owner.to_text(), over=found is not None)
+    own = ctx.catalog.repositories.take_owner(ctx.repository_id, owner.to_text(), over=found is not None)
     text = own.taking or ""
     if not _is_ours(text, own):
         text = owner.to_text()
-        ctx.catalog.take_owner(ctx.repository_id, text, over=True)
+        ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=True)
     if not _swap(ctx, found, text):
         return None
-    ctx.catalog.hold_owner(ctx.repository_id, text)
+    ctx.catalog.repositories.hold_owner(ctx.repository_id, text)
     return read_owner(text)
 
 
@@ -203,7 +203,7 @@ def _finish(ctx: Context) -> str:
         if own.taking is None:
             return own.held or ""
         if own.held is None or _swap(ctx, own.held, own.taking):
-            ctx.catalog.hold_owner(ctx.repository_id, own.taking)
+            ctx.catalog.repositories.hold_owner(ctx.repository_id, own.taking)
     raise _busy(ctx.store)
 
 
@@ -214,7 +214,7 @@ def _current(ctx: Context) -> tuple[Ownership, Owner]:
     """
     last: tuple[str | None, Ownership] | None = None
     for _ in range(TRIES):
-        found, own = _read(ctx.store), ctx.catalog.ownership(ctx.repository_id)
+        found, own = _read(ctx.store), ctx.catalog.repositories.ownership(ctx.repository_id)
         if found is not None and found in (own.held, own.taking):
             owner = read_owner(found)
             if owner is not None and owner.identity.is_same(own.identity):
@@ -245,7 +245,7 @@ def _read(store: ObjectStore) -> str | None:
 
 
 def _refusal(ctx: Context, found: Owner | None) -> PreconditionFailed:
-    here = ctx.catalog.identity()
+    here = ctx.catalog.repositories.identity()
     return PreconditionFailed(
         f"storage namespace {ctx.store.url!r} {_owner_text(found)}, and not to this one ({here.shown}): nothing is "
         f"marked or deleted. If this catalog is a copy, leave collection to the other one; if it was restored or moved "

@@ -201,7 +201,7 @@ def read_first(ctx: Context, request: CommitRequest, read: Callable[[], T]) -> C
     """
 
     def found() -> CommitResult | T:
-        ctx.catalog.branch(ctx.repository_id, request.branch)
+        ctx.catalog.refs.branch(ctx.repository_id, request.branch)
         known = find_by_key(ctx, request)
         return read() if known is None else CommitResult(known, by_key=True)
 
@@ -210,17 +210,17 @@ def read_first(ctx: Context, request: CommitRequest, read: Callable[[], T]) -> C
 
 def find_by_key(ctx: Context, request: CommitRequest) -> Commit | None:
     """The commit that the request's idempotency key stands for, if it was used. Raises ``KeyReused``."""
-    record = None if request.key is None else ctx.catalog.key(ctx.repository_id, request.key)
+    record = None if request.key is None else ctx.catalog.commits.key(ctx.repository_id, request.key)
     if record is None:
         return None
     record.check(request.key or "", request.request.fingerprint)
-    return ctx.catalog.commit(ctx.repository_id, record.commit_id)
+    return ctx.catalog.commits.get(ctx.repository_id, record.commit_id)
 
 
 def covered(ctx: Context, request: CommitRequest, commit: Commit) -> CommitResult:
     """The result of a call whose rows are in somebody else's commit. Its key stands for that commit from now on."""
     if request.key is not None:
-        ctx.catalog.remember_key(ctx.repository_id, request.key, request.request.fingerprint, commit.id)
+        ctx.catalog.commits.remember_key(ctx.repository_id, request.key, request.request.fingerprint, commit.id)
     return CommitResult(find_by_key(ctx, request) or commit, by_other=True)
 
 
@@ -229,7 +229,7 @@ def covered(ctx: Context, request: CommitRequest, commit: Commit) -> CommitResul
 
 def snapshot(ctx: Context, branch: str) -> BranchSnapshot:
     """The branch as it is now, with its staged rows. Nothing is sealed, so a refusal leaves it as it was."""
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, branch)
+    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch)
     return BranchSnapshot(found.state, found.head, found.now, staged)
 
 
@@ -260,9 +260,9 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
     state = _seal_noops(ctx, found)
     if state == found.state:
         return state
-    ctx.catalog.discard(state, state.sealed_tokens)
+    ctx.catalog.staging.discard(state, state.sealed_tokens)
     ctx.tidy(waiting=True)
-    return ctx.catalog.branch(ctx.repository_id, branch)
+    return ctx.catalog.refs.branch(ctx.repository_id, branch)
 
 
 def _seal_noops(ctx: Context, found: BranchSnapshot) -> BranchState:
@@ -273,8 +273,8 @@ def _seal_noops(ctx: Context, found: BranchSnapshot) -> BranchState:
     """
     if found.staged is None or not found.staged.num_rows:
         return found.state
-    sealed = ctx.catalog.seal(ctx.repository_id, found.state.id, token=ctx.ids.new())
-    _, staged = ctx.catalog.staged_table(ctx.repository_id, found.state.id, tokens=sealed.state.sealed_tokens)
+    sealed = ctx.catalog.staging.seal(ctx.repository_id, found.state.id, token=ctx.ids.new())
+    _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, found.state.id, tokens=sealed.state.sealed_tokens)
     require_clean(ctx, found.state.id, sealed.head, staged)
     return sealed.state
 
@@ -299,7 +299,7 @@ def publish(
         PreconditionFailed: ``dirty_branch``: rows were staged since that change something, and the verb needs a clean
             branch.
         KeyReused: the key stands for another call.
-        Anything else that ``Catalog.publish`` raises.
+        Anything else that ``catalog.commits.publish`` raises.
     """
     state = _seal_noops(ctx, found)
     commit = make_commit(
@@ -335,7 +335,7 @@ def publish(
         request.action,
         request.branch,
         lambda: HookEvent(ctx.repository_id, request.action, request.branch, *heads),
-        lambda hooks: ctx.catalog.publish(replace(asked, hooks=hooks)),
+        lambda hooks: ctx.catalog.commits.publish(replace(asked, hooks=hooks)),
         after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
     )
     if _contents_of(published) != _contents_of(commit):  # an earlier call under the key had published its own
@@ -452,7 +452,9 @@ class QueueTicket:
             lasts = LEAST_SECONDS + 2 * self._longest
             if ahead is None or renewed() > lasts / 4:
                 renewed = stopwatch()
-                ahead = catalog.enqueue(repository, self._branch, self.publisher, lasts=timedelta(seconds=lasts))
+                ahead = catalog.commits.enqueue(
+                    repository, self._branch, self.publisher, lasts=timedelta(seconds=lasts)
+                )
             if not ahead:
                 return None
             found = None if committed_by_other is None else committed_by_other()
@@ -460,7 +462,7 @@ class QueueTicket:
                 return found
             self.check_time()
             pause(min(LONGEST_WAIT, WAIT * ahead))
-            ahead = catalog.ahead(repository, self._branch, self.publisher)
+            ahead = catalog.commits.ahead(repository, self._branch, self.publisher)
 
     def check_time(self) -> None:
         """Raise ``BranchMoved`` when the time of the setting ``publish_minutes`` is over."""
@@ -474,7 +476,7 @@ class QueueTicket:
     def leave(self) -> None:
         """Give the place up. One that cannot be given up now lapses."""
         with suppress(LakeopsError):
-            self._ctx.catalog.dequeue(self._ctx.repository_id, self._branch, self.publisher)
+            self._ctx.catalog.commits.dequeue(self._ctx.repository_id, self._branch, self.publisher)
 
 
 class _Places(threading.local):

@@ -97,7 +97,7 @@ def _link_if_absent(ctx: Context, branch: str, entry: Entry, started: datetime) 
     if there is not None:
         raise _taken(branch, entry.path)
     row, mine = Staged(entry.path, entry), frozenset([entry.physical_address])
-    ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, seen=mine)
+    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, seen=mine)
 
 
 def write(
@@ -152,11 +152,11 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
 def _delete_seen(ctx: Context, branch: str, path: str, seen: Entry, started: datetime) -> None:
     """Stage the deletion of an object that is still the one that was seen, at the instant in which it is staged."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
-    counter = ctx.catalog.change_counter(state, path, below=False)
+    counter = ctx.catalog.staging.change_counter(state, path, below=False)
     if _object_at(ctx, branch, path) != seen:
         raise another_object(branch, path)
     row = Staged(path, None)
-    ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, unchanged=counter)
+    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, unchanged=counter)
 
 
 def _object_at(ctx: Context, branch: str, path: str) -> Entry:

@@ -86,7 +86,7 @@ def _relink(
 
     def attempt() -> int:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed in _put
-        counter = ctx.catalog.change_counter(state, old, below=recursive) if moves else None
+        counter = ctx.catalog.staging.change_counter(state, old, below=recursive) if moves else None
         if if_absent:
             require_absent(ctx, branch, new)
         found = _found(ctx, ref, old, recursive=recursive)
@@ -131,7 +131,7 @@ def _put(
         clear = cleared(ctx, objects)
         check_present(ctx, objects)  # after the look into the marks, as for stage
     seen = frozenset[str]() if if_absent else None
-    ctx.catalog.put_staged(
+    ctx.catalog.staging.put_staged(
         ctx.repository_id,
         branch,
         rows,
@@ -172,7 +172,7 @@ def update_metadata(
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state
-        counter = ctx.catalog.change_counter(state, path, below=False)
+        counter = ctx.catalog.staging.change_counter(state, path, below=False)
         entry = stat(ctx, branch, path)
         pairs = {**entry.metadata, **given}
         kept = check_metadata({key: text for key, text in pairs.items() if text is not None})
@@ -222,7 +222,7 @@ def link(
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
-        counter = ctx.catalog.change_counter(state, path, below=False) if in_place else None
+        counter = ctx.catalog.staging.change_counter(state, path, below=False) if in_place else None
         if if_absent:
             require_absent(ctx, branch, path)
         if in_place and find(ctx, branch, path) != entry:

@@ -38,10 +38,9 @@ from lakeops.ops.copying import (
 )
 from lakeops.ops.overlap import check_apart
 from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.copy import Known, check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
-from lakeops.store.location import overlap
-from lakeops.store.open import Stores
-from lakeops.store.owners import Known, check_nobody_owns, known_at
+from lakeops.store.open import Stores, overlap
 from lakeops.store.reader import parse_json, read_small
 
 if TYPE_CHECKING:

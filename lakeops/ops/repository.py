@@ -52,7 +52,7 @@ def create_repository(
         raise AlreadyExists(f"repository {name!r} exists")
     check_apart(catalog, stores, namespace)
     store = stores.at(namespace)
-    identity = catalog.identity()
+    identity = catalog.repositories.identity()
     left = _left_behind(catalog, store, name, identity)
     now = catalog.now()
     repository = RepositoryRecord(
@@ -82,7 +82,7 @@ def create_repository(
         creation_date=repository.creation_date,
         meta_range_id=EMPTY_METARANGE_ID,
     )
-    catalog.create_repository(repository, first, token=ids.new(), actor=actor, owner=owner)
+    catalog.repositories.create_repository(repository, first, token=ids.new(), actor=actor, owner=owner)
     return repository
 
 
@@ -91,9 +91,9 @@ def delete_repository(catalog: Catalog, stores: Stores, name: str) -> None:
 
     A store that cannot be reached keeps the owner record. The catalog has forgotten the repository nevertheless.
     """
-    namespace = catalog.repository(name).storage_namespace
-    own = catalog.ownership(name)
-    catalog.delete_repository(name)
+    namespace = catalog.repositories.get(name).storage_namespace
+    own = catalog.repositories.ownership(name)
+    catalog.repositories.delete_repository(name)
     with suppress(LakeopsError):
         release(stores.at(namespace), own)
 
@@ -114,13 +114,13 @@ def update_metadata(ctx: Context, changes: Mapping[str, str | None]) -> dict[str
         raise InvalidInput(f"metadata: {excerpt(changes)} is not a map from text to text")
     kept = {key: value for key, value in changes.items() if value is not None}
     check_metadata(kept | dict.fromkeys(changes.keys() - kept.keys(), ""), at_most=COMMIT_METADATA_BYTES)
-    return ctx.catalog.update_metadata(ctx.repository_id, dict(changes))
+    return ctx.catalog.repositories.update_metadata(ctx.repository_id, dict(changes))
 
 
 def exists(catalog: Catalog, name: str) -> bool:
     """Whether the catalog has a repository of this name."""
     try:
-        catalog.repository(name)
+        catalog.repositories.get(name)
     except NotFound:
         return False
     return True
@@ -137,7 +137,7 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
     claimed = (found or {}).get("repository")
     # A creation that lost its name to another one, in another place, comes to nothing. So its claim is nobody's.
     half_made = left is not None and claimed != name and not (isinstance(claimed, str) and exists(catalog, claimed))
-    if left is not None and any(one.capabilities.get(CLAIM_ID) == left for one in pages(catalog.repositories)):
+    if left is not None and any(one.capabilities.get(CLAIM_ID) == left for one in pages(catalog.repositories.page)):
         left = None  # that repository is there
     ours = (layout.PROBE, layout.CLAIM, layout.OWNER) if left is not None else (layout.PROBE,)
     for prefix in (layout.DATA, layout.METADATA):

@@ -41,7 +41,7 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
         raise
     except ObjectNotFound as error:
         read = list(commits)
-        now = ctx.catalog.commits(ctx.repository_id, [commit.id for commit in read])
+        now = ctx.catalog.commits.get_many(ctx.repository_id, [commit.id for commit in read])
         for commit in read:
             if commit.id not in now or now[commit.id].expired:
                 raise expired(commit) from error
@@ -71,14 +71,14 @@ class CatalogLookup:
     def branch(self, name: str) -> str | None:
         """The head of a branch."""
         try:
-            return self._catalog.branch(self._repository_id, name).commit_id
+            return self._catalog.refs.branch(self._repository_id, name).commit_id
         except NotFound:
             return None
 
     def tag(self, name: str) -> str | None:
         """The commit of a tag."""
         try:
-            return self._catalog.tag(self._repository_id, name).commit_id
+            return self._catalog.refs.tag(self._repository_id, name).commit_id
         except NotFound:
             return None
 
@@ -92,7 +92,7 @@ class CatalogLookup:
 
     def commits_with_prefix(self, prefix: str) -> list[str]:
         """Commit ids that start with some hex digits."""
-        return self._catalog.commits_with_prefix(self._repository_id, prefix)
+        return self._catalog.commits.commits_with_prefix(self._repository_id, prefix)
 
 
 def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
@@ -100,7 +100,7 @@ def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int =
     return ReadAhead(
         lambda commit_id, count: line_of(catalog, repository_id, commit_id, count),
         ahead,
-        lambda ids: catalog.commits(repository_id, ids).values(),
+        lambda ids: catalog.commits.get_many(repository_id, ids).values(),
         most,
     )
 
@@ -108,9 +108,9 @@ def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int =
 def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) -> list[Commit]:
     """A commit and its first parents, newest first. One that was pruned comes as ``gone``. Raises ``RefNotFound``."""
     try:
-        return catalog.first_parents(repository_id, commit_id, limit=limit)
+        return catalog.commits.first_parents(repository_id, commit_id, limit=limit)
     except RefNotFound:
-        if catalog.pruned(repository_id):
+        if catalog.retention.pruned(repository_id):
             return [gone(commit_id)]
         raise
 
@@ -171,7 +171,7 @@ def is_dirty(ctx: Context, ref: str) -> bool:
     if not parse_ref(ref).is_name or COMMIT_ID.fullmatch(ref):
         return False
     try:
-        return ctx.catalog.has_staged(ctx.repository_id, ref)
+        return ctx.catalog.staging.has_staged(ctx.repository_id, ref)
     except RefNotFound:  # a tag, or the beginning of a commit id
         return False
 
@@ -181,7 +181,7 @@ def require_branch(ctx: Context, name: str) -> str:
 
     Raises ``RefNotFound``, or ``InvalidInput`` (``invalid_ref``) for an expression.
     """
-    return ctx.catalog.branch(ctx.repository_id, check_name(name)).id
+    return ctx.catalog.refs.branch(ctx.repository_id, check_name(name)).id
 
 
 def check_name(name: str) -> str:
@@ -210,4 +210,4 @@ def require_stageable(ctx: Context, name: str) -> BranchAt:
     Raises:
         RefNotFound, ReadOnlyRepository, ProtectedBranch.
     """
-    return ctx.catalog.stageable(ctx.repository_id, check_name(name))
+    return ctx.catalog.staging.stageable(ctx.repository_id, check_name(name))

@@ -17,7 +17,7 @@ from typing import Any
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, StoreError, Transient, Unsupported
 from lakeops.store.base import StoreSettings
-from lakeops.store.location import Location, parse_location
+from lakeops.store.open import Location, parse_location
 from lakeops.store.s3.replication_rules import (
     Bucket,
     Document,

@@ -22,7 +22,7 @@ from lakeops.ops.resolve import at_ref
 from lakeops.ops.view import algorithm, as_entries, with_staged
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.presence import present
+from lakeops.store.listing import present
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
     wanted = as_folder(prefix)
 
     def of_branch(name: str) -> tuple[Commit, pa.Table]:
-        found, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
+        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, prefix=prefix)
         return found.head, as_entries(ctx, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged))
 
     def of_commit(commit: Commit) -> tuple[Commit, pa.Table]:

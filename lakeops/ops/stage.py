@@ -55,7 +55,7 @@ def _link(ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started:
     if len(objects):
         clear = cleared(ctx, objects)
         check_present(ctx, objects)  # after the look into the marks: see ops.gc.links
-    ctx.catalog.put_staged(ctx.repository_id, branch, rows, started=started, cleared=clear)
+    ctx.catalog.staging.put_staged(ctx.repository_id, branch, rows, started=started, cleared=clear)
 
 
 def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | None = None) -> int:
@@ -87,7 +87,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
         return count
     _, table = rows()
     try:
-        ctx.catalog.put_staged(
+        ctx.catalog.staging.put_staged(
             ctx.repository_id, branch, table, started=started, expected=pinned.state, unchanged=pinned.counter
         )
     except BranchMoved:
@@ -110,7 +110,7 @@ def reset(
     """
     name = _check_place(branch, prefix, path)
     ctx.stage_queue(name).flush_pending()
-    count = ctx.catalog.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor, pinned=pinned)
+    count = ctx.catalog.staging.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor, pinned=pinned)
     ctx.tidy()
     return count
 
@@ -127,7 +127,7 @@ def pin(ctx: Context, branch: str, prefix: str | None = None, path: str | None =
     """
     name = _check_place(branch, prefix, path)
     place = (prefix or "") if path is None else path
-    return ctx.catalog.pin(ctx.repository_id, name, place, below=path is None)
+    return ctx.catalog.staging.pin(ctx.repository_id, name, place, below=path is None)
 
 
 def _check_place(branch: str, prefix: str | None, path: str | None) -> str:
@@ -159,7 +159,7 @@ def put_consistently(
     def attempt() -> None:
         seen, table = rows()
         expected, unchanged = (seen.state, seen.counter) if seen is not None else (None, None)
-        ctx.catalog.put_staged(
+        ctx.catalog.staging.put_staged(
             ctx.repository_id,
             branch,
             table,
@@ -175,8 +175,8 @@ def put_consistently(
 def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[Pinned, pa.ChunkedArray]:
     """A branch, and the paths that it shows under a prefix, in order: one string column, however many."""
     # Before the look, so that nothing is missed.
-    pinned = ctx.catalog.pin(ctx.repository_id, branch, prefix, below=True)
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, branch, prefix=prefix)
+    pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, prefix, below=True)
+    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
     committed = ctx.reader.scan(ctx.metarange(found.head), prefix)
     chunks = (chunk for batch in with_staged(committed, staged) for chunk in batch.column("path").chunks)
     return pinned, pa.chunked_array(chunks, pa.string())

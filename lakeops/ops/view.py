@@ -32,7 +32,7 @@ from lakeops.ranges.entry_validation import ABSOLUTE
 from lakeops.ranges.metarange import SortedPaths, upper_bound
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy
 
 _PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
 """For each byte whether it stands for itself in a ``file://`` URL."""
@@ -129,7 +129,7 @@ def find(ctx: Context, ref: str, path: str) -> Entry | None:
     check_path(path)
 
     def of_branch(name: str) -> Entry | None:
-        head, staged = ctx.catalog.staged_one(ctx.repository_id, name, path)
+        head, staged = ctx.catalog.staging.staged_one(ctx.repository_id, name, path)
         return committed(ctx, head, path) if staged is None else staged.entry
 
     entry = at_ref(ctx, ref, of_branch, lambda commit: committed(ctx, commit, path))
@@ -303,7 +303,7 @@ def entries(ctx: Context, ref: str, prefix: str = "") -> pa.RecordBatchReader:
     check_prefix(prefix)
 
     def of_branch(name: str) -> Iterator[pa.Table]:
-        found, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
+        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, prefix=prefix)
         return with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
 
     def of_commit(commit: Commit) -> Iterator[pa.Table]:
@@ -490,7 +490,7 @@ class BranchCursor:
 
     def _load(self, after: str) -> None:
         """Take the window that begins behind ``after``: a page of staged rows, and the head of the same instant."""
-        page = self._ctx.catalog.staged_page(
+        page = self._ctx.catalog.staging.staged_page(
             self._ctx.repository_id, self._branch, prefix=self._prefix, after=after, limit=self._size
         )
         if self._committed is None or self._committed.commit_id != page.state.commit_id:

@@ -32,7 +32,7 @@ from lakeops.model.ids import (
 from lakeops.model.names import MAX_PATH_BYTES, check_path
 from lakeops.model.text import excerpt
 from lakeops.store import layout
-from lakeops.store.location import split_address
+from lakeops.store.open import split_address
 
 ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
 """How an address that lies outside the namespace begins, as a regular expression."""

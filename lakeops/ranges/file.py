@@ -24,7 +24,7 @@ from lakeops.ranges.digest import Positions, digest_array, range_id
 from lakeops.ranges.format import decode_rows, range_metadata, read_columns, stored_digests, stream_column
 from lakeops.ranges.metarange import RangeRow, SortedPaths
 from lakeops.store.base import ObjectStore
-from lakeops.store.disk_cache import pieces_of, slot_left
+from lakeops.store.disk_cache import cache_of
 from lakeops.store.in_flight import IN_FLIGHT, in_parallel
 
 
@@ -126,15 +126,15 @@ class RangeFile:
 
 def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
     """The bytes of a file whose SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
-    pieces = pieces_of(store)
-    if pieces is not None and (kept := pieces.get(digest)) is not None:
+    cache = cache_of(store)
+    if cache is not None and (kept := cache.get(digest)) is not None:
         return kept
     with _needed_by_commit(store, key):
         data = store.get(key)
     if sha256(data).digest() != digest:
         raise damaged(key, f"{len(data):,} bytes were read")
-    if pieces is not None:
-        pieces.put(digest, data)
+    if cache is not None:
+        cache.put(digest, data)
     return data
 
 
@@ -157,8 +157,7 @@ def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile
     missing = [row for row, file in zip(rows, kept, strict=True) if file is None]
     fetched: Iterator[RangeFile] = map(partial(_fetched_range, store), missing)
     if len(missing) > 1:
-        with slot_left(store):
-            fetched = iter(in_parallel(missing, partial(_fetched_range, store), parallelism=IN_FLIGHT))
+        fetched = iter(in_parallel(missing, partial(_fetched_range, store), parallelism=IN_FLIGHT))
     return [file or next(fetched) for file in kept]
 
 
@@ -185,8 +184,8 @@ def _check_row(row: RangeRow) -> None:
 
 def _kept_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> RangeFile | None:
     """The range from what this machine keeps, if it is there."""
-    pieces = pieces_of(store)
-    kept = pieces.get(row.file_digest) if pieces is not None else None
+    cache = cache_of(store)
+    kept = cache.get(row.file_digest) if cache is not None else None
     return None if kept is None else RangeFile(row, kept, ordered=ordered)
 
 
@@ -195,8 +194,8 @@ def _fetched_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True, k
     with _needed_by_commit(store, row.key):
         data = store.get_range(row.key, 0, row.file_bytes + 1)  # a longer file is damaged, however long it is
     file = RangeFile(row, data, ordered=ordered)
-    if keep and (pieces := pieces_of(store)) is not None:
-        pieces.put(row.file_digest, data)
+    if keep and (cache := cache_of(store)) is not None:
+        cache.put(row.file_digest, data)
     return file
 
 

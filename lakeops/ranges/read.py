@@ -20,10 +20,8 @@ from lakeops.ranges.file import RangeFile, fetch, fetch_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
 from lakeops.store.base import ObjectStore
-from lakeops.store.disk_cache import giving_way
 from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
 from lakeops.store.layout import metarange_key
-from lakeops.store.slots import Slots
 
 _AT_ONCE = 64
 """Rows of a metarange that become plain data in one step."""
@@ -178,8 +176,7 @@ class RangeReader:
     """
 
     def __init__(self, store: ObjectStore, cache: RangeCache | None = None) -> None:
-        self._slots = Slots(cores())
-        self.store = giving_way(store, self._slots) if store.remote else store
+        self.store = store
         self._cache = cache or RangeCache()
 
     def metarange(self, commit: MetarangePointer, *, ordered: bool = True) -> Metarange:
@@ -221,10 +218,7 @@ class RangeReader:
         return self._load_each(load, items) if self.store.remote else read_ahead(load, items, most=_AHEAD_NEAR)
 
     def _load_each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-        if not self.store.remote:
-            return map(load, items)
-        # What this machine keeps is not waited for. Many threads that decode at once would get into each other's way.
-        return in_flight(load, items, slots=self._slots)
+        return in_flight(load, items) if self.store.remote else map(load, items)
 
     def table(self, row: RangeRow, *, columns: list[str] | None = None) -> pa.Table:
         """All rows of a range: ``RANGE_SCHEMA``, or some of its columns. They are not remembered."""
@@ -272,8 +266,7 @@ class RangeReader:
         rows = (metarange.row(index) for index in range(start, stop))
         # A page ends soon, so the first ones are not fetched all at once.
         load = partial(self.table, columns=columns)
-        most, slots = (IN_FLIGHT, self._slots) if self.store.remote else (_AHEAD_NEAR, None)
-        for table in read_ahead(load, rows, most, slots=slots):
+        for table in read_ahead(load, rows, IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
             yield from _below(table, above)
 
     def decoded(self, metarange: Metarange, index: int) -> DecodedRange:

@@ -17,7 +17,7 @@ from lakeops.ranges.digest import range_id
 from lakeops.ranges.format import encode_metarange, encode_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.store.base import ObjectStore
-from lakeops.store.disk_cache import pieces_of
+from lakeops.store.disk_cache import cache_of
 from lakeops.store.layout import attempt_file, metarange_key, range_key
 
 
@@ -74,8 +74,8 @@ def write_range(store: ObjectStore, rows: pa.Table, attempt: str, row: RangeRow 
     data = encode_range(rows)
     file = attempt_file(row.hex_id, attempt)
     digest = bytes.fromhex(store.put(range_key(file), data).checksum)
-    if (pieces := pieces_of(store)) is not None:
-        pieces.put(digest, data)
+    if (cache := cache_of(store)) is not None:
+        cache.put(digest, data)
     return replace(row, file=file, file_bytes=len(data), file_digest=digest)
 
 
@@ -85,8 +85,8 @@ def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> M
     data = encode_metarange(metarange.table, None if changes is None else changes.attachment(len(metarange)))
     file = attempt_file(metarange.id, attempt)
     written = store.put(metarange_key(file), data)
-    if (pieces := pieces_of(store)) is not None:
-        pieces.put(bytes.fromhex(written.checksum), data)
+    if (cache := cache_of(store)) is not None:
+        cache.put(bytes.fromhex(written.checksum), data)
     return MetarangeFile(metarange.id, file, written.checksum)
 
 

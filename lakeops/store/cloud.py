@@ -42,12 +42,18 @@ from lakeops.store.base import (
     lists_consistently,
     pieces,
 )
-from lakeops.store.bucket import BucketStore, check_expiry, is_plain, listing_prefix, object_name
-from lakeops.store.clients import PerProcess, threads_lost
-from lakeops.store.copy import CheckedFile
+from lakeops.store.bucket import (
+    BucketStore,
+    PerProcess,
+    check_expiry,
+    is_plain,
+    listing_prefix,
+    object_name,
+    threads_lost,
+)
 from lakeops.store.in_flight import in_flight
 from lakeops.store.layout import TASKS
-from lakeops.store.reader import BUFFER_BYTES, ObjectReader
+from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore

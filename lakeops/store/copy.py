@@ -7,12 +7,18 @@ back.
 
 from __future__ import annotations
 
-import io
 from contextlib import closing
-from typing import BinaryIO, Protocol
 
-from lakeops.model.errors import Corrupted, Transient
+from lakeops.model.errors import (
+    Corrupted,
+    ObjectNotFound,
+    PreconditionFailed,
+)
+from lakeops.model.marks import Owner, read_owner
+from lakeops.model.text import excerpt, safe
 from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.layout import OWNER
+from lakeops.store.reader import read_small
 
 
 def copy_object(source: ObjectStore, destination: ObjectStore, item: StoredObject) -> None:
@@ -37,67 +43,40 @@ def copy_object(source: ObjectStore, destination: ObjectStore, item: StoredObjec
         raise Corrupted(f"{destination.url}/{item.key} is not what was written to it; it was removed again")
 
 
-_PIECE = 1024 * 1024
+Known = frozenset[tuple[str, str]]
+"""Key and catalog of records that say nothing about a namespace: its source has them too."""
 
 
-class Proof(Protocol):
-    """Something that is fed an object's contents and tells whether they are what the store's checksum says."""
+def owners_at(store: ObjectStore) -> dict[str, Owner | None]:
+    """The records in a namespace by key. None for one that cannot be read."""
+    found: dict[str, Owner | None] = {}
+    for item in store.list(OWNER):
+        try:
+            found[item.key] = read_owner(read_small(store, item.key))
+        except ObjectNotFound:
+            continue
+        except Corrupted:
+            found[item.key] = None
+    return found
 
-    def update(self, data: bytes) -> None:
-        """Take the next bytes."""
-        ...
 
-    def holds(self) -> bool:
-        """Whether the bytes that were fed are the object's."""
-        ...
+def known_at(source: ObjectStore) -> Known:
+    """What may be at a replica of a namespace without meaning anything there."""
+    return frozenset((key, owner.identity.catalog) for key, owner in owners_at(source).items() if owner is not None)
 
 
-class CheckedFile(io.BufferedIOBase, BinaryIO):
-    """A readable file around another one, which it closes with itself. No seeking: a proof needs every byte in order.
-
-    Args:
-        inner: the file.
-        where: the object's URL, for messages.
-        size: how many bytes there must be.
-        proof: what tells that they are the right ones, where there is such a thing.
-    """
-
-    def __init__(self, inner: BinaryIO, where: str, size: int, proof: Proof | None = None) -> None:
-        self._inner = inner
-        self._where = where
-        self._size = size
-        self._proof = proof
-        self._read = 0
-
-    def readable(self) -> bool:
-        """Always true."""
-        return True
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Up to ``size`` bytes, all that is left when negative.
-
-        Raises ``Transient`` at an end that is not the end, ``Corrupted`` at the end of something else.
-        """
-        if size is None or size < 0:
-            return b"".join(iter(lambda: self.read(_PIECE), b""))
-        data = self._inner.read(size)
-        self._read += len(data)
-        if self._proof is not None:
-            self._proof.update(data)
-        if self._read > self._size or (size and not data):
-            self._check_end()
-        return data
-
-    def close(self) -> None:
-        """Close both files."""
-        self._inner.close()
-        super().close()
-
-    def _check_end(self) -> None:
-        if self._read != self._size:
-            raise Transient(
-                f"{self._where} gave {self._read:,} bytes instead of {self._size:,}: it changed while it was read; "
-                "nothing was kept of it, copy it again"
-            )
-        if self._proof is not None and not self._proof.holds():
-            raise Corrupted(f"{self._where} does not match its checksum; nothing was kept of it")
+def check_nobody_owns(destination: ObjectStore, known: Known) -> None:
+    """Refuse to copy into a namespace that a catalog writes to. Raises ``PreconditionFailed`` (``not_the_owner``)."""
+    for key, owner in owners_at(destination).items():
+        if owner is not None and (key, owner.identity.catalog) in known:
+            continue
+        whose = "a catalog whose owner record cannot be read"
+        if owner is not None:
+            place = safe(owner.identity.shown)
+            whose = f"the catalog at {place} as repository {excerpt(owner.repository)} (epoch {owner.epoch})"
+        raise PreconditionFailed(
+            f"{destination.url} is written to by {whose}, for instance after a fail-over: nothing is copied over it or "
+            "deleted there. Stop this replication; if that repository is gone for good, forget it with "
+            "`lakeops repo delete` where it is, or delete the file " + key,
+            kind="not_the_owner",
+        )

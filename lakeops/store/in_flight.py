@@ -4,20 +4,15 @@
 readers who may stop early. ``in_parallel`` does a list to its end. All give results in the order of the items, and
 none begins an item after one has failed. Each holds no more results than it has requests under way, so memory is
 bounded by the number of requests and not by the number of items.
-
-Work that needs a core as well names ``slots``. Then as many threads work as there are slots, and those that wait leave
-theirs to others (``store.nearby.giving_way``).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from itertools import chain, islice
 from typing import TypeVar
-
-from lakeops.store.slots import Crew, Slots
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,9 +24,7 @@ PARALLELISM = 8
 """Files of this machine that are sent or fetched at a time, unless a caller says otherwise."""
 
 
-def in_flight(
-    work: Callable[[T], R], items: Iterable[T], at_once: int = IN_FLIGHT, *, slots: Slots | None = None
-) -> Iterator[R]:
+def in_flight(work: Callable[[T], R], items: Iterable[T], at_once: int = IN_FLIGHT) -> Iterator[R]:
     """What ``work`` gives for each item, in order, with ``at_once`` of them under way in threads.
 
     The first are begun by the call itself, before anything is asked of the iterator. The iterator ends, fails or is
@@ -41,10 +34,9 @@ def in_flight(
         work: called in a thread for each item.
         items: taken one by one, as far ahead as ``at_once``.
         at_once: how many items may be under way or wait to be asked for.
-        slots: what the work holds while it does not wait.
     """
     source = iter(items)
-    pool = _pool(at_once, "in-flight", slots)
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix="in-flight")
     try:
         under_way = deque(pool.submit(work, item) for item in islice(source, at_once))
     except BaseException:
@@ -63,13 +55,7 @@ def in_flight(
     return results()
 
 
-def _pool(most: int, name: str, slots: Slots | None) -> Executor:
-    return Crew(slots, most, name) if slots is not None else ThreadPoolExecutor(most, thread_name_prefix=name)
-
-
-def read_ahead(
-    load: Callable[[T], R], items: Iterable[T], most: int = IN_FLIGHT, *, slots: Slots | None = None
-) -> Iterator[R]:
+def read_ahead(load: Callable[[T], R], items: Iterable[T], most: int = IN_FLIGHT) -> Iterator[R]:
     """What ``load`` gives for each item, in order, with up to ``most`` of them loaded ahead in threads (0: none).
 
     Starts with one and doubles, so that a reader who stops early has paid for little. No thread is started for the
@@ -84,7 +70,7 @@ def read_ahead(
     if len(few) < 2:
         yield from map(load, rest)
         return
-    with _pool(most, "read-ahead", slots) as pool:
+    with ThreadPoolExecutor(most, thread_name_prefix="read-ahead") as pool:
         ahead: deque[Future[R]] = deque()
         size = 1
         try:

@@ -1,7 +1,8 @@
-"""Directories below one root, reached one step at a time so that no link can lead out.
+"""A directory as an object store.
 
-Every step opens the next directory relative to the one before and refuses to follow a link (``openat`` with
-``O_NOFOLLOW``), so that nothing depends on a path staying what it was when it was checked.
+Every step from the root opens the next directory relative to the one before and follows no link (``openat`` with
+``O_NOFOLLOW``). So no key leads out of the root, whatever becomes of a path after it was checked. A put writes a hidden
+file, forces it to the disk and gives it its name in one step.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import fcntl
 import hashlib
 import io
 import os
+import shutil
 import stat
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import BinaryIO
+from threading import Lock
+from typing import BinaryIO, cast
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import (
@@ -32,7 +37,6 @@ from lakeops.model.errors import (
     Unsupported,
 )
 from lakeops.model.text import excerpt
-from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,
@@ -46,8 +50,9 @@ from lakeops.store.base import (
     lists_consistently,
     pieces,
 )
-from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import quote_path
+from lakeops.store.listing import Found, ParallelListing
+from lakeops.store.reader import CheckedFile
 
 HIDDEN = b".lakeops"
 """The name, at any depth, that is the store's own: no key may hold it and no listing shows it."""
@@ -57,8 +62,23 @@ _MAX_NAME_BYTES = 255
 _REMEMBERED = 10_000
 """Directories that are known to be on the disk. Forgotten all at once, because that costs little."""
 
+ABANDONED_SECONDS = 24 * 3600
+"""Age after which a hidden file that nobody wrote to counts as left behind."""
+
+_PIECE = 1024 * 1024
+_TRIES = 4
+"""Tries to name a file whose directory a concurrent delete removes as empty. The next one keeps deletes waiting."""
+
+_PRUNE = b"prune"
+"""The lock of those who remove empty directories, and of a put that they were faster than."""
+
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+Names = tuple[bytes, ...]
 
 
 def split_key(key: str) -> list[bytes]:
@@ -82,174 +102,6 @@ def split_key(key: str) -> list[bytes]:
     if HIDDEN in names:
         raise InvalidPath(f"key {shown} has the segment {HIDDEN.decode()!r}, which is the store's own")
     return names
-
-
-class DirectoryTree:
-    """The directories of one store."""
-
-    def __init__(self, root: Path, *, fsync: bool) -> None:
-        self.root = root
-        self._path = os.fspath(root)
-        self._fsync = fsync
-        self._lasting: set[tuple[bytes, ...]] = set()
-
-    @contextmanager
-    def folder(self, names: Sequence[bytes], *, create: bool = False) -> Iterator[int]:
-        """A file descriptor of the directory that ``names`` lead to, open inside the ``with``.
-
-        Raises ``FileNotFoundError`` or ``NotADirectoryError`` when there is none, ``InvalidPath`` when a link is in
-        the way. With ``create`` missing directories are made, and last through a crash.
-        """
-        current = self._open_root(create=create)
-        try:
-            for depth, name in enumerate(names, 1):
-                above, current = current, self._step(current, name, create=create)
-                try:
-                    if create:
-                        self._make_last(tuple(names[:depth]), above)
-                finally:
-                    os.close(above)
-            yield current
-        finally:
-            os.close(current)
-
-    def prune(self, names: Sequence[bytes]) -> None:
-        """Remove directories on the way to ``names`` that are empty, the deepest first, never the root."""
-        for depth in range(len(names), 0, -1):
-            self._lasting.discard(tuple(names[:depth]))
-            try:
-                with self.folder(names[: depth - 1]) as above:
-                    os.rmdir(names[depth - 1], dir_fd=above)
-            except (OSError, InvalidPath):
-                return
-
-    def sync(self, folder: int) -> None:
-        """Force a directory's entries to the disk, where that was asked for."""
-        if self._fsync:
-            os.fsync(folder)
-
-    def _make_last(self, names: tuple[bytes, ...], above: int) -> None:
-        """Force a directory's own name to the disk, once, whoever made it: what is put below would go with it."""
-        if self._fsync and names not in self._lasting:
-            os.fsync(above)
-            if len(self._lasting) >= _REMEMBERED:
-                self._lasting.clear()
-            self._lasting.add(names)
-
-    def _step(self, above: int, name: bytes, *, create: bool) -> int:
-        try:
-            return os.open(name, _FOLDER, dir_fd=above)
-        except FileNotFoundError:
-            if not create:
-                raise
-        except NotADirectoryError:
-            refuse_link(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode, name)
-            raise
-        with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=above)
-        return self._step(above, name, create=False)
-
-    def _open_root(self, *, create: bool) -> int:
-        try:
-            return os.open(self._path, _ROOT)
-        except FileNotFoundError:
-            if not create:
-                raise
-        except NotADirectoryError:
-            if create:
-                raise StoreError(f"{str(self.root)!a} is not a directory; choose another storage namespace") from None
-            raise
-        for path in [*reversed(self.root.parents), self.root]:
-            if not path.exists():
-                path.mkdir(exist_ok=True)
-                above = os.open(path.parent, _ROOT)
-                try:
-                    self.sync(above)
-                finally:
-                    os.close(above)
-        return os.open(self.root, _ROOT)
-
-
-def refuse_link(mode: int, name: bytes) -> None:
-    """Raise ``InvalidPath`` when a file's mode is that of a symbolic link."""
-    if stat.S_ISLNK(mode):
-        raise InvalidPath(f"{os.fsdecode(name)!a} is a symbolic link; a store keeps real files and directories only")
-
-
-_PAGE = 1000
-
-
-def walk(tree: DirectoryTree, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
-    """Files whose key starts with ``prefix`` and comes after ``after``, in byte order.
-
-    What appears or vanishes meanwhile may be listed or not. Everything else is listed once.
-    """
-    folders = prefix.split(b"/")[:-1]
-    if b"\0" in prefix or any(name in {b"", b".", b"..", HIDDEN} for name in folders):
-        return
-    yield from _below(tree, folders, prefix, after)
-
-
-def _below(tree: DirectoryTree, folders: list[bytes], prefix: bytes, after: bytes) -> Iterator[StoredObject]:
-    base = b"".join(name + b"/" for name in folders)
-    names = sorted(name for name in _names(tree, folders) if _is_wanted(base + name, prefix, after))
-    for is_folder, group in groupby(names, key=lambda name: name.endswith(b"/")):
-        if is_folder:
-            for name in group:
-                yield from _below(tree, [*folders, name[:-1]], prefix, after)
-        else:
-            while page := list(islice(group, _PAGE)):
-                yield from _files(tree, folders, base, page)
-
-
-def _is_wanted(key: bytes, prefix: bytes, after: bytes) -> bool:
-    if len(key) > MAX_KEY_BYTES:
-        return False
-    if key.endswith(b"/"):
-        return (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key))
-    return key.startswith(prefix) and key > after
-
-
-def _names(tree: DirectoryTree, folders: list[bytes]) -> list[bytes]:
-    """The names in one directory, those of directories with a slash behind. None when there is no such directory."""
-    names = []
-    try:
-        with tree.folder(folders) as folder, os.scandir(folder) as entries:
-            for entry in entries:
-                name = os.fsencode(entry.name)
-                if name == HIDDEN or not _is_utf8(name):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    names.append(name + b"/")
-                elif entry.is_file(follow_symlinks=False):
-                    names.append(name)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return names
-
-
-def _files(tree: DirectoryTree, folders: list[bytes], base: bytes, names: list[bytes]) -> list[StoredObject]:
-    found = []
-    try:
-        with tree.folder(folders) as folder:
-            for name in names:
-                try:
-                    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISREG(info.st_mode):
-                    found.append(StoredObject((base + name).decode(), info.st_size, int(info.st_mtime)))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return found
-
-
-def _is_utf8(name: bytes) -> bool:
-    try:
-        name.decode()
-    except UnicodeError:
-        return False
-    return True
 
 
 _ADVICE = {
@@ -296,121 +148,168 @@ def _translate(error: OSError, where: str, key: str) -> LakeopsError:
     return StoreError(f"{shown}: {advice}")
 
 
-ABANDONED_SECONDS = 24 * 3600
-"""Age after which a hidden file that nobody wrote to counts as left behind."""
+class DirectoryTree:
+    """The directories of one store."""
 
-_PIECE = 1024 * 1024
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Draft:
-    """One hidden file, open for writing until it is filled."""
-
-    def __init__(self, url: str, key: str, hidden: int, name: bytes) -> None:
-        self._url = url
-        self._key = key
-        self._hidden = hidden
-        self._name = name
-        self._hides = True
-        self._file = os.open(name, _CREATE, 0o666, dir_fd=hidden)
-        self.mtime: float = os.fstat(self._file).st_mtime
-
-    def fill(self, data: bytes | BinaryIO, *, fsync: bool) -> PutResult:
-        """Write the contents. What the caller's own file raises passes through as it is."""
-        digest, size = hashlib.sha256(), 0
-        for piece in pieces(data, _PIECE):
-            digest.update(piece)
-            size += len(piece)
-            with translated(self._url, self._key):
-                _write_all(self._file, piece)
-        with translated(self._url, self._key):
-            if fsync:
-                os.fsync(self._file)
-            self.close()
-        return PutResult(size, digest.hexdigest())
-
-    def take_name(self, folder: int, name: bytes, *, if_absent: bool) -> None:
-        """Become the file ``name`` of a directory, in one step. A name in use raises when it must be new."""
-        with suppress(FileNotFoundError):
-            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-            refuse_link(mode, name)
-            if stat.S_ISDIR(mode):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if if_absent:
-            os.link(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder, follow_symlinks=False)
-        else:
-            os.replace(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder)
-            self._hides = False
-
-    def close(self) -> None:
-        """Close the file, once."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
-    def discard(self) -> None:
-        """Remove the hidden file if it is still there."""
-        self.close()
-        if not self._hides:
-            return
-        with suppress(FileNotFoundError):
-            os.unlink(self._name, dir_fd=self._hidden)
-
-
-class Drafts:
-    """The hidden files of one store."""
-
-    def __init__(self, tree: DirectoryTree, url: str, ids: Ids) -> None:
-        self._tree = tree
-        self._url = url
-        self._ids = ids
-        self._swept = False
+    def __init__(self, root: Path, *, fsync: bool) -> None:
+        self.root = root
+        self._fsync = fsync
+        self._lasting: set[Names] = set()
 
     @contextmanager
-    def open(self, key: str) -> Iterator[Draft]:
-        """A fresh hidden file for a key, gone again after the ``with`` whatever happened."""
-        with ExitStack() as stack:
-            with translated(self._url, key):
-                hidden = stack.enter_context(self._tree.folder([HIDDEN, b"tmp"], create=True))
-                draft = Draft(self._url, key, hidden, self._ids.new().encode())
-                stack.callback(draft.discard)
-                if not self._swept:
-                    self._swept = True
-                    _sweep(hidden, draft.mtime - ABANDONED_SECONDS)
-            yield draft
+    def folder(self, names: Sequence[bytes], *, create: bool = False) -> Iterator[int]:
+        """A file descriptor of the directory that ``names`` lead to, open inside the ``with``.
+
+        Raises ``FileNotFoundError`` or ``NotADirectoryError`` when there is none, ``InvalidPath`` when a link is in
+        the way. With ``create`` missing directories are made, and last through a crash.
+        """
+        current = self._open_root(create=create)
+        try:
+            for depth, name in enumerate(names, 1):
+                above, current = current, _open_directory(current, name, create=create)
+                try:
+                    if create and self._fsync and (path := tuple(names[:depth])) not in self._lasting:
+                        # Whoever made it: what is put below would go with it.
+                        os.fsync(above)
+                        if len(self._lasting) >= _REMEMBERED:
+                            self._lasting.clear()
+                        self._lasting.add(path)
+                finally:
+                    os.close(above)
+            yield current
+        finally:
+            os.close(current)
+
+    def prune(self, names: Sequence[bytes]) -> None:
+        """Remove directories on the way to ``names`` that are empty, the deepest first, never the root."""
+        for depth in range(len(names), 0, -1):
+            self._lasting.discard(tuple(names[:depth]))
+            try:
+                with self.folder(names[: depth - 1]) as above:
+                    os.rmdir(names[depth - 1], dir_fd=above)
+            except (OSError, InvalidPath):
+                return
+
+    def sync(self, folder: int) -> None:
+        """Force a directory's entries to the disk, where that was asked for."""
+        if self._fsync:
+            os.fsync(folder)
+
+    def _open_root(self, *, create: bool) -> int:
+        try:
+            return os.open(self.root, _ROOT)
+        except FileNotFoundError:
+            if not create:
+                raise
+        except NotADirectoryError:
+            if create:
+                raise StoreError(f"{str(self.root)!a} is not a directory; choose another storage namespace") from None
+            raise
+        for path in [*reversed(self.root.parents), self.root]:
+            if not path.exists():
+                path.mkdir(exist_ok=True)
+                above = os.open(path.parent, _ROOT)
+                try:
+                    self.sync(above)
+                finally:
+                    os.close(above)
+        return os.open(self.root, _ROOT)
 
 
-def _sweep(hidden: int, before: float) -> None:
-    """Remove hidden files last written before a moment. A neighbour may be doing the same."""
-    for name in os.listdir(hidden):
-        with suppress(FileNotFoundError):
-            if os.stat(name, dir_fd=hidden, follow_symlinks=False).st_mtime < before:
-                os.unlink(name, dir_fd=hidden)
+def _open_directory(above: int, name: bytes, *, create: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=above)
+    except FileNotFoundError:
+        if not create:
+            raise
+    except NotADirectoryError:
+        _refuse_link(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode, name)
+        raise
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=above)
+    return _open_directory(above, name, create=False)
 
 
-def _write_all(file: int, piece: bytes | memoryview) -> None:
-    rest = memoryview(piece)
-    while rest:
-        rest = rest[os.write(file, rest) :]
+def _refuse_link(mode: int, name: bytes) -> None:
+    if stat.S_ISLNK(mode):
+        raise InvalidPath(f"{os.fsdecode(name)!a} is a symbolic link; a store keeps real files and directories only")
 
+
+def _check_regular(info: os.stat_result) -> None:
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if stat.S_ISLNK(info.st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if not stat.S_ISREG(info.st_mode):
+        raise InvalidPath("a pipe, socket or device is no object")
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeError:
+        return False
+    return True
+
+
+# --- listing by prefix ---
+
+_LISTING_PAGE = 1000
+
+
+def _walk(tree: DirectoryTree, folders: list[bytes], prefix: bytes, after: bytes) -> Iterator[StoredObject]:
+    """Files below a directory whose key starts with ``prefix`` and comes after ``after``, in byte order.
+
+    What appears or vanishes meanwhile may be listed or not. Everything else is listed once.
+    """
+    base = b"".join(name + b"/" for name in folders)
+    names = []
+    with suppress(FileNotFoundError, NotADirectoryError), tree.folder(folders) as folder, os.scandir(folder) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            if name == HIDDEN or not _is_utf8(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                name += b"/"
+            elif not entry.is_file(follow_symlinks=False):
+                continue
+            if _is_wanted(base + name, prefix, after):
+                names.append(name)
+    for is_folder, group in groupby(sorted(names), key=lambda name: name.endswith(b"/")):
+        if is_folder:
+            for name in group:
+                yield from _walk(tree, [*folders, name[:-1]], prefix, after)
+        else:
+            while page := list(islice(group, _LISTING_PAGE)):
+                yield from _files(tree, folders, base, page)
+
+
+def _is_wanted(key: bytes, prefix: bytes, after: bytes) -> bool:
+    if len(key) > MAX_KEY_BYTES:
+        return False
+    if key.endswith(b"/"):
+        return (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key))
+    return key.startswith(prefix) and key > after
+
+
+def _files(tree: DirectoryTree, folders: list[bytes], base: bytes, names: list[bytes]) -> list[StoredObject]:
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError), tree.folder(folders) as folder:
+        for name in names:
+            with suppress(FileNotFoundError):
+                info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode):
+                    found.append(StoredObject((base + name).decode(), info.st_size, int(info.st_mtime)))
+    return found
+
+
+# --- scanning all ---
 
 _THREADS = 4
 _AHEAD = 32
-_LISTING_PAGE = 5_000
+_SCAN_PAGE = 5_000
 """Files of one directory that are looked at in one step."""
 _SHOWN = 3
-
-Names = tuple[bytes, ...]
-
-
-def scan(
-    tree: DirectoryTree, url: str, under: str = "", *, skip_special: bool, moving: bool = False
-) -> Iterator[Listing]:
-    """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
-    scanning = _LocalScan(tree, url, skip_special=skip_special, moving=moving)
-    start = tuple(name.encode() for name in under.split("/")[:-1])
-    yield from in_order(partial(scanning.folder, start), threads=Threads(_THREADS), ahead=_AHEAD)
-    scanning.check_unchanged()
 
 
 class _LocalScan:
@@ -421,8 +320,21 @@ class _LocalScan:
         self._moving = moving
         self._seen: list[tuple[Names, int]] = []
 
+    def listings(self, under: str) -> Iterator[Listing]:
+        """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
+        start = tuple(name.encode() for name in under.split("/")[:-1])
+        yield from ParallelListing(_THREADS, _AHEAD).run(partial(self.folder, start))
+        for names, then in [] if self._moving else self._seen:
+            try:
+                with self._tree.folder(names) as folder:
+                    now = os.fstat(folder).st_mtime_ns
+            except (FileNotFoundError, NotADirectoryError):
+                raise self._missing_directory(names) from None
+            if now != then:
+                raise self._changed(names, "has changed")
+
     def folder(self, names: Names) -> Sequence[Found]:
-        """What is in one directory: listings of its files, and a step for each directory in it."""
+        """The contents of one directory: listings of its files, and a step for each directory in it."""
         files: list[str] = []
         folders: list[str] = []
         special: list[tuple[str, str]] = []
@@ -433,7 +345,7 @@ class _LocalScan:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         name = entry.name
-                        if (name.isascii() or _is_text(name)) and name != HIDDEN.decode():
+                        if (name.isascii() or _is_utf8(name)) and name != HIDDEN.decode():
                             if entry.is_file(follow_symlinks=False):
                                 files.append(name)
                                 continue
@@ -456,25 +368,10 @@ class _LocalScan:
             if is_folder:
                 found += [partial(self.folder, (*names, name[:-1].encode())) for name in run]
             else:
-                steps = [
-                    partial(self._files, names, base, run[at : at + _LISTING_PAGE])
-                    for at in range(0, len(run), _LISTING_PAGE)
-                ]
-                found += steps if len(run) > _LISTING_PAGE else steps[0]()
+                pages = (run[at : at + _SCAN_PAGE] for at in range(0, len(run), _SCAN_PAGE))
+                steps = [partial(self._files, names, base, page) for page in pages]
+                found += steps if len(steps) > 1 else steps[0]()
         return found
-
-    def check_unchanged(self) -> None:
-        """Raise ``Transient`` when names came or went in any directory since it was first looked at."""
-        if self._moving:
-            return
-        for names, then in self._seen:
-            try:
-                with self._tree.folder(names) as folder:
-                    now = os.fstat(folder).st_mtime_ns
-            except (FileNotFoundError, NotADirectoryError):
-                raise self._missing_directory(names) from None
-            if now != then:
-                raise self._changed(names, "has changed")
 
     def _files(self, names: Names, base: str, run: list[str]) -> Sequence[Listing]:
         """The listing of some files of one directory."""
@@ -483,9 +380,12 @@ class _LocalScan:
         try:
             with self._tree.folder(names) as folder:
                 for name in run:
-                    info = self._stat(folder, name)
-                    if info is None:
-                        continue
+                    try:
+                        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    except FileNotFoundError:
+                        if self._moving:
+                            continue
+                        raise
                     if not stat.S_ISREG(info.st_mode):
                         raise self._changed((*names, name.encode()), "is no file any more")
                     keys.append(base + name)
@@ -496,14 +396,6 @@ class _LocalScan:
             if not self._moving:
                 raise self._missing_directory((*names, name.encode())) from None
         return [Listing(keys, sizes, mtimes, marks)] if keys else []
-
-    def _stat(self, folder: int, name: str) -> os.stat_result | None:
-        try:
-            return os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except FileNotFoundError:
-            if self._moving:
-                return None
-            raise
 
     def _refusal(self, base: str, special: list[tuple[str, str]]) -> InvalidInput:
         shown = ", ".join(f"{excerpt(base + name)} ({kind})" for name, kind in sorted(special)[:_SHOWN])
@@ -525,29 +417,14 @@ class _LocalScan:
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    if not _is_text(entry.name):
+    if not _is_utf8(entry.name):
         return "its name is not UTF-8"
     if entry.is_symlink():
         return "a symbolic link"
     return "a store's own files" if entry.name == HIDDEN.decode() else "a pipe, socket or device"
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeError:
-        return False
-    return True
-
-
-_TRIES = 4
-"""Tries to name a file whose directory a concurrent delete removes as empty. The next one keeps deletes waiting."""
-
-_PRUNE = b"prune"
-"""The lock of those who remove empty directories, and of a put that they were faster than."""
-
-_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# --- the store ---
 
 
 class LocalStore:
@@ -567,7 +444,7 @@ class LocalStore:
         self._fsync = fsync
         self._tree = DirectoryTree(root, fsync=fsync)
         self._ids = Ids()
-        self._drafts = Drafts(self._tree, self.url, self._ids)
+        self._swept = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_reopen, (self.root, self._fsync))
@@ -590,11 +467,14 @@ class LocalStore:
         if start < 0 or length < 0:
             raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
         with translated(self.url, key):
-            descriptor = self._descriptor(key)
+            file = self._descriptor(key)
             try:
-                return _span(descriptor, start, length)
+                data = os.pread(file, length, start)
+                while 0 < len(data) < length and (more := os.pread(file, length - len(data), start + len(data))):
+                    data += more
             finally:
-                os.close(descriptor)
+                os.close(file)
+        return data
 
     def open(self, key: str) -> BinaryIO:
         """A seekable binary file. Raises ``ObjectNotFound``."""
@@ -621,7 +501,7 @@ class LocalStore:
         """Force files that other programs wrote to the disk, and the directories that name them."""
         if not self._fsync:
             return
-        folders: set[tuple[bytes, ...]] = set()
+        folders: set[Names] = set()
         for key in keys:
             with self._file(key) as file:
                 os.fsync(file.fileno())
@@ -635,15 +515,61 @@ class LocalStore:
         """Write an object, durably, whole or not at all. ``content_type`` is not kept.
 
         Raises ``AlreadyExists`` with ``if_absent``, ``StoreError`` when the file system refuses, ``InvalidPath`` when
-        it cannot hold the key beside what is there (``a/b`` beside ``a``).
+        it cannot hold the key beside what is there (``a/b`` beside ``a``). What the caller's own file raises passes
+        through as it is.
         """
         del content_type
         split_key(key)
-        with self._drafts.open(key) as draft:
-            result = draft.fill(data, fsync=self._fsync)
+        draft, digest, size = self._ids.new().encode(), hashlib.sha256(), 0
+        with ExitStack() as stack:
             with translated(self.url, key):
-                self._name(draft, key, if_absent=if_absent)
-        return result
+                hidden = stack.enter_context(self._tree.folder([HIDDEN, b"tmp"], create=True))
+                descriptor = os.open(draft, _CREATE, 0o666, dir_fd=hidden)
+                stack.callback(_remove_if_there, draft, hidden)
+                file = stack.enter_context(io.FileIO(descriptor, "w"))
+                if not self._swept:
+                    self._swept = True
+                    _sweep(hidden, os.fstat(descriptor).st_mtime - ABANDONED_SECONDS)
+            for piece in pieces(data, _PIECE):
+                digest.update(piece)
+                size += len(piece)
+                with translated(self.url, key):
+                    rest = memoryview(piece)
+                    while rest:
+                        rest = rest[os.write(descriptor, rest) :]
+            with translated(self.url, key):
+                self._tree.sync(descriptor)
+                file.close()
+                self._name(draft, hidden, key, if_absent=if_absent)
+        return PutResult(size, digest.hexdigest())
+
+    def _name(self, draft: bytes, hidden: int, key: str, *, if_absent: bool) -> None:
+        """Let a hidden file become the key's, in one step."""
+        *folders, name = split_key(key)
+        for tries in range(_TRIES + 1):
+            try:
+                with (
+                    self._hold_lock(_PRUNE) if tries == _TRIES else nullcontext(),
+                    self._tree.folder(folders, create=True) as folder,
+                ):
+                    with suppress(FileNotFoundError):
+                        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+                        _refuse_link(mode, name)
+                        if stat.S_ISDIR(mode):
+                            raise IsADirectoryError
+                    if if_absent:
+                        os.link(draft, name, src_dir_fd=hidden, dst_dir_fd=folder, follow_symlinks=False)
+                    else:
+                        os.replace(draft, name, src_dir_fd=hidden, dst_dir_fd=folder)
+                    self._tree.sync(folder)
+                return
+            except FileNotFoundError:
+                continue
+            except FileExistsError:
+                raise AlreadyExists(f"{self.url}/{key} exists") from None
+            except (NotADirectoryError, IsADirectoryError):
+                raise InvalidPath(f"{key!a} needs a directory where there is a file, or the reverse") from None
+        raise StoreUnavailable(f"the directory of {self.url}/{key} was removed by others again and again; try again")
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
@@ -670,7 +596,14 @@ class LocalStore:
         refused = []
         for key in keys:
             try:
-                self._remove(key)
+                *folders, name = split_key(key)
+                with translated(self.url, key):
+                    with self._tree.folder(folders) as folder:
+                        _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
+                        os.unlink(name, dir_fd=folder)
+                    if folders:
+                        with self._hold_lock(_PRUNE):
+                            self._tree.prune(folders)
             except ObjectNotFound:
                 continue
             except LakeopsError as error:
@@ -685,10 +618,17 @@ class LocalStore:
             raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text") from None
         return self._listing(raw_prefix, raw_after)
 
+    def _listing(self, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
+        folders = prefix.split(b"/")[:-1]
+        if b"\0" in prefix or any(name in {b"", b".", b"..", HIDDEN} for name in folders):
+            return
+        with translated(self.url, ""):
+            yield from _walk(self._tree, folders, prefix, after)
+
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """Every file, in byte order, with its change mark. See ``ObjectStore.scan``."""
         with translated(self.url, ""):
-            yield from scan(self._tree, self.url, under, skip_special=skip_special, moving=moving)
+            yield from _LocalScan(self._tree, self.url, skip_special=skip_special, moving=moving).listings(under)
 
     def keeps_versions(self) -> bool:
         """False: a deleted file is gone."""
@@ -705,7 +645,7 @@ class LocalStore:
         raise Unsupported(f"{self.url}/{key} is a local file and has no presigned URL; read it through lakeops")
 
     def probe(self) -> Capabilities:
-        """What this file system can do. User metadata and ETags are nothing it has."""
+        """The abilities of this file system. It has no user metadata and no ETags."""
         return Capabilities(
             conditional_put=can_put_if_absent(self, self._ids),
             range_reads=can_read_ranges(self, self._ids),
@@ -745,55 +685,68 @@ class LocalStore:
             raise
         return descriptor
 
-    def _name(self, draft: Draft, key: str, *, if_absent: bool) -> None:
-        *folders, name = split_key(key)
-        for tries in range(_TRIES + 1):
-            try:
-                with (
-                    self._hold_lock(_PRUNE) if tries == _TRIES else nullcontext(),
-                    self._tree.folder(folders, create=True) as folder,
-                ):
-                    draft.take_name(folder, name, if_absent=if_absent)
-                    self._tree.sync(folder)
-                return
-            except FileNotFoundError:
-                continue
-            except FileExistsError:
-                raise AlreadyExists(f"{self.url}/{key} exists") from None
-            except (NotADirectoryError, IsADirectoryError):
-                raise InvalidPath(f"{key!a} needs a directory where there is a file, or the reverse") from None
-        raise StoreUnavailable(f"the directory of {self.url}/{key} was removed by others again and again; try again")
 
-    def _listing(self, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
-        with translated(self.url, ""):
-            yield from walk(self._tree, prefix, after)
-
-    def _remove(self, key: str) -> None:
-        *folders, name = split_key(key)
-        with translated(self.url, key):
-            with self._tree.folder(folders) as folder:
-                _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
-                os.unlink(name, dir_fd=folder)
-            if folders:
-                with self._hold_lock(_PRUNE):
-                    self._tree.prune(folders)
+def _remove_if_there(name: bytes, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
-def _span(descriptor: int, start: int, length: int) -> bytes:
-    data = os.pread(descriptor, length, start)
-    while 0 < len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
-        data += more
-    return data
-
-
-def _check_regular(info: os.stat_result) -> None:
-    if stat.S_ISDIR(info.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if stat.S_ISLNK(info.st_mode):
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    if not stat.S_ISREG(info.st_mode):
-        raise InvalidPath("a pipe, socket or device is no object")
+def _sweep(hidden: int, before: float) -> None:
+    """Remove hidden files last written before a moment. A neighbour may be doing the same."""
+    for name in os.listdir(hidden):
+        with suppress(FileNotFoundError):
+            if os.stat(name, dir_fd=hidden, follow_symlinks=False).st_mtime < before:
+                os.unlink(name, dir_fd=hidden)
 
 
 def _reopen(root: Path, fsync: bool) -> LocalStore:
     return LocalStore(root, fsync=fsync)
+
+
+# --- a namespace that is only read ---
+
+
+def with_scratch(store: ObjectStore) -> ObjectStore:
+    """Wrap a store for reading: what is put goes to a fresh directory of this machine, and is read from there.
+
+    The directory is for files that one piece of work needs for itself, so a reader without the right to write can do
+    the work too. It goes when nothing uses the store any more.
+    """
+    return cast("ObjectStore", _Scratch(store))
+
+
+class _Scratch:
+    """Reads and writes. Everything else is the namespace's own."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._written: set[str] = set()
+        self._making = Lock()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    @cached_property
+    def _own_store(self) -> ObjectStore:
+        folder = tempfile.mkdtemp(prefix="lakeops-scratch-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return LocalStore(Path(folder).resolve(), fsync=False)
+
+    def put(self, key: str, data: bytes) -> PutResult:
+        """See ``ObjectStore.put``. The namespace stays as it is."""
+        with self._making:
+            own = self._own_store
+        result = own.put(key, data)
+        self._written.add(key)
+        return result
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore.get``."""
+        return self._store_of(key).get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ``ObjectStore.get_range``."""
+        return self._store_of(key).get_range(key, start, length)
+
+    def _store_of(self, key: str) -> ObjectStore:
+        return self._own_store if key in self._written else self._store

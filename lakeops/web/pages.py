@@ -183,7 +183,7 @@ class UpkeepPages(Page):
         below = self._place(2, "the place in the audit is a time and a number")
         place = None if below is None else (below[0], below[1])
         repository = None if name is None else self._lake.repository(name)
-        records = self._lake.catalog.audit(name, actor=actor or None, below=place, limit=RECORDS + 1)
+        records = self._lake.catalog.audit.page(name, actor=actor or None, below=place, limit=RECORDS + 1)
         last = records[RECORDS - 1] if len(records) > RECORDS else None
         values: dict[str, Any] = {
             "records": records[:RECORDS],
@@ -209,7 +209,7 @@ class UpkeepPages(Page):
         ref = self._query_value("of")
         below = self._place(1, "the place in the reflog is a number")
         place = None if below is None else below[0]
-        found = self._lake.catalog.reflog(repository.id, ref or None, below=place, limit=RECORDS + 1)
+        found = self._lake.catalog.refs.reflog(repository.id, ref or None, below=place, limit=RECORDS + 1)
         more = found[RECORDS - 1].sequence if len(found) > RECORDS else None
         return self._of_repository(
             "moves.html", "Moves", tab="moves", records=found[:RECORDS], next_before=more, of=ref
@@ -283,7 +283,7 @@ class Pages(ObjectPages, UpkeepPages):
     def repositories(self) -> str:
         """List the repositories that the visitor may see."""
         shown, more = self._seen(self._query_value("q"), self._query_value("after"))
-        abouts = self._lake.catalog.overviews([one.id for one in shown], most_branches=MOST_BRANCHES + 1)
+        abouts = self._lake.catalog.audit.overviews([one.id for one in shown], most_branches=MOST_BRANCHES + 1)
         known = [(one, abouts[one.id]) for one in shown if one.id in abouts]  # the others were deleted meanwhile
         found = sizes([(one, about.head) for one, about in known])
         rows = [
@@ -324,9 +324,11 @@ class Pages(ObjectPages, UpkeepPages):
         repository, q = self._repository, check_asked(self._query_value("q").strip(), "what is searched for")
         catalog, below = self._lake.catalog, self._below()
         exact = None if below or not q else _resolved(repository, q)
-        named = (catalog.branches, catalog.tags)
+        named = (catalog.refs.branches, catalog.refs.tags)
         branches, tags = ([] if below or not q else refs(repository.id, prefix=q, limit=NAMED + 1) for refs in named)
-        found = catalog.search_messages(repository.id, q, below=below, looked_at=SEARCHED, limit=FOUND) if q else None
+        found = (
+            catalog.audit.search_messages(repository.id, q, below=below, looked_at=SEARCHED, limit=FOUND) if q else None
+        )
         return self._of_repository(
             "search.html",
             "Search",
@@ -356,16 +358,18 @@ class Pages(ObjectPages, UpkeepPages):
         """List the branches with their distances from the default branch."""
         repository = self._repository
         q, after = self._query_value("q"), self._query_value("after")
-        found = self._lake.catalog.branches(repository.id, prefix=q, after=after, limit=REFS + 1)
+        found = self._lake.catalog.refs.branches(repository.id, prefix=q, after=after, limit=REFS + 1)
         shown = found[:REFS]
         if not q and not after:  # the default branch comes first, wherever its name would be
             first = repository.default_branch
-            mine = [ref for ref in self._lake.catalog.branches(repository.id, prefix=first, limit=1) if ref.id == first]
+            mine = [
+                ref for ref in self._lake.catalog.refs.branches(repository.id, prefix=first, limit=1) if ref.id == first
+            ]
             shown = [*mine, *(ref for ref in shown if ref.id != first)]
-        commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in shown])
+        commits = self._lake.catalog.commits.get_many(repository.id, [ref.commit_id for ref in shown])
         own = repository.ref(f"{repository.default_branch}@").commit
         far = apart(repository, own.id, [ref.commit_id for ref in shown])
-        staged = self._lake.catalog.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
+        staged = self._lake.catalog.staging.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
         rows = [
             {
                 "name": ref.id,
@@ -386,8 +390,8 @@ class Pages(ObjectPages, UpkeepPages):
         """List the tags with their commits."""
         repository = self._repository
         q = self._query_value("q")
-        found = self._lake.catalog.tags(repository.id, prefix=q, after=self._query_value("after"), limit=REFS + 1)
-        commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in found[:REFS]])
+        found = self._lake.catalog.refs.tags(repository.id, prefix=q, after=self._query_value("after"), limit=REFS + 1)
+        commits = self._lake.catalog.commits.get_many(repository.id, [ref.commit_id for ref in found[:REFS]])
         rows = [{"name": ref.id, "commit": commits.get(ref.commit_id), "id": ref.commit_id} for ref in found[:REFS]]
         more = found[REFS - 1].id if len(found) > REFS else None
         return self._of_repository("tags.html", "Tags", tab="tags", rows=rows, next_after=more, q=q)
@@ -449,7 +453,7 @@ class Pages(ObjectPages, UpkeepPages):
         left, right = self._query_value("left") or repository.default_branch, self._query_value("right")
         two_way = self._query_value("two_way").lower() in {"1", "true", "on", "yes"}
         catalog, known = self._lake.catalog, repository.id
-        names = [ref.id for refs in (catalog.branches, catalog.tags) for ref in refs(known, limit=OFFERED)]
+        names = [ref.id for refs in (catalog.refs.branches, catalog.refs.tags) for ref in refs(known, limit=OFFERED)]
         values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "shown": None}
         sides = left, right
         if right:

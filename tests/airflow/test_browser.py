@@ -87,7 +87,7 @@ def flights(lake_home: Path) -> Iterator[Repository]:
             repo.create_branch(name).put(name, b"1")
             repo.branch(name).commit(f"on {name}")
             repo.delete_branch(name)
-        lake.catalog.expire_commits("flights", [last_of(repo, "lost")])
+        lake.catalog.retention.expire_commits("flights", [last_of(repo, "lost")])
         repo.gc.mark()
         check = repo.fsck()
         list(check)

@@ -78,7 +78,7 @@ def test_the_first_commit_and_expired_ones_have_no_change_to_tell(lake: Lake, fl
     first = flights.branch("main").head
     assert describe(flights, "main", first.to_json())["summary"] is None
     head = load(flights, "a")
-    lake.catalog.expire_commits("flights", [first.id])
+    lake.catalog.retention.expire_commits("flights", [first.id])
     event = describe(flights, "main", head)
     assert (event["commit_id"], event["since"], event["summary"]) == (head["id"], first.id, None)
 

@@ -220,7 +220,9 @@ def test_a_commit_that_expires_meanwhile_is_named(lake: Lake, flights: Repositor
     commit(flights)()
     flights.delete_branch("side")
     with pytest.raises(AirflowFailException, match=rf"expired.*{old[:12]}"):
-        wait(lambda: lake.catalog.expire_commits("flights", [old])).end(sensor(LakeopsObjectSensor, ref=old, path=PATH))
+        wait(lambda: lake.catalog.retention.expire_commits("flights", [old])).end(
+            sensor(LakeopsObjectSensor, ref=old, path=PATH)
+        )
 
 
 def test_a_missing_connection_is_named(flights: Repository, wait: Wait) -> None:

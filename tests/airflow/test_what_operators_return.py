@@ -255,7 +255,7 @@ def test_an_unknown_way_is_refused_when_the_dag_is_read() -> None:
 def test_an_expired_commit_is_named(history: Repository, lake: Lake, run: Run) -> None:
     lost = history.branch("dev").commit_id
     history.delete_branch("dev")
-    lake.catalog.expire_commits("flights", [lost])
+    lake.catalog.retention.expire_commits("flights", [lost])
     for name, arguments in {
         "CherryPick": {"ref": lost},
         "Merge": {"source": lost},

@@ -37,7 +37,7 @@ def test_a_locked_sqlite_catalog_is_a_transient_error(sqlite_url, opened, tmp_pa
     with pytest.raises(CatalogUnavailable, match=r"not available.*catalog\.db.*database is locked") as caught:
         put(catalog, an_entry("a"))
     assert isinstance(caught.value, Transient)
-    assert not catalog.has_staged(REPO, "main")  # readers go on
+    assert not catalog.staging.has_staged(REPO, "main")  # readers go on
     holder.execute("ROLLBACK")
     holder.close()
     put(catalog, an_entry("a"))
@@ -178,8 +178,8 @@ def test_deadlocks_are_tried_again(postgres_url, opened):
     """Two transactions that lock two branches in opposite orders: one is rolled back and then goes through."""
     catalog = opened(postgres_url)
     create(catalog)
-    head = catalog.branch(REPO, "main").commit_id
-    catalog.create_branch(REPO, "dev", head, token="t", actor="ada")
+    head = catalog.refs.branch(REPO, "main").commit_id
+    catalog.refs.create_branch(REPO, "dev", head, token="t", actor="ada")
     both, runs = threading.Barrier(2), []
 
     def lock(first, second):
@@ -240,8 +240,8 @@ def test_nothing_stays_on_a_connection(postgres_url, opened):
     create(catalog)
     table = pa.Table.from_pylist([{"path": "a", "tombstone": True}], STAGED_SCHEMA)
     for _ in range(8):
-        catalog.put_staged(REPO, "main", table, started=catalog.now())
-        catalog.staged_table(REPO, "main")
+        catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
+        catalog.staging.staged_table(REPO, "main")
         seal(catalog)
     driver = catalog.database.engine.raw_connection()
     try:
@@ -274,7 +274,7 @@ def test_readers_see_one_instant(catalog, opened, database_url):
         return before == find_branch(conn, REPO, "main"), len(conn.execute(STAGED.select()).all())
 
     assert catalog.database.read(work) == (True, 1)
-    assert paths(catalog.staged_page(REPO, "main").rows) == ["a", "b"]
+    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a", "b"]
 
 
 def test_a_fork_does_not_share_connections(catalog):
@@ -288,4 +288,4 @@ def test_a_fork_does_not_share_connections(catalog):
     assert os.getpid() not in run_forked(child, range(3))
     assert everything(catalog) != before
     put(catalog, an_entry("parent again"))
-    assert len(catalog.staged_page(REPO, "main").rows) == 5
+    assert len(catalog.staging.staged_page(REPO, "main").rows) == 5

@@ -49,59 +49,59 @@ def rows_of(table) -> list[Staged]:
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(older=ROWS, newer=ROWS, bulk=st.tuples(st.booleans(), st.booleans()))
 def test_bulk_and_single_rows_are_the_same_rows(catalog, older, newer, bulk):
-    catalog.reset(REPO, "main", actor="ada")
+    catalog.staging.reset(REPO, "main", actor="ada")
     for rows, at_once in zip((older, newer), bulk, strict=True):
-        catalog.put_staged(REPO, "main", table_of(rows) if at_once else rows, started=catalog.now())
+        catalog.staging.put_staged(REPO, "main", table_of(rows) if at_once else rows, started=catalog.now())
         seal(catalog)
     expected = sorted(({r.path: r for r in older} | {r.path: r for r in newer}).values(), key=lambda r: r.path.encode())
-    assert catalog.staged_page(REPO, "main").rows == expected
-    assert rows_of(catalog.staged_table(REPO, "main")[1]) == expected
+    assert catalog.staging.staged_page(REPO, "main").rows == expected
+    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == expected
     for row in expected:
-        assert catalog.staged_one(REPO, "main", row.path)[1] == row
+        assert catalog.staging.staged_one(REPO, "main", row.path)[1] == row
 
 
 def test_bulk_replaces_rows_of_the_active_token(catalog):
     put(catalog, an_entry("a", "1", k="v"), an_entry("b", "1"), gone("c"), an_entry("z", "1"))
     again = [an_entry("c", "2"), an_entry("a", "2"), gone("b"), an_entry("d", "2", x="y")]
-    state = catalog.put_staged(REPO, "main", table_of(again), started=catalog.now())
-    assert state == catalog.branch(REPO, "main")
-    _, table = catalog.staged_table(REPO, "main")
+    state = catalog.staging.put_staged(REPO, "main", table_of(again), started=catalog.now())
+    assert state == catalog.refs.branch(REPO, "main")
+    _, table = catalog.staging.staged_table(REPO, "main")
     assert rows_of(table) == [again[1], again[2], again[0], again[3], an_entry("z", "1")]
 
 
 def test_of_a_path_that_is_twice_in_a_table_the_last_row_counts(catalog):
     rows = [an_entry("b", "1"), an_entry("a", "1"), an_entry("b", "2", k="v"), gone("a"), an_entry("b", "3")]
-    catalog.put_staged(REPO, "main", table_of(rows), started=catalog.now())
-    assert rows_of(catalog.staged_table(REPO, "main")[1]) == [gone("a"), an_entry("b", "3")]
+    catalog.staging.put_staged(REPO, "main", table_of(rows), started=catalog.now())
+    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == [gone("a"), an_entry("b", "3")]
 
 
 def test_an_empty_table_is_nothing(catalog):
     before = everything(catalog)
-    catalog.put_staged(REPO, "main", table_of([]), started=catalog.now())
+    catalog.staging.put_staged(REPO, "main", table_of([]), started=catalog.now())
     assert everything(catalog) == before
-    assert catalog.staged_table(REPO, "main")[1].equals(STAGED_SCHEMA.empty_table())
+    assert catalog.staging.staged_table(REPO, "main")[1].equals(STAGED_SCHEMA.empty_table())
 
 
 def test_chunks_slices_and_wider_types_are_taken(catalog):
     rows = [an_entry(f"p{number}", str(number % 10), **({"k": "v"} if number % 3 else {})) for number in range(50)]
     table = pa.concat_tables([table_of(rows[:20]).slice(5), table_of(rows[20:])])
     wide = table.cast(pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in table.schema]))
-    catalog.put_staged(REPO, "main", wide.append_column("extra", pa.nulls(45)), started=catalog.now())
-    assert rows_of(catalog.staged_table(REPO, "main")[1]) == sorted(rows[5:], key=lambda row: row.path)
+    catalog.staging.put_staged(REPO, "main", wide.append_column("extra", pa.nulls(45)), started=catalog.now())
+    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == sorted(rows[5:], key=lambda row: row.path)
 
 
 def test_a_bulk_load_that_is_refused_leaves_nothing(catalog):
-    catalog.protect(REPO, "main")
+    catalog.refs.protect(REPO, "main")
     before = everything(catalog)
     from lakeops.model.errors import (
         PreconditionFailed,
     )
 
     with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
-        catalog.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
+        catalog.staging.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
     assert everything(catalog) == before
-    catalog.unprotect(REPO, "main")
-    catalog.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
+    catalog.refs.unprotect(REPO, "main")
+    catalog.staging.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
 
 
 def test_a_hundred_thousand_rows_go_in_and_out(catalog):
@@ -121,8 +121,8 @@ def test_a_hundred_thousand_rows_go_in_and_out(catalog):
         },
         STAGED_SCHEMA,
     )
-    catalog.put_staged(REPO, "main", table, started=catalog.now())
-    _, found = catalog.staged_table(REPO, "main")
+    catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
+    _, found = catalog.staging.staged_table(REPO, "main")
     assert found.combine_chunks() == table.sort_by("path").combine_chunks()
 
 
@@ -130,8 +130,8 @@ def test_batches_without_rows_are_fine(catalog):
     """A table may hold some, at its beginning or as all there is."""
     rows = table_of([an_entry("a")])
     for table in (pa.concat_tables([rows.slice(1), rows]), rows.slice(1), STAGED_SCHEMA.empty_table()):
-        catalog.put_staged(REPO, "main", table, started=catalog.now())
-    _, staged = catalog.staged_table(REPO, "main")
+        catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
+    _, staged = catalog.staging.staged_table(REPO, "main")
     assert staged["path"].to_pylist() == ["a"]
 
 
@@ -146,14 +146,14 @@ def test_rows_of_any_size_are_read_in_bulk(catalog):
             ("d", "data/d", "v"),
         )
     ]
-    catalog.put_staged(REPO, "main", rows, started=catalog.now())
-    assert rows_of(catalog.staged_table(REPO, "main")[1]) == rows
+    catalog.staging.put_staged(REPO, "main", rows, started=catalog.now())
+    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == rows
 
 
 def test_a_row_larger_than_any_block_is_read(catalog):
     """Rows that were staged before their size was bounded hold up neither commits nor collection."""
     large = Entry("large", "data/x", "c", 1, 0, metadata={"k": '"' * (20 << 20)})
     rows = [Staged("large", large), an_entry("a"), an_entry("z")]
-    catalog.put_staged(REPO, "main", rows, started=catalog.now())
-    assert rows_of(catalog.staged_table(REPO, "main")[1]) == sorted(rows, key=lambda row: row.path)
-    assert "data/x" in catalog.roots(REPO).staged["physical_address"].to_pylist()
+    catalog.staging.put_staged(REPO, "main", rows, started=catalog.now())
+    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == sorted(rows, key=lambda row: row.path)
+    assert "data/x" in catalog.retention.roots(REPO).staged["physical_address"].to_pylist()

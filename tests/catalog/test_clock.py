@@ -19,20 +19,20 @@ SECOND = timedelta(seconds=1)
 
 
 def mark(catalog, mark_id="m"):
-    cutoff = catalog.now() - catalog.grace(REPO).at(catalog.now())
-    return catalog.begin_mark(REPO, mark_id, cutoff=cutoff)[0]
+    cutoff = catalog.now() - catalog.retention.grace(REPO).at(catalog.now())
+    return catalog.marks.begin_mark(REPO, mark_id, cutoff=cutoff)[0]
 
 
 def sweep(catalog):
     made = mark(catalog, "swept")
-    catalog.finish_mark(REPO, made.id, digest="d", rows=0, objects=0, size_bytes=0, listed=0)
-    return lambda: catalog.begin_sweep(REPO, made.id)
+    catalog.marks.finish_mark(REPO, made.id, digest="d", rows=0, objects=0, size_bytes=0, listed=0)
+    return lambda: catalog.marks.begin_sweep(REPO, made.id)
 
 
 ACTS = {
     "mark": lambda catalog: lambda: mark(catalog),
     "sweep": sweep,
-    "what has several transactions": lambda catalog: catalog.check_clock,
+    "what has several transactions": lambda catalog: catalog.marks.check_clock,
 }
 
 
@@ -58,7 +58,7 @@ def test_nothing_goes_by_age_after_a_jump_ahead_until_somebody_confirms(held, cl
     ):
         run()
     assert everything(held) == before
-    assert held.confirm_clock() == clock.now()
+    assert held.marks.confirm_clock() == clock.now()
     if act != "sweep" or jump < timedelta(days=7):
         run()
 
@@ -78,12 +78,12 @@ def test_writing_goes_on_after_a_jump_and_does_not_make_it_believed(held, clock,
 @pytest.mark.parametrize("act", ACTS)
 def test_a_clock_that_was_set_back_is_not_believed(held, clock, act):
     run = ACTS[act](held)
-    held.check_clock()
+    held.marks.check_clock()
     clock.jump(minutes=-2)
     with pytest.raises(MarkRefused, match=r"it was set back.*confirm-clock", check=has_kind("clock_in_doubt")):
         run()
     clock.jump(minutes=1, seconds=30)
-    held.check_clock()
+    held.marks.check_clock()
 
 
 def test_a_jump_that_only_writers_saw_is_noticed_when_it_is_over(held, clock):
@@ -92,7 +92,7 @@ def test_a_jump_that_only_writers_saw_is_noticed_when_it_is_over(held, clock):
     clock.jump(days=-9)
     with pytest.raises(MarkRefused, match="set back", check=has_kind("clock_in_doubt")):
         mark(held)
-    held.confirm_clock()
+    held.marks.confirm_clock()
     mark(held)
 
 
@@ -163,14 +163,14 @@ def test_a_clock_that_does_not_count_proves_nothing(held, clock, opened, sqlite_
 def test_a_wrong_confirmation_can_be_taken_back(held, clock):
     """The clock is a year ahead and somebody confirms it; set right and confirmed, all goes on, and new writes link."""
     clock.jump(days=366)
-    held.confirm_clock()
+    held.marks.confirm_clock()
     made = mark(held, "ahead")
     clock.jump(days=-366)
     with pytest.raises(MarkRefused, check=has_kind("clock_in_doubt")):
         mark(held)
-    held.confirm_clock()
+    held.marks.confirm_clock()
     with pytest.raises(MarkRefused, match="stale"):
-        held.finish_mark(REPO, made.id, digest="d", rows=1, objects=1, size_bytes=1, listed=1)
+        held.marks.finish_mark(REPO, made.id, digest="d", rows=1, objects=1, size_bytes=1, listed=1)
     clock.advance(seconds=1)
     put(held, an_entry("a"))
     commit_all(held, "on")
@@ -189,14 +189,14 @@ def test_on_a_database_of_its_own_clock(catalog):
     ago(REFLOG, "at", 61 * 3600)
     with pytest.raises(MarkRefused, match="confirm-clock", check=has_kind("clock_in_doubt")):
         mark(catalog, "n")
-    catalog.confirm_clock()
+    catalog.marks.confirm_clock()
     mark(catalog, "n")
     commit_all(catalog, "one")
     ago(REFLOG, "at", -200)
     with pytest.raises(MarkRefused, match="set back", check=has_kind("clock_in_doubt")):
-        catalog.check_clock()
-    catalog.confirm_clock()
-    catalog.check_clock()
+        catalog.marks.check_clock()
+    catalog.marks.confirm_clock()
+    catalog.marks.check_clock()
 
 
 def test_marks_of_two_repositories_at_once_share_the_row(catalog, opened, database_url):
@@ -205,7 +205,7 @@ def test_marks_of_two_repositories_at_once_share_the_row(catalog, opened, databa
     create(catalog, "neighbour")
     catalogs = [catalog, opened(database_url), opened(database_url)]
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda one: [one.check_clock() for _ in range(10)], catalogs))
+        list(pool.map(lambda one: [one.marks.check_clock() for _ in range(10)], catalogs))
     assert len(dict(everything(catalog).rows)["lakeops_clock"]) == 1
 
 

@@ -36,66 +36,66 @@ def chain(catalog, length) -> list[Commit]:
 
 def test_a_commit_comes_back_as_it_was(catalog):
     odd = a_commit("é😀\n\"'%s\\", FIRST, **{"k": 'v"\\', "": "é"})
-    state = catalog.branch(REPO, "main")
-    assert catalog.publish(draft(catalog, state, odd)) == odd
-    assert catalog.commit(REPO, odd.id) == odd
-    assert list(catalog.commit(REPO, odd.id).metadata) == list(odd.metadata)
+    state = catalog.refs.branch(REPO, "main")
+    assert catalog.commits.publish(draft(catalog, state, odd)) == odd
+    assert catalog.commits.get(REPO, odd.id) == odd
+    assert list(catalog.commits.get(REPO, odd.id).metadata) == list(odd.metadata)
 
 
 def test_many_commits_are_read_at_once(catalog):
     made = chain(catalog, 3)
-    assert catalog.commits(REPO, []) == {}
+    assert catalog.commits.get_many(REPO, []) == {}
     wanted = [commit.id for commit in made] + [f"{number:064x}" for number in range(1200)]
-    assert catalog.commits(REPO, wanted) == {commit.id: commit for commit in made}
+    assert catalog.commits.get_many(REPO, wanted) == {commit.id: commit for commit in made}
 
 
 def test_ids_are_found_by_prefix(catalog):
     made = sorted(commit.id for commit in chain(catalog, 40))
     for prefix in {commit_id[:size] for commit_id in made for size in (0, 1, 2, 64)} | {"f", "ffff", "%", "_"}:
         expected = [commit_id for commit_id in made if commit_id.startswith(prefix)]
-        assert catalog.commits_with_prefix(REPO, prefix, limit=100) == expected
-        assert catalog.commits_with_prefix(REPO, prefix, limit=2) == expected[:2]
+        assert catalog.commits.commits_with_prefix(REPO, prefix, limit=100) == expected
+        assert catalog.commits.commits_with_prefix(REPO, prefix, limit=2) == expected[:2]
 
 
 def test_first_parents_are_one_statement_however_many(catalog):
     made = chain(catalog, 30)
     side = a_commit("side", FIRST)
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
-    catalog.publish(draft(catalog, catalog.branch(REPO, "dev"), side))
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "dev"), side))
     merge = a_commit("merge", made[0], side)
-    catalog.publish(draft(catalog, catalog.branch(REPO, "main"), merge, action="merge"))
+    catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "main"), merge, action="merge"))
     with statements(catalog) as seen:
-        assert catalog.first_parents(REPO, merge.id, limit=100) == [merge, *made]
+        assert catalog.commits.first_parents(REPO, merge.id, limit=100) == [merge, *made]
     assert len([text for text in seen if text.startswith("WITH RECURSIVE")]) == 1
     assert len([text for text in seen if "SELECT" in text]) == 1
     for limit in (1, 2, 31, 32, 33):
-        assert catalog.first_parents(REPO, merge.id, limit=limit) == [merge, *made][:limit]
-    assert catalog.first_parents(REPO, FIRST.id, limit=5) == [FIRST]
+        assert catalog.commits.first_parents(REPO, merge.id, limit=limit) == [merge, *made][:limit]
+    assert catalog.commits.first_parents(REPO, FIRST.id, limit=5) == [FIRST]
     with pytest.raises(RefNotFound, match="no commit"):
-        catalog.first_parents(REPO, "f" * 64, limit=5)
+        catalog.commits.first_parents(REPO, "f" * 64, limit=5)
 
 
 def test_a_neighbours_commits_are_not_seen(catalog):
     create(catalog, "neighbour")
     chain(catalog, 3)
-    assert catalog.first_parents("neighbour", FIRST.id, limit=9) == [FIRST]
-    assert list(catalog.commits("neighbour", catalog.history(REPO).commits)) == [FIRST.id]
-    assert catalog.commits_with_prefix("neighbour", "") == [FIRST.id]
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
-    assert catalog.expire_commits("neighbour", [catalog.branch(REPO, "main").commit_id]) == []
+    assert catalog.commits.first_parents("neighbour", FIRST.id, limit=9) == [FIRST]
+    assert list(catalog.commits.get_many("neighbour", catalog.commits.history(REPO).commits)) == [FIRST.id]
+    assert catalog.commits.commits_with_prefix("neighbour", "") == [FIRST.id]
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    assert catalog.retention.expire_commits("neighbour", [catalog.refs.branch(REPO, "main").commit_id]) == []
 
 
 def test_expired_commits_are_marked_and_still_read(catalog):
     head, middle, oldest, first = chain(catalog, 3)
-    catalog.create_tag(REPO, "v1", oldest.id, actor="ada")
+    catalog.refs.create_tag(REPO, "v1", oldest.id, actor="ada")
     every = [head.id, middle.id, oldest.id, first.id, "f" * 64]
-    assert catalog.expire_commits(REPO, every) == sorted([middle.id, first.id])
-    assert catalog.expire_commits(REPO, every) == []
-    assert [c.expired for c in catalog.first_parents(REPO, head.id, limit=9)] == [False, True, False, True]
-    assert catalog.commit(REPO, middle.id).expired
-    history = catalog.history(REPO)
+    assert catalog.retention.expire_commits(REPO, every) == sorted([middle.id, first.id])
+    assert catalog.retention.expire_commits(REPO, every) == []
+    assert [c.expired for c in catalog.commits.first_parents(REPO, head.id, limit=9)] == [False, True, False, True]
+    assert catalog.commits.get(REPO, middle.id).expired
+    history = catalog.commits.history(REPO)
     assert {commit.id for commit in history.commits.values() if not commit.expired} == {head.id, oldest.id}
-    assert {commit.id for commit in catalog.roots(REPO).commits} == {head.id, oldest.id}
+    assert {commit.id for commit in catalog.retention.roots(REPO).commits} == {head.id, oldest.id}
 
 
 def test_what_to_expire_can_be_decided_under_the_lock(catalog):
@@ -106,7 +106,7 @@ def test_what_to_expire_can_be_decided_under_the_lock(catalog):
         seen.append(history)
         return [commit_id for commit_id in history.commits if commit_id not in history.branches.values()]
 
-    assert catalog.expire_commits(REPO, decide) == sorted(commit.id for commit in made[1:])
+    assert catalog.retention.expire_commits(REPO, decide) == sorted(commit.id for commit in made[1:])
     assert seen[-1].branches == {"main": made[0].id}
     assert seen[-1].tags == {}
     assert seen[-1].commits == {commit.id: commit for commit in made}
@@ -114,44 +114,44 @@ def test_what_to_expire_can_be_decided_under_the_lock(catalog):
 
 @pytest.mark.parametrize("role", ["parent", "reused", "second parent"])
 def test_publishing_refuses_to_rest_on_an_expired_commit(catalog, role):
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
-    doomed = catalog.publish(draft(catalog, catalog.branch(REPO, "dev"), a_commit("doomed", FIRST)))
-    catalog.delete_branch(REPO, "dev", actor="ada")
-    state = catalog.branch(REPO, "main")
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    doomed = catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "dev"), a_commit("doomed", FIRST)))
+    catalog.refs.delete_branch(REPO, "dev", actor="ada")
+    state = catalog.refs.branch(REPO, "main")
     parents = {"parent": (doomed,), "reused": (FIRST,), "second parent": (FIRST, doomed)}[role]
     live = {doomed.id} if role == "reused" else set()
     publish = draft(catalog, state, a_commit("late", *parents), live=frozenset(live), action="merge")
-    catalog.expire_commits(REPO, [doomed.id])
+    catalog.retention.expire_commits(REPO, [doomed.id])
     before = everything(catalog)
     with pytest.raises(CommitExpired, match=f"{doomed.id} was expired .* start from a newer commit"):
-        catalog.publish(publish)
+        catalog.commits.publish(publish)
     assert everything(catalog) == before
 
 
 def test_a_commit_that_was_expired_does_not_come_back_as_a_head(catalog):
-    old = catalog.publish(draft(catalog, catalog.branch(REPO, "main"), a_commit("old", FIRST)))
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    old = catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "main"), a_commit("old", FIRST)))
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
     commit_all(catalog, "newer")
-    catalog.expire_commits(REPO, [old.id])
+    catalog.retention.expire_commits(REPO, [old.id])
     with pytest.raises(CommitExpired):
-        catalog.publish(draft(catalog, catalog.branch(REPO, "dev"), old))
+        catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "dev"), old))
 
 
 def test_roots_hold_every_staged_address_of_every_branch(catalog):
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
     put(catalog, an_entry("a", "shadowed"), gone("x"))
     seal(catalog)
     put(catalog, an_entry("a", "newest"), an_entry("b", "other"))
     put(catalog, an_entry("a", "dev's"), branch="dev")
-    started = catalog.begin_upload(REPO, "dev", "data/p/u/", upload="u")
-    roots = catalog.roots(REPO)
+    started = catalog.staging.begin_upload(REPO, "dev", "data/p/u/", upload="u")
+    roots = catalog.retention.roots(REPO)
     names = [address.rpartition("/")[2] for address in roots.staged["physical_address"].to_pylist()]
     assert sorted(names) == ["dev's", "newest", "other", "shadowed"]
     assert roots.uploads == {"u": ("data/p/u/", started)}
     assert [commit.id for commit in roots.commits] == [FIRST.id]
     commit_all(catalog, "one")
-    catalog.delete_branch(REPO, "dev", actor="ada")
-    assert catalog.roots(REPO).staged.num_rows == 0
+    catalog.refs.delete_branch(REPO, "dev", actor="ada")
+    assert catalog.retention.roots(REPO).staged.num_rows == 0
 
 
 def store(catalog, history: list[Commit]) -> list[Commit]:
@@ -172,8 +172,8 @@ def test_commits_come_by_generation_a_few_at_a_time(catalog, monkeypatch, seed):
     some = [sorted(rng.choices(range(1, highest + 1), k=2), reverse=True) for _ in range(3)]
     for top, low in [(highest, 1), (highest, highest), (1, 1), *some]:
         expected = [(commit.id, commit.parents) for commit in every if commit.generation <= top]
-        assert list(catalog.descending(REPO, top, low)) == expected
-    begun = catalog.descending(REPO, highest, highest)
+        assert list(catalog.commits.descending(REPO, top, low)) == expected
+    begun = catalog.commits.descending(REPO, highest, highest)
     with statements(catalog) as seen:
         next(begun)
     assert len(seen) <= 3, "no more is read than was asked for"
@@ -184,7 +184,7 @@ def test_a_commit_whose_parents_cannot_be_read_ends_the_walk(catalog):
     change = update(COMMIT).where(COMMIT.c.id == made.id).values(parents={"a": 1})
     catalog.database.write(lambda conn: conn.execute(change))
     with pytest.raises(Corrupted, match=made.id):
-        list(catalog.descending(REPO, made.generation, 1))
+        list(catalog.commits.descending(REPO, made.generation, 1))
 
 
 def test_a_long_walk_keeps_no_rows(catalog):
@@ -195,7 +195,7 @@ def test_a_long_walk_keeps_no_rows(catalog):
     gc.collect()
     gc.callbacks.append(count := lambda phase, info: seen.append(info["generation"]) if phase == "start" else None)
     try:
-        walked = sum(1 for _ in catalog.descending(REPO, 6001, 1))
+        walked = sum(1 for _ in catalog.commits.descending(REPO, 6001, 1))
     finally:
         gc.callbacks.remove(count)
     assert walked == 6002

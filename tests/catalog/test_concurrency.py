@@ -31,15 +31,15 @@ COMMITS = 6
 
 
 def first_parents(catalog, branch="main"):
-    return catalog.first_parents(REPO, catalog.branch(REPO, branch).commit_id, limit=10_000)
+    return catalog.commits.first_parents(REPO, catalog.refs.branch(REPO, branch).commit_id, limit=10_000)
 
 
 def commit_until_published(catalog, message, **given):
     while True:
         state = seal(catalog)
         try:
-            commit = a_commit(message, catalog.commit(REPO, state.commit_id))
-            return catalog.publish(draft(catalog, state, commit, **given))
+            commit = a_commit(message, catalog.commits.get(REPO, state.commit_id))
+            return catalog.commits.publish(draft(catalog, state, commit, **given))
         except BranchMoved:
             continue
 
@@ -50,10 +50,10 @@ def check_nothing_lost(catalog, writers):
     assert [commit.parents for commit in chain] == [*((commit.id,) for commit in chain[1:]), ()]
     expected = [f"{writer}-{number}" for writer in writers for number in range(COMMITS)]
     assert sorted(commit.message for commit in chain) == sorted([*expected, "first"])
-    moves = catalog.reflog(REPO, "main", limit=10_000)
+    moves = catalog.refs.reflog(REPO, "main", limit=10_000)
     assert [move.new for move in moves] == [commit.id for commit in chain]
-    assert not catalog.has_staged(REPO, "main")
-    assert catalog.purge_retired(REPO) == len(expected)
+    assert not catalog.staging.has_staged(REPO, "main")
+    assert catalog.staging.purge_retired(REPO) == len(expected)
 
 
 @pytest.mark.parametrize(("backend", "writers"), [("postgres_url", 8), ("sqlite_url", 2)])
@@ -84,10 +84,10 @@ def test_stagers_beside_commits_lose_no_row(catalog):
         number = 0
         while not stop.is_set():
             state = seal(catalog)
-            _, rows = catalog.staged_table(REPO, "main", tokens=state.sealed_tokens)
-            head = catalog.commit(REPO, state.commit_id)
-            catalog.publish(draft(catalog, state, a_commit(str(number), head)))
-            catalog.purge_retired(REPO)
+            _, rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens)
+            head = catalog.commits.get(REPO, state.commit_id)
+            catalog.commits.publish(draft(catalog, state, a_commit(str(number), head)))
+            catalog.staging.purge_retired(REPO)
             taken.append(rows["path"].to_pylist())
             number += 1
 
@@ -98,7 +98,7 @@ def test_stagers_beside_commits_lose_no_row(catalog):
             future.result()
         stop.set()
         committing.result()
-    left = paths(catalog.staged_page(REPO, "main").rows)
+    left = paths(catalog.staging.staged_page(REPO, "main").rows)
     every = [path for group in taken for path in group] + left
     assert sorted(every) == [f"{writer}/{number:03}" for writer in range(3) for number in range(40)]
 
@@ -108,7 +108,7 @@ def test_a_row_lands_under_the_token_of_its_instant(postgres_url, opened):
     catalog, other = opened(postgres_url), opened(postgres_url)
     create(catalog)
     put(catalog, an_entry("before"))
-    before = catalog.branch(REPO, "main")
+    before = catalog.refs.branch(REPO, "main")
     holding, go_on = Event(), Event()
 
     def hold(conn):
@@ -130,7 +130,7 @@ def test_a_row_lands_under_the_token_of_its_instant(postgres_url, opened):
         holder.result()
         sealed = sealing.result()
     assert sealed.sealed_tokens == (before.staging_token,)
-    assert catalog.staged_table(REPO, "main", tokens=sealed.sealed_tokens)[1]["path"].to_pylist() == [
+    assert catalog.staging.staged_table(REPO, "main", tokens=sealed.sealed_tokens)[1]["path"].to_pylist() == [
         "before",
         "beside",
     ]
@@ -147,12 +147,12 @@ def test_stagers_of_the_same_paths_do_not_deadlock(postgres_url, opened, bulk):
         rows = [an_entry(f"{number:03}", str(writer)) for number in range(60)][:: 1 if writer % 2 else -1]
         start.wait()
         for _ in range(5):
-            catalog.put_staged(REPO, "main", table_of(rows) if bulk else rows, started=catalog.now())
+            catalog.staging.put_staged(REPO, "main", table_of(rows) if bulk else rows, started=catalog.now())
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(stage, range(4)))
     assert failures == []
-    left = catalog.staged_page(REPO, "main").rows
+    left = catalog.staging.staged_page(REPO, "main").rows
     assert len(left) == 60
     assert len({row.entry.physical_address for row in left}) == 1  # a call's rows are there all together
 
@@ -165,11 +165,11 @@ def test_duplicates_of_one_keyed_call_publish_once(catalog):
     def publish(number):
         start.wait()
         mine = draft(catalog, state, a_commit(f"try {number}", FIRST), key="k", fingerprint="f")
-        return catalog.publish(mine)
+        return catalog.commits.publish(mine)
 
     with ThreadPoolExecutor(4) as pool:
         (commit,) = set(pool.map(lambda n: publish(n).id, range(4)))
-    assert catalog.branch(REPO, "main").commit_id == commit
+    assert catalog.refs.branch(REPO, "main").commit_id == commit
     assert len(first_parents(catalog)) == 2
 
 
@@ -179,30 +179,32 @@ def test_of_parallel_creations_one_wins(catalog):
     def make(number):
         start.wait()
         try:
-            return catalog.create_branch(REPO, "dev", FIRST.id, token=f"token-{number}", actor="ada")
+            return catalog.refs.create_branch(REPO, "dev", FIRST.id, token=f"token-{number}", actor="ada")
         except AlreadyExists:
             return None
 
     with ThreadPoolExecutor(4) as pool:
         (made,) = [state for state in pool.map(make, range(4)) if state]
-    assert catalog.branch(REPO, "dev") == made
-    assert len(catalog.reflog(REPO, "dev")) == 1
+    assert catalog.refs.branch(REPO, "dev") == made
+    assert len(catalog.refs.reflog(REPO, "dev")) == 1
 
 
 def test_the_same_commit_on_two_branches_at_once_is_inserted_once(catalog):
     same = a_commit("same", FIRST)
     names = ["b0", "b1", "b2", "b3"]
     for name in names:
-        catalog.create_branch(REPO, name, FIRST.id, token=new_token(), actor="ada")
+        catalog.refs.create_branch(REPO, name, FIRST.id, token=new_token(), actor="ada")
     start = Barrier(4)
 
     def publish(name):
         start.wait()
-        return catalog.publish(draft(catalog, catalog.branch(REPO, name), replace(same, meta_range_file=name)))
+        return catalog.commits.publish(
+            draft(catalog, catalog.refs.branch(REPO, name), replace(same, meta_range_file=name))
+        )
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(lambda n: publish(n).meta_range_file, names))) == 1
-    assert {catalog.branch(REPO, name).commit_id for name in names} == {same.id}
+    assert {catalog.refs.branch(REPO, name).commit_id for name in names} == {same.id}
 
 
 def test_expiry_sees_all_or_nothing_of_what_runs_beside_it(catalog):
@@ -212,18 +214,18 @@ def test_expiry_sees_all_or_nothing_of_what_runs_beside_it(catalog):
 
     def branch(number):
         try:
-            catalog.create_branch(REPO, f"b{number}", doomed[number].id, token=new_token(), actor="ada")
+            catalog.refs.create_branch(REPO, f"b{number}", doomed[number].id, token=new_token(), actor="ada")
         except CommitExpired:
             return False
         return True
 
     with ThreadPoolExecutor(4) as pool:
         made = pool.map(branch, range(12))
-        marked = [pool.submit(catalog.expire_commits, REPO, [commit.id]) for commit in reversed(doomed)]
+        marked = [pool.submit(catalog.retention.expire_commits, REPO, [commit.id]) for commit in reversed(doomed)]
         expired = {commit_id for future in marked for commit_id in future.result()}
         for commit, won in zip(doomed, made, strict=True):
             assert won == (commit.id not in expired)
-            assert catalog.commit(REPO, commit.id).expired != won
+            assert catalog.commits.get(REPO, commit.id).expired != won
 
 
 def test_expiry_is_not_starved_by_stagers(postgres_url, opened):
@@ -234,12 +236,12 @@ def test_expiry_is_not_starved_by_stagers(postgres_url, opened):
     def work(role):
         mine = open_catalog(postgres_url, clock=SystemClock())
         if role == "expire":
-            return [len(mine.expire_commits(REPO, [commit.id])) for commit in old[:-1]]
+            return [len(mine.retention.expire_commits(REPO, [commit.id])) for commit in old[:-1]]
         return [put(mine, an_entry(f"{role}/{number}")) and 1 for number in range(60)]
 
     expired, *_ = run_forked(work, ["expire", "one", "two", "three"])
     assert expired == [1] * 9
-    assert len(catalog.staged_page(REPO, "main").rows) == 180
+    assert len(catalog.staging.staged_page(REPO, "main").rows) == 180
 
 
 def test_a_branch_and_a_tag_of_one_name_are_not_made_at_once(catalog):
@@ -259,7 +261,7 @@ def test_a_branch_and_a_tag_of_one_name_are_not_made_at_once(catalog):
 
     event.listen(catalog.database.engine, "after_cursor_execute", inserted)
     with ThreadPoolExecutor(2) as pool:
-        branch = pool.submit(refused, catalog.create_branch, token=new_token())
-        tag = pool.submit(refused, catalog.create_tag)
+        branch = pool.submit(refused, catalog.refs.create_branch, token=new_token())
+        tag = pool.submit(refused, catalog.refs.create_tag)
         assert {branch.result(), tag.result()} == {True, False}
-    assert len([*catalog.branches(REPO), *catalog.tags(REPO)]) == 2, "main and one of them"
+    assert len([*catalog.refs.branches(REPO), *catalog.refs.tags(REPO)]) == 2, "main and one of them"

@@ -43,14 +43,14 @@ def test_what_a_killed_commit_sealed_goes_into_the_next_one(catalog, database_ur
         here()
 
     kill_at(commit, database_url)
-    assert paths(catalog.staged_page(REPO, "main").rows) == ["a"]
+    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a"]
     put(catalog, an_entry("b"))
     state = seal(catalog)
-    _, rows = catalog.staged_table(REPO, "main", tokens=state.sealed_tokens)
+    _, rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens)
     assert rows["path"].to_pylist() == ["a", "b"]
-    catalog.publish(draft(catalog, state, a_commit("one", FIRST)))
-    assert catalog.branch(REPO, "main").sealed_tokens == ()
-    assert catalog.purge_retired(REPO) == 2
+    catalog.commits.publish(draft(catalog, state, a_commit("one", FIRST)))
+    assert catalog.refs.branch(REPO, "main").sealed_tokens == ()
+    assert catalog.staging.purge_retired(REPO) == 2
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_publish_killed_in_the_middle_never_happened(catalog, database_url, mo
                 here()
 
         event.listen(mine.database.engine, "after_cursor_execute", stop)
-        mine.publish(draft(mine, state, a_commit("killed", FIRST), key="k"))
+        mine.commits.publish(draft(mine, state, a_commit("killed", FIRST), key="k"))
 
     kill_at(publish, database_url)
     assert everything(catalog) == before
@@ -82,9 +82,9 @@ def test_a_killed_bulk_load_never_happened(catalog, database_url):
 
     def load(mine, here):
         event.listen(mine.database.engine, "commit", here)
-        mine.put_staged(REPO, "main", table, started=mine.now())
+        mine.staging.put_staged(REPO, "main", table, started=mine.now())
 
     kill_at(load, database_url)
     assert everything(catalog) == before
-    catalog.put_staged(REPO, "main", table, started=catalog.now())
-    assert paths(catalog.staged_page(REPO, "main").rows) == ["a"]
+    catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
+    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a"]

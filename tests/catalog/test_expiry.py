@@ -18,22 +18,22 @@ GRACE = timedelta(hours=24)
 
 
 def begin(catalog, mark_id="m"):
-    return catalog.begin_mark(REPO, mark_id, cutoff=catalog.now() - GRACE)[1]
+    return catalog.marks.begin_mark(REPO, mark_id, cutoff=catalog.now() - GRACE)[1]
 
 
 def finish(catalog, mark_id="m"):
-    return catalog.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
+    return catalog.marks.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 def expire(catalog, mark_id, since, *ids, rules=None):
-    return catalog.expire_by_mark(REPO, mark_id, since=since, rules=rules, choose=lambda _moves: ids)
+    return catalog.retention.expire_by_mark(REPO, mark_id, since=since, rules=rules, choose=lambda _moves: ids)
 
 
 def restore(catalog, mark_id="m"):
     """How many commits are live again."""
-    mark, count = catalog.restore_mark(REPO, mark_id), 0
+    mark, count = catalog.marks.restore_mark(REPO, mark_id), 0
     while mark.state is MarkState.RESTORING:
-        mark, some = catalog.restore_commits(REPO, mark_id)
+        mark, some = catalog.retention.restore_commits(REPO, mark_id)
         count += some
     return count
 
@@ -44,19 +44,19 @@ def chain(catalog, count):
 
 
 def gone(catalog):
-    return {commit.id for commit in catalog.history(REPO).commits.values() if commit.expired}
+    return {commit.id for commit in catalog.commits.history(REPO).commits.values() if commit.expired}
 
 
 def test_a_step_expires_what_no_ref_shows_and_no_mirror_needs(catalog):
     first, one, two, head = chain(catalog, 3)
-    catalog.create_tag(REPO, "v1", one, actor="ada")
-    catalog.report_mirror(REPO, "there", frozenset({two}))
+    catalog.refs.create_tag(REPO, "v1", one, actor="ada")
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({two}))
     since = begin(catalog)
     step = expire(catalog, "m", since, first, one, two, head, "f" * 64)
     assert (step.complete, step.expired, step.carried, step.sequence) == (True, {first}, set(), since)
     assert gone(catalog) == {first}
     with pytest.raises(CommitExpired):
-        catalog.create_tag(REPO, "v2", first, actor="ada")
+        catalog.refs.create_tag(REPO, "v2", first, actor="ada")
     assert expire(catalog, "m", since, first).expired == set()
 
 
@@ -64,16 +64,20 @@ def test_a_step_says_which_refs_moved_and_what_they_show_now(catalog):
     first, one = chain(catalog, 1)
     since = begin(catalog)
     seen = []
-    catalog.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
+    catalog.refs.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
     head = commit_all(catalog, "later")
-    catalog.delete_branch(REPO, "dev", actor="ada")
-    step = catalog.expire_by_mark(REPO, "m", since=since, rules=None, choose=lambda moves: seen.extend(moves) or [])
+    catalog.refs.delete_branch(REPO, "dev", actor="ada")
+    step = catalog.retention.expire_by_mark(
+        REPO, "m", since=since, rules=None, choose=lambda moves: seen.extend(moves) or []
+    )
     assert [tuple(move) for move in seen] == [
         (None, first, ()), (one, head.id, (one,)), (first, None, ()),
     ]  # fmt: skip
     assert step.sequence > since
     seen.clear()
-    catalog.expire_by_mark(REPO, "m", since=step.sequence, rules=None, choose=lambda moves: seen.extend(moves) or [])
+    catalog.retention.expire_by_mark(
+        REPO, "m", since=step.sequence, rules=None, choose=lambda moves: seen.extend(moves) or []
+    )
     assert seen == []
 
 
@@ -97,7 +101,7 @@ def test_a_step_that_has_not_seen_all_moves_expires_nothing(catalog, monkeypatch
 def test_other_rules_than_those_decided_by_expire_nothing(catalog):
     first, _ = chain(catalog, 1)
     since = begin(catalog)
-    catalog.set_rules(REPO, "{}")
+    catalog.retention.set_rules(REPO, "{}")
     step = expire(catalog, "m", since, first)
     assert (step.rules_changed, step.complete, gone(catalog)) == (True, False, set())
     assert expire(catalog, "m", since, first, rules="{}").expired == {first}
@@ -109,7 +113,10 @@ def test_only_a_mark_under_way_expires_or_revives(catalog):
     finish(catalog)
     restore(catalog)
     before = everything(catalog)
-    for act in (lambda: expire(catalog, "m", since, first), lambda: catalog.revive_commits(REPO, "m", [first])):
+    for act in (
+        lambda: expire(catalog, "m", since, first),
+        lambda: catalog.retention.revive_commits(REPO, "m", [first]),
+    ):
         with pytest.raises(MarkRefused, match="restored"):
             act()
     assert everything(catalog) == before
@@ -124,9 +131,9 @@ def test_a_mark_is_restored_before_its_sweep_begins(catalog, finished):
         finish(catalog)
     assert restore(catalog) == 2
     assert gone(catalog) == set()
-    assert catalog.mark(REPO, "m").state is MarkState.RESTORED
+    assert catalog.marks.get(REPO, "m").state is MarkState.RESTORED
     assert restore(catalog) == 0
-    for act in (lambda: finish(catalog), lambda: catalog.begin_sweep(REPO, "m")):
+    for act in (lambda: finish(catalog), lambda: catalog.marks.begin_sweep(REPO, "m")):
         with pytest.raises(MarkRefused, match="restored"):
             act()
 
@@ -136,19 +143,19 @@ def test_a_mark_whose_sweep_began_is_not_restored(catalog, end):
     first, _ = chain(catalog, 1)
     expire(catalog, "m", begin(catalog), first)
     finish(catalog)
-    catalog.begin_sweep(REPO, "m")
+    catalog.marks.begin_sweep(REPO, "m")
     if end == "carried":
         begin(catalog, "n")
         finish(catalog, "n")
-        catalog.begin_sweep(REPO, "n")
+        catalog.marks.begin_sweep(REPO, "n")
     elif end is not None:
-        catalog.end_sweep(REPO, "m", refused=int(end == "incomplete"))
+        catalog.marks.end_sweep(REPO, "m", refused=int(end == "incomplete"))
     before = everything(catalog)
     with pytest.raises(MarkRefused, match="its sweep has begun, what its commits need may be gone"):
-        catalog.restore_mark(REPO, "m")
+        catalog.marks.restore_mark(REPO, "m")
     assert everything(catalog) == before
     begin(catalog, "after")
-    catalog.revive_commits(REPO, "after", [first])
+    catalog.retention.revive_commits(REPO, "after", [first])
     assert gone(catalog) == {first}
 
 
@@ -157,17 +164,17 @@ def test_a_newer_mark_takes_over_pending_commits_or_revives_them(catalog):
     expire(catalog, "m", begin(catalog), first, one, two)
     finish(catalog)
     since = begin(catalog, "n")
-    lineage = catalog.lineage(REPO, left_since=0)
+    lineage = catalog.retention.lineage(REPO, left_since=0)
     assert {node.id for node in lineage.commits.values() if node.pending} == {first, one, two}
     assert not any(node.expired for node in lineage.commits.values())
     with pytest.raises(MarkRefused, match="left out commits that an earlier mark had expired"):
         finish(catalog, "n")
     step = expire(catalog, "n", since, first)
     assert (step.expired, step.carried) == (set(), {first})
-    catalog.revive_commits(REPO, "n", [one, two])
+    catalog.retention.revive_commits(REPO, "n", [one, two])
     finish(catalog, "n")
     assert gone(catalog) == {first}
-    assert catalog.restore_mark(REPO, "m").state is MarkState.STALE
+    assert catalog.marks.restore_mark(REPO, "m").state is MarkState.STALE
     assert restore(catalog, "m") == 0
     assert restore(catalog, "n") == 1
     assert gone(catalog) == set()
@@ -177,11 +184,11 @@ def test_a_restore_that_was_killed_goes_on_or_leaves_the_rest_to_the_next_mark(c
     monkeypatch.setattr("lakeops.catalog.expiry.IN_CHUNK", 2)
     *old, _ = chain(catalog, 4)
     expire(catalog, "m", begin(catalog), *old)
-    catalog.restore_mark(REPO, "m")
-    assert catalog.restore_commits(REPO, "m")[1] == 2
+    catalog.marks.restore_mark(REPO, "m")
+    assert catalog.retention.restore_commits(REPO, "m")[1] == 2
     since = begin(catalog, "n")
     with pytest.raises(MarkRefused, match="is stale"):
-        catalog.restore_commits(REPO, "m")
+        catalog.retention.restore_commits(REPO, "m")
     rest = gone(catalog)
     assert len(rest) == 2
     assert expire(catalog, "n", since, *old).carried == rest
@@ -197,46 +204,51 @@ def test_a_mark_with_pending_commits_is_not_forgotten(catalog):
     old = MARK.update().where(MARK.c.id == "m").values(created=0)
     catalog.database.write(lambda conn: conn.execute(old) and None)
     since = begin(catalog, "o")
-    assert {mark.id for mark in catalog.marks(REPO)} == {"m", "n", "o"}
+    assert {mark.id for mark in catalog.marks.on_record(REPO)} == {"m", "n", "o"}
     expire(catalog, "o", since, first)
     begin(catalog, "p")
-    assert {mark.id for mark in catalog.marks(REPO)} == {"n", "o", "p"}
+    assert {mark.id for mark in catalog.marks.on_record(REPO)} == {"n", "o", "p"}
 
 
 def test_a_neighbours_commits_stay_as_they_are(catalog):
     create(catalog, "neighbour")
     first, _ = chain(catalog, 1)
-    catalog.begin_mark("neighbour", "m", cutoff=catalog.now() - GRACE)
+    catalog.marks.begin_mark("neighbour", "m", cutoff=catalog.now() - GRACE)
     expire(catalog, "m", begin(catalog), first)
-    assert not catalog.commit("neighbour", FIRST.id).expired
-    catalog.restore_mark("neighbour", "m")
-    assert catalog.restore_commits("neighbour", "m")[1] == 0
+    assert not catalog.commits.get("neighbour", FIRST.id).expired
+    catalog.marks.restore_mark("neighbour", "m")
+    assert catalog.retention.restore_commits("neighbour", "m")[1] == 0
     assert gone(catalog) == {first}
 
 
 def test_lineage_is_what_deciding_needs(catalog):
     first, one = chain(catalog, 1)
-    catalog.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
-    two = catalog.publish(draft(catalog, catalog.branch(REPO, "dev"), a_commit("two", FIRST)))
-    merge = catalog.publish(
-        draft(catalog, catalog.branch(REPO, "main"), a_commit("m", catalog.commit(REPO, one), two), action="merge")
+    catalog.refs.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
+    two = catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "dev"), a_commit("two", FIRST)))
+    merge = catalog.commits.publish(
+        draft(
+            catalog,
+            catalog.refs.branch(REPO, "main"),
+            a_commit("m", catalog.commits.get(REPO, one), two),
+            action="merge",
+        )
     )
-    catalog.delete_branch(REPO, "dev", actor="ada")
-    catalog.create_tag(REPO, "v1", one, actor="ada")
-    catalog.delete_tag(REPO, "v1", actor="ada")
-    catalog.create_tag(REPO, "v2", one, actor="ada")
-    catalog.report_mirror(REPO, "there", frozenset({first}))
-    catalog.set_rules(REPO, "{}")
-    found = catalog.lineage(REPO, left_since=0)
+    catalog.refs.delete_branch(REPO, "dev", actor="ada")
+    catalog.refs.create_tag(REPO, "v1", one, actor="ada")
+    catalog.refs.delete_tag(REPO, "v1", actor="ada")
+    catalog.refs.create_tag(REPO, "v2", one, actor="ada")
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({first}))
+    catalog.retention.set_rules(REPO, "{}")
+    found = catalog.retention.lineage(REPO, left_since=0)
     assert (found.branches, found.tags, found.rules) == ({"main": merge.id}, {"v2": one}, "{}")
     assert found.mirrors == {"there": {first}}
     assert found.deleted == {two.id}
     assert found.left.keys() == {first, one, two.id}
-    assert found.left[two.id] == catalog.reflog(REPO, "dev")[0].at
+    assert found.left[two.id] == catalog.refs.reflog(REPO, "dev")[0].at
     node = found.commits[merge.id]
     assert (node.parents, node.creation_date, node.generation) == ((one, two.id), merge.creation_date, 3)
     assert found.commits.keys() == {first, one, two.id, merge.id}
-    later = catalog.lineage(REPO, left_since=max(found.left.values()))
+    later = catalog.retention.lineage(REPO, left_since=max(found.left.values()))
     assert (later.left, later.deleted) == ({}, set())
 
 
@@ -244,7 +256,7 @@ def test_lineage_is_what_deciding_needs(catalog):
 def test_restoring_races_and_one_of_the_two_wins(catalog, opened, database_url, other):
     second = opened(database_url)
     for number in range(6):
-        first = catalog.branch(REPO, "main").commit_id
+        first = catalog.refs.branch(REPO, "main").commit_id
         commit_all(catalog, f"c{number}")
         name = f"m{number}"
         expire(catalog, name, begin(catalog, name), first, *gone(catalog))
@@ -256,11 +268,11 @@ def test_restoring_races_and_one_of_the_two_wins(catalog, opened, database_url, 
             start.wait()
             try:
                 if other == "sweep":
-                    second.begin_sweep(REPO, name)
+                    second.marks.begin_sweep(REPO, name)
                 elif other == "mark":
-                    second.begin_mark(REPO, f"n{name}", cutoff=second.now() - GRACE)
+                    second.marks.begin_mark(REPO, f"n{name}", cutoff=second.now() - GRACE)
                 else:
-                    second.create_tag(REPO, f"t{number}", first, actor="bob")
+                    second.refs.create_tag(REPO, f"t{number}", first, actor="bob")
             except (MarkRefused, CommitExpired) as error:
                 refused.append(error)
 
@@ -272,7 +284,7 @@ def test_restoring_races_and_one_of_the_two_wins(catalog, opened, database_url, 
         except MarkRefused:
             restored = None
         thread.join()
-        live = not catalog.commit(REPO, first).expired
+        live = not catalog.commits.get(REPO, first).expired
         assert live == bool(restored) or (other == "mark" and restored is None)
         if other == "sweep":
             assert (restored is None) is not bool(refused)
@@ -287,19 +299,19 @@ def test_a_branch_at_a_commit_that_is_restored_meanwhile_is_made(opened, postgre
     """
     catalog, second = opened(postgres_url), opened(postgres_url)
     create(catalog)
-    first = catalog.branch(REPO, "main").commit_id
+    first = catalog.refs.branch(REPO, "main").commit_id
     commit_all(catalog, "one")
     expire(catalog, "m", begin(catalog, "m"), first)
     finish(catalog, "m")
-    catalog.restore_mark(REPO, "m")
+    catalog.marks.restore_mark(REPO, "m")
     restored = []
 
     def restore_now(_conn, _cursor, statement, *_rest):
         if statement.startswith("INSERT INTO lakeops_branch") and not restored:
-            restored.append(second.restore_commits(REPO, "m")[1])
+            restored.append(second.retention.restore_commits(REPO, "m")[1])
 
     event.listen(catalog.database.engine, "after_cursor_execute", restore_now)
-    catalog.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
+    catalog.refs.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
     assert restored == [1]
 
 

@@ -20,12 +20,12 @@ MOST_PUTS = 10
 and those that came before the request was in line. It looks who holds the lock first."""
 
 EXCLUSIVE = {
-    "protect": lambda c: c.protect(REPO, "release-*"),
-    "unprotect": lambda c: c.unprotect(REPO, "release-*"),
-    "rules": lambda c: c.set_rules(REPO, None),
-    "expire": lambda c: c.expire_commits(REPO, []),
+    "protect": lambda c: c.refs.protect(REPO, "release-*"),
+    "unprotect": lambda c: c.refs.unprotect(REPO, "release-*"),
+    "rules": lambda c: c.retention.set_rules(REPO, None),
+    "expire": lambda c: c.retention.expire_commits(REPO, []),
     "seal": seal,
-    "reset": lambda c: c.reset(REPO, "main", path="0/0/1", actor="ada"),
+    "reset": lambda c: c.staging.reset(REPO, "main", path="0/0/1", actor="ada"),
     "commit": lambda c: commit_all(c, "commit"),
 }
 """What needs a repository or a branch for itself; a commit does twice."""
@@ -89,8 +89,8 @@ def test_two_that_share_a_turn_only_wait_for_each_other(postgres_url, opened, mo
     repositories = ["one", "two"]
     for name in repositories:
         create(catalog, name)
-        head = catalog.branch(name, "main").commit_id
-        catalog.create_branch(name, "dev", head, token=new_token(), actor="ada")
+        head = catalog.refs.branch(name, "main").commit_id
+        catalog.refs.create_branch(name, "dev", head, token=new_token(), actor="ada")
     failures, start = [], Barrier(8)
     event.listen(catalog.database.engine, "handle_error", lambda context: failures.append(context.original_exception))
 
@@ -99,11 +99,11 @@ def test_two_that_share_a_turn_only_wait_for_each_other(postgres_url, opened, mo
         start.wait()
         for turn in range(6):
             rows = [an_entry(f"{number}/{turn}")]
-            catalog.put_staged(name, branch, table_of(rows) if turn % 2 else rows, started=catalog.now())
-            catalog.seal(name, branch, token=new_token())
+            catalog.staging.put_staged(name, branch, table_of(rows) if turn % 2 else rows, started=catalog.now())
+            catalog.staging.seal(name, branch, token=new_token())
             if turn % 3 == 0:
-                catalog.protect(name, f"p{number}")
-            catalog.purge_retired(name)
+                catalog.refs.protect(name, f"p{number}")
+            catalog.staging.purge_retired(name)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))

@@ -17,7 +17,7 @@ GRACE = timedelta(hours=24)
 
 
 def mark(catalog, mark_id="m", cutoff=None):
-    return catalog.begin_mark(REPO, mark_id, cutoff=cutoff or catalog.now() - GRACE)[0]
+    return catalog.marks.begin_mark(REPO, mark_id, cutoff=cutoff or catalog.now() - GRACE)[0]
 
 
 def fence(catalog):
@@ -29,7 +29,7 @@ def fence(catalog):
 @pytest.fixture
 def patient(catalog):
     """A repository whose deadline never is what refuses: only the fence can be."""
-    catalog.set_grace(REPO, 100 * 86_400)
+    catalog.retention.set_grace(REPO, 100 * 86_400)
     return catalog
 
 
@@ -38,22 +38,22 @@ def link(catalog, started):
 
 
 def link_many(catalog, started):
-    catalog.put_staged(REPO, "main", table_of([an_entry("a"), an_entry("b")]), started=started)
+    catalog.staging.put_staged(REPO, "main", table_of([an_entry("a"), an_entry("b")]), started=started)
 
 
 def link_looked_into_marks(catalog, started):
-    put(catalog, an_entry("a"), started=started, cleared=frozenset({mark.id for mark in catalog.marks(REPO)}))
+    put(catalog, an_entry("a"), started=started, cleared=frozenset({mark.id for mark in catalog.marks.on_record(REPO)}))
 
 
 def end_upload(catalog, started):
-    catalog.begin_upload(REPO, "main", "data/x/", upload="u")
+    catalog.staging.begin_upload(REPO, "main", "data/x/", upload="u")
     put(catalog, an_entry("a"), started=started, upload="u")
 
 
 def publish(catalog, started):
     state = seal(catalog)
-    commit = a_commit("late", catalog.commit(REPO, state.commit_id))
-    catalog.publish(draft(catalog, state, commit, started=started))
+    commit = a_commit("late", catalog.commits.get(REPO, state.commit_id))
+    catalog.commits.publish(draft(catalog, state, commit, started=started))
 
 
 WAYS = (link, link_many, link_looked_into_marks, end_upload, publish)
@@ -64,14 +64,14 @@ def test_an_attempt_at_or_before_the_fence_is_refused_and_a_later_one_is_not(pat
     put(patient, an_entry("staged"))
     cutoff = patient.now() - timedelta(days=100)
     made = mark(patient, cutoff=cutoff)
-    patient.finish_mark(REPO, made.id, digest="d", rows=0, objects=0, size_bytes=0, listed=0)
-    patient.set_grace(REPO, 300 * 86_400)
-    head = patient.branch(REPO, "main").commit_id
+    patient.marks.finish_mark(REPO, made.id, digest="d", rows=0, objects=0, size_bytes=0, listed=0)
+    patient.retention.set_grace(REPO, 300 * 86_400)
+    head = patient.refs.branch(REPO, "main").commit_id
     for started in (cutoff, cutoff - TICK):
         with pytest.raises(AttemptExpired, match="has looked at everything begun until"):
             way(patient, started)
-        assert patient.branch(REPO, "main").commit_id == head
-        assert [row.path for row in patient.staged_page(REPO, "main").rows] == ["staged"]
+        assert patient.refs.branch(REPO, "main").commit_id == head
+        assert [row.path for row in patient.staging.staged_page(REPO, "main").rows] == ["staged"]
     way(patient, cutoff + TICK)
 
 
@@ -81,12 +81,12 @@ def test_the_fence_never_goes_back(catalog):
     assert fence(catalog) == first
     mark(catalog, "older", cutoff=first - timedelta(days=9))
     assert fence(catalog) == first
-    assert fence(catalog) == max(found.cutoff for found in catalog.marks(REPO))
+    assert fence(catalog) == max(found.cutoff for found in catalog.marks.on_record(REPO))
 
 
 def test_a_mark_of_a_neighbour_is_no_fence_here(catalog):
     create(catalog, "neighbour")
-    catalog.begin_mark("neighbour", "m", cutoff=catalog.now() - GRACE)
+    catalog.marks.begin_mark("neighbour", "m", cutoff=catalog.now() - GRACE)
     assert fence(catalog) is None
 
 
@@ -103,7 +103,7 @@ def test_a_writer_whose_clock_is_behind_the_fence_learns_it_before_it_writes(ope
     mark(catalog)
     clock.jump(days=-2)
     with pytest.raises(AttemptExpired, match="set this machine's clock right"):
-        catalog.begin_upload(REPO, "main", "data/x/", upload="u")
+        catalog.staging.begin_upload(REPO, "main", "data/x/", upload="u")
     with pytest.raises(AttemptExpired):
         put(catalog, an_entry("a"))
 
@@ -129,14 +129,14 @@ def test_a_jump_ahead_and_back_between_looking_and_linking_loses_nothing(opened,
     clock.jump(hours=-50)
     with pytest.raises(AttemptExpired):
         put(catalog, an_entry("a"), started=started)
-    assert catalog.staged_page(REPO, "main").rows == []
+    assert catalog.staging.staged_page(REPO, "main").rows == []
 
 
 def test_a_link_that_races_with_a_mark_is_there_before_it_or_is_refused(catalog, opened, database_url):
     other = opened(database_url)
     for number in range(10):
         started, refused, start = other.now(), [], Barrier(2)
-        catalog.set_grace(REPO, 1)  # the mark's cutoff may then be the attempt's beginning
+        catalog.retention.set_grace(REPO, 1)  # the mark's cutoff may then be the attempt's beginning
 
         def write(started=started, refused=refused, start=start, number=number):
             start.wait()
@@ -149,7 +149,7 @@ def test_a_link_that_races_with_a_mark_is_there_before_it_or_is_refused(catalog,
         thread.start()
         start.wait()
         with_fence(catalog, started)
-        roots = catalog.roots(REPO).staged["physical_address"].to_pylist()
+        roots = catalog.retention.roots(REPO).staged["physical_address"].to_pylist()
         thread.join()
         assert (f"data/2026010100/x{number}" in roots) is not bool(refused)
 

@@ -17,21 +17,21 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def counts(catalog):
-    return int(catalog.grace(REPO).at(catalog.now()).total_seconds())
+    return int(catalog.retention.grace(REPO).at(catalog.now()).total_seconds())
 
 
 def mark(catalog, hours, mark_id="m"):
     cutoff = catalog.now() - timedelta(hours=hours)
-    return catalog.begin_mark(REPO, mark_id, cutoff=cutoff)[0]
+    return catalog.marks.begin_mark(REPO, mark_id, cutoff=cutoff)[0]
 
 
 def test_a_new_repository_has_the_default_and_keeps_it(opened, database_url):
     create(opened(database_url, grace_seconds=2 * HOUR))
     other = opened(database_url, grace_seconds=9 * HOUR)
     create_mirror(other)
-    assert (counts(other), other.grace("mirror").seconds) == (2 * HOUR, 9 * HOUR)
+    assert (counts(other), other.retention.grace("mirror").seconds) == (2 * HOUR, 9 * HOUR)
     with pytest.raises(RepositoryNotFound):
-        other.grace("none")
+        other.retention.grace("none")
 
 
 def test_two_processes_with_different_settings_go_by_the_same_grace(opened, database_url):
@@ -49,7 +49,7 @@ def test_two_processes_with_different_settings_go_by_the_same_grace(opened, data
 
 
 def test_a_longer_grace_counts_at_once(catalog):
-    assert catalog.set_grace(REPO, 48 * HOUR) == Grace(48 * HOUR)
+    assert catalog.retention.set_grace(REPO, 48 * HOUR) == Grace(48 * HOUR)
     put(catalog, an_entry("a"), started=catalog.now() - timedelta(hours=23))
     with pytest.raises(MarkRefused):
         mark(catalog, 24)
@@ -58,7 +58,7 @@ def test_a_longer_grace_counts_at_once(catalog):
 
 def test_a_mark_under_way_when_the_grace_grows_is_still_a_fence(catalog):
     cutoff = mark(catalog, 24).cutoff
-    catalog.set_grace(REPO, 96 * HOUR)
+    catalog.retention.set_grace(REPO, 96 * HOUR)
     with pytest.raises(AttemptExpired):
         put(catalog, an_entry("a"), started=cutoff)
     put(catalog, an_entry("a"), started=cutoff + timedelta(minutes=1))
@@ -68,7 +68,7 @@ def test_a_shorter_grace_waits_until_the_old_one_has_passed(sqlite_url, opened, 
     catalog = opened(sqlite_url)
     create(catalog)
     began = clock.now()
-    grace = catalog.set_grace(REPO, HOUR)
+    grace = catalog.retention.set_grace(REPO, HOUR)
     assert grace.to_json(clock.now()) == {
         "grace_seconds": 24 * HOUR, "pending_seconds": HOUR, "pending_from": int(began.timestamp()) + 24 * HOUR,
     }  # fmt: skip
@@ -77,7 +77,7 @@ def test_a_shorter_grace_waits_until_the_old_one_has_passed(sqlite_url, opened, 
     with pytest.raises(MarkRefused):
         mark(catalog, 1)
     clock.advance(hours=13)
-    assert catalog.grace(REPO).to_json(clock.now()) == {
+    assert catalog.retention.grace(REPO).to_json(clock.now()) == {
         "grace_seconds": HOUR, "pending_seconds": None, "pending_from": None,
     }  # fmt: skip
     mark(catalog, 1)
@@ -86,22 +86,22 @@ def test_a_shorter_grace_waits_until_the_old_one_has_passed(sqlite_url, opened, 
 def test_changes_of_mind_never_shorten_what_was_promised(sqlite_url, opened, clock):
     catalog = opened(sqlite_url)
     create(catalog)
-    catalog.set_grace(REPO, 48 * HOUR)
+    catalog.retention.set_grace(REPO, 48 * HOUR)
     clock.advance(hours=1)
-    catalog.set_grace(REPO, HOUR)
+    catalog.retention.set_grace(REPO, HOUR)
     clock.advance(hours=40)
-    catalog.set_grace(REPO, 2 * HOUR)
+    catalog.retention.set_grace(REPO, 2 * HOUR)
     clock.advance(hours=47)
     assert counts(catalog) == 48 * HOUR
     clock.advance(hours=1)
     assert counts(catalog) == 2 * HOUR
-    catalog.set_grace(REPO, HOUR)
-    catalog.set_grace(REPO, 3 * HOUR)
+    catalog.retention.set_grace(REPO, HOUR)
+    catalog.retention.set_grace(REPO, 3 * HOUR)
     assert counts(catalog) == 3 * HOUR
-    catalog.set_grace(REPO, HOUR)
-    again = catalog.grace(REPO)
+    catalog.retention.set_grace(REPO, HOUR)
+    again = catalog.retention.grace(REPO)
     clock.advance(hours=2)
-    assert catalog.set_grace(REPO, HOUR) == again
+    assert catalog.retention.set_grace(REPO, HOUR) == again
 
 
 @given(

@@ -12,8 +12,8 @@ from lakeops.model.errors import Corrupted, RefNotFound
 
 @pytest.fixture
 def filled(catalog):
-    catalog.put_staged(REPO, "main", [an_entry("a", colour="blåbær"), gone("b")], started=catalog.now())
-    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    catalog.staging.put_staged(REPO, "main", [an_entry("a", colour="blåbær"), gone("b")], started=catalog.now())
+    catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
     return catalog
 
 
@@ -45,7 +45,7 @@ def test_texts_are_values_and_never_statements(filled):
 
 def test_a_page_is_what_begins_with_a_prefix_in_the_order_of_bytes(filled):
     names = ["a", "a%", "a_", "ab", "aé", "a\U0010ffff", "b", "é", "\U0010ffff"]
-    filled.put_staged(REPO, "main", [an_entry(name) for name in names], started=filled.now())
+    filled.staging.put_staged(REPO, "main", [an_entry(name) for name in names], started=filled.now())
     query = PageLookup(STAGED, "path", "repository_id = :repository")
 
     def page(prefix, after, limit):
@@ -65,7 +65,7 @@ def test_json_that_cannot_be_parsed_is_told_by_its_row(opened, sqlite_url):
     create(catalog)
     catalog.database.write(lambda conn: conn.execute(text("UPDATE lakeops_branch SET intents = '{'")) and None)
     with pytest.raises(Corrupted, match="lakeops_branch"):
-        catalog.branch(REPO, "main")
+        catalog.refs.branch(REPO, "main")
 
 
 def test_what_a_process_reads_first_is_not_compiled(filled, opened, database_url, monkeypatch):
@@ -80,18 +80,18 @@ def test_what_a_process_reads_first_is_not_compiled(filled, opened, database_url
     monkeypatch.setattr(SQLCompiler, "__init__", noted)
     monkeypatch.delattr(Engine, "_compiled_cache", raising=False)  # what other tests have compiled is not shared here
     fresh = opened(database_url)
-    assert fresh.repository(REPO).id == REPO
-    assert [found.id for found in fresh.repositories()] == [REPO]
-    assert [ref.id for ref in fresh.branches(REPO, prefix="m")] == ["main"]
-    assert [ref.id for ref in fresh.tags(REPO)] == ["v1"]
-    assert fresh.staged_one(REPO, "main", "a")[1].path == "a"
-    assert len(fresh.staged_page(REPO, "main").rows) == 2
-    assert fresh.branch(REPO, "main").commit_id == FIRST.id
-    assert fresh.tag(REPO, "v1").commit_id == FIRST.id
-    assert fresh.commit(REPO, FIRST.id) == FIRST
-    assert fresh.first_parents(REPO, FIRST.id, limit=1) == [FIRST]
+    assert fresh.repositories.get(REPO).id == REPO
+    assert [found.id for found in fresh.repositories.page()] == [REPO]
+    assert [ref.id for ref in fresh.refs.branches(REPO, prefix="m")] == ["main"]
+    assert [ref.id for ref in fresh.refs.tags(REPO)] == ["v1"]
+    assert fresh.staging.staged_one(REPO, "main", "a")[1].path == "a"
+    assert len(fresh.staging.staged_page(REPO, "main").rows) == 2
+    assert fresh.refs.branch(REPO, "main").commit_id == FIRST.id
+    assert fresh.refs.tag(REPO, "v1").commit_id == FIRST.id
+    assert fresh.commits.get(REPO, FIRST.id) == FIRST
+    assert fresh.commits.first_parents(REPO, FIRST.id, limit=1) == [FIRST]
     with pytest.raises(RefNotFound):
-        fresh.staged_one(REPO, "none", "a")
+        fresh.staging.staged_one(REPO, "none", "a")
     assert compiled == []
-    assert fresh.reflog(REPO)
+    assert fresh.refs.reflog(REPO)
     assert compiled

@@ -20,11 +20,11 @@ GRACE = timedelta(hours=24)
 
 
 def begin(catalog, mark_id="m", *, grace=GRACE):
-    return catalog.begin_mark(REPO, mark_id, cutoff=catalog.now() - grace)[0]
+    return catalog.marks.begin_mark(REPO, mark_id, cutoff=catalog.now() - grace)[0]
 
 
 def finish(catalog, mark_id="m"):
-    return catalog.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
+    return catalog.marks.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 def age(catalog, mark_id, **by):
@@ -35,26 +35,26 @@ def age(catalog, mark_id, **by):
 
 
 def states(catalog):
-    return {mark.id: mark.state.value for mark in catalog.marks(REPO)}
+    return {mark.id: mark.state.value for mark in catalog.marks.on_record(REPO)}
 
 
 def test_a_mark_is_made_and_swept(catalog):
     cutoff = catalog.now() - GRACE
-    mark, since = catalog.begin_mark(REPO, "m", cutoff=cutoff)
+    mark, since = catalog.marks.begin_mark(REPO, "m", cutoff=cutoff)
     assert (mark.id, mark.state, mark.cutoff) == ("m", MarkState.MARKING, cutoff)
-    assert since == catalog.reflog(REPO)[0].sequence
+    assert since == catalog.refs.reflog(REPO)[0].sequence
     assert abs(mark.created - catalog.now()) < timedelta(minutes=1)
     made = finish(catalog)
     assert (made.state, made.digest, made.rows, made.objects, made.bytes, made.listed) == ("marked", "d", 3, 2, 9, 5)
-    assert catalog.mark(REPO, "m") == made
+    assert catalog.marks.get(REPO, "m") == made
     assert finish(catalog) == made
-    assert catalog.begin_sweep(REPO, "m").state is MarkState.SWEEPING
-    assert catalog.advance_sweep(REPO, "m", 2).swept == 2
-    assert catalog.advance_sweep(REPO, "m", 1).swept == 2
-    assert catalog.begin_sweep(REPO, "m").swept == 2
-    assert catalog.end_sweep(REPO, "m").state is MarkState.SWEPT
-    assert catalog.mark(REPO, "m").swept == 3
-    assert catalog.begin_sweep(REPO, "m").state is MarkState.SWEPT
+    assert catalog.marks.begin_sweep(REPO, "m").state is MarkState.SWEEPING
+    assert catalog.marks.advance_sweep(REPO, "m", 2).swept == 2
+    assert catalog.marks.advance_sweep(REPO, "m", 1).swept == 2
+    assert catalog.marks.begin_sweep(REPO, "m").swept == 2
+    assert catalog.marks.end_sweep(REPO, "m").state is MarkState.SWEPT
+    assert catalog.marks.get(REPO, "m").swept == 3
+    assert catalog.marks.begin_sweep(REPO, "m").state is MarkState.SWEPT
     assert made.to_json() == {
         "id": "m", "state": "marked", "creation_date": int(made.created.timestamp()),
         "objects": 2, "bytes": 9, "files": 1, "listed": 5, "swept": 0, "refused": 0, "failures": [],
@@ -64,18 +64,18 @@ def test_a_mark_is_made_and_swept(catalog):
 def test_a_newer_mark_makes_unswept_ones_stale_and_unfinished_ones_fail(catalog):
     begin(catalog, "swept")
     finish(catalog, "swept")
-    catalog.begin_sweep(REPO, "swept")
+    catalog.marks.begin_sweep(REPO, "swept")
     begin(catalog, "unfinished")
     begin(catalog, "marked")
     assert states(catalog) == {"swept": "sweeping", "unfinished": "failed", "marked": "marking"}
     finish(catalog, "marked")
     begin(catalog, "newest")
     assert states(catalog) == {"swept": "sweeping", "unfinished": "failed", "marked": "stale", "newest": "marking"}
-    assert catalog.begin_sweep(REPO, "swept").state is MarkState.SWEEPING
+    assert catalog.marks.begin_sweep(REPO, "swept").state is MarkState.SWEEPING
     for mark_id, words in (("unfinished", "was never finished"), ("marked", "stale"), ("newest", "not finished")):
         before = everything(catalog)
         with pytest.raises(MarkRefused, match=words):
-            catalog.begin_sweep(REPO, mark_id)
+            catalog.marks.begin_sweep(REPO, mark_id)
         assert everything(catalog) == before
     with pytest.raises(MarkRefused, match="is stale: it was restored, another one began"):
         finish(catalog, "marked")
@@ -83,12 +83,12 @@ def test_a_newer_mark_makes_unswept_ones_stale_and_unfinished_ones_fail(catalog)
 
 def test_an_unknown_or_foreign_mark_is_not_found(catalog):
     create(catalog, "neighbour")
-    catalog.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
+    catalog.marks.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
     for mark_id in ("theirs", "none", ""):
-        for act in (catalog.begin_sweep, catalog.mark):
+        for act in (catalog.marks.begin_sweep, catalog.marks.get):
             with pytest.raises(NotFound, match=f"'repo' has no mark {mark_id!r}", check=has_kind("mark_not_found")):
                 act(REPO, mark_id)
-    assert catalog.marks(REPO) == []
+    assert catalog.marks.on_record(REPO) == []
 
 
 def test_a_mark_that_took_too_long_is_not_finished(catalog):
@@ -103,11 +103,11 @@ def test_an_old_mark_is_stale_but_a_sweep_that_began_goes_on(catalog):
     finish(catalog)
     age(catalog, "m", days=8)
     with pytest.raises(MarkRefused, match="stale: it is older than 7 days"):
-        catalog.begin_sweep(REPO, "m")
+        catalog.marks.begin_sweep(REPO, "m")
     age(catalog, "m", days=-8)
-    catalog.begin_sweep(REPO, "m")
+    catalog.marks.begin_sweep(REPO, "m")
     age(catalog, "m", days=8)
-    assert catalog.begin_sweep(REPO, "m").state is MarkState.SWEEPING
+    assert catalog.marks.begin_sweep(REPO, "m").state is MarkState.SWEEPING
 
 
 def test_a_clock_that_was_set_back_stops_everything(catalog):
@@ -116,7 +116,7 @@ def test_a_clock_that_was_set_back_stops_everything(catalog):
     age(catalog, "m", days=-1)
     before = everything(catalog)
     with pytest.raises(MarkRefused, match="it was set back; nothing is deleted"):
-        catalog.begin_sweep(REPO, "m")
+        catalog.marks.begin_sweep(REPO, "m")
     with pytest.raises(MarkRefused, match="it was set back"):
         begin(catalog, "n")
     assert everything(catalog) == before
@@ -144,15 +144,15 @@ def test_old_objects_are_linked_only_past_marks_that_were_looked_into(catalog):
     with pytest.raises(BranchMoved, match="mark one"):
         put(catalog, an_entry("b"), cleared=frozenset())
     put(catalog, an_entry("b"), cleared=frozenset({"one"}))
-    catalog.begin_sweep(REPO, "one")
+    catalog.marks.begin_sweep(REPO, "one")
     with pytest.raises(BranchMoved, match="mark one"):
         put(catalog, an_entry("c"), cleared=frozenset())
-    catalog.end_sweep(REPO, "one")
+    catalog.marks.end_sweep(REPO, "one")
     with pytest.raises(BranchMoved, match="mark one"):  # it may have been made and swept since the caller looked
         put(catalog, an_entry("c"), cleared=frozenset())
     put(catalog, an_entry("c"), cleared=frozenset({"one"}))
     create(catalog, "neighbour")
-    catalog.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
+    catalog.marks.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
     put(catalog, an_entry("d"), cleared=frozenset({"one"}))
 
 
@@ -174,7 +174,9 @@ def test_a_link_that_races_with_a_mark_is_a_root_or_is_refused(catalog, opened, 
         def link(number=number, start=start, refused=refused):
             start.wait()
             try:
-                other.put_staged(REPO, "main", [an_entry("a", f"x{number}")], started=other.now(), cleared=frozenset())
+                other.staging.put_staged(
+                    REPO, "main", [an_entry("a", f"x{number}")], started=other.now(), cleared=frozenset()
+                )
             except Transient as error:
                 assert error.kind in {"collection_running", "branch_moved"}
                 refused.append(number)
@@ -183,7 +185,7 @@ def test_a_link_that_races_with_a_mark_is_a_root_or_is_refused(catalog, opened, 
         thread.start()
         start.wait()
         begin(catalog, f"m{number}")
-        roots = catalog.roots(REPO).staged["physical_address"].to_pylist()
+        roots = catalog.retention.roots(REPO).staged["physical_address"].to_pylist()
         thread.join()
         assert (f"data/2026010100/x{number}" in roots) is not bool(refused)
 
@@ -191,17 +193,17 @@ def test_a_link_that_races_with_a_mark_is_a_root_or_is_refused(catalog, opened, 
 def test_what_the_store_refused_is_on_record_and_a_sweep_goes_on(catalog):
     begin(catalog)
     finish(catalog)
-    catalog.begin_sweep(REPO, "m")
-    catalog.advance_sweep(REPO, "m", 1)
-    mark = catalog.end_sweep(REPO, "m", refused=2, failures=[("data/x", "AccessDenied")])
+    catalog.marks.begin_sweep(REPO, "m")
+    catalog.marks.advance_sweep(REPO, "m", 1)
+    mark = catalog.marks.end_sweep(REPO, "m", refused=2, failures=[("data/x", "AccessDenied")])
     assert (mark.state, mark.swept, mark.refused, mark.failures) == (
         MarkState.INCOMPLETE, 1, 2, (("data/x", "AccessDenied"),),
     )  # fmt: skip
     assert mark.to_json()["failures"] == [{"key": "data/x", "reason": "AccessDenied"}]
-    assert catalog.begin_sweep(REPO, "m").state is MarkState.INCOMPLETE
+    assert catalog.marks.begin_sweep(REPO, "m").state is MarkState.INCOMPLETE
     with pytest.raises(BranchMoved, match="mark m"):
         put(catalog, an_entry("c"), cleared=frozenset())
-    mark = catalog.end_sweep(REPO, "m")
+    mark = catalog.marks.end_sweep(REPO, "m")
     assert (mark.state, mark.swept, mark.refused, mark.failures) == (MarkState.SWEPT, 3, 0, ())
 
 
@@ -210,23 +212,23 @@ def test_a_sweep_takes_over_what_earlier_ones_left_so_the_lists_stay_few(catalog
     for number in range(44):
         begin(catalog, f"m{number}")
         finish(catalog, f"m{number}")
-        catalog.begin_sweep(REPO, f"m{number}")
+        catalog.marks.begin_sweep(REPO, f"m{number}")
         if left == "refused":
-            catalog.end_sweep(REPO, f"m{number}", refused=1, failures=[("data/x", "locked")])
-        holding = [mark for mark in catalog.marks(REPO) if mark.state in HOLDING]
+            catalog.marks.end_sweep(REPO, f"m{number}", refused=1, failures=[("data/x", "locked")])
+        holding = [mark for mark in catalog.marks.on_record(REPO) if mark.state in HOLDING]
         assert len(holding) == 1
-    assert catalog.mark(REPO, "m42").state is MarkState.CARRIED
-    assert catalog.begin_sweep(REPO, "m42").state is MarkState.CARRIED
-    assert catalog.advance_sweep(REPO, "m42", 3).swept == 0
-    assert catalog.end_sweep(REPO, "m42").state is MarkState.CARRIED
+    assert catalog.marks.get(REPO, "m42").state is MarkState.CARRIED
+    assert catalog.marks.begin_sweep(REPO, "m42").state is MarkState.CARRIED
+    assert catalog.marks.advance_sweep(REPO, "m42", 3).swept == 0
+    assert catalog.marks.end_sweep(REPO, "m42").state is MarkState.CARRIED
 
 
 def test_a_list_that_looked_at_less_takes_nothing_over(catalog):
     """With a longer grace period, it lacks what the earlier one holds."""
     begin(catalog, "one")
     finish(catalog, "one")
-    catalog.begin_sweep(REPO, "one")
+    catalog.marks.begin_sweep(REPO, "one")
     begin(catalog, "two", grace=timedelta(days=2))
     finish(catalog, "two")
-    catalog.begin_sweep(REPO, "two")
+    catalog.marks.begin_sweep(REPO, "two")
     assert states(catalog) == {"one": "sweeping", "two": "sweeping"}

@@ -24,10 +24,10 @@ import psutil, pyarrow.compute, pyarrow.csv
 from lakeops.catalog.open import open_catalog
 from lakeops.testing import ManualClock
 catalog = open_catalog(sys.argv[1], clock=ManualClock())
-catalog.staged_table("repo", "main", prefix="zzz")
+catalog.staging.staged_table("repo", "main", prefix="zzz")
 most = psutil.Process().memory_info().vms + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
-print(catalog.staged_table("repo", "main")[1].num_rows)
+print(catalog.staging.staged_table("repo", "main")[1].num_rows)
 """
 
 
@@ -35,7 +35,7 @@ def test_staged_rows_are_read_without_their_text_beside_them(postgres_url, opene
     catalog = opened(postgres_url)
     create(catalog)
     with psycopg.connect(postgres_url.replace("+psycopg", "")) as conn:
-        conn.execute(FILL, [catalog.branch(REPO, "main").staging_token, ROWS])
+        conn.execute(FILL, [catalog.refs.branch(REPO, "main").staging_token, ROWS])
     ran = subprocess.run(
         [sys.executable, "-c", READ, postgres_url, str(EXTRA)], capture_output=True, text=True, check=False
     )

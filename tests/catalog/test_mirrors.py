@@ -34,7 +34,7 @@ MERGE = a_commit("merge", TWO, SIDE)
 def mirror(empty: Mirrors) -> Mirrors:
     """A catalog with a mirror that knows four commits beside the first."""
     create_mirror(empty)
-    empty.copy_commits(HERE, [ONE, TWO, SIDE, MERGE])
+    empty.mirrors.copy_commits(HERE, [ONE, TWO, SIDE, MERGE])
     return empty
 
 
@@ -44,26 +44,26 @@ def see(catalog: Mirrors, **heads):
     for name, commit in heads.items():
         kind = RefKind.TAG if name.startswith("tag_") else RefKind.BRANCH
         found[RefName(kind, name.removeprefix("tag_"))] = commit.id
-    since = catalog.mirror_state(HERE).mirror.sequence
-    state = catalog.observe_source(HERE, found, since=since, actor="ada")
+    since = catalog.mirrors.mirror_state(HERE).mirror.sequence
+    state = catalog.mirrors.observe_source(HERE, found, since=since, actor="ada")
     return {ref.ref: ref for ref in state.refs}
 
 
 def promote(catalog: Mirrors, ref: MirrorRef) -> MirrorRef | None:
     assert ref.candidate is not None
-    return catalog.promote(HERE, ref.ref, ref.ticket, ref.candidate, token=new_token(), actor="ada")
+    return catalog.mirrors.promote(HERE, ref.ref, ref.ticket, ref.candidate, token=new_token(), actor="ada")
 
 
 def test_a_mirror_begins_read_only_at_the_sources_first_commit(empty):
     made = create_mirror(empty, branches=("main", "release-*"), tags=(), reports=False, created=7)
-    assert empty.mirror(HERE) == made
-    assert empty.mirrors() == [made]
-    assert empty.repository(HERE).read_only
-    assert empty.initial_commit(HERE) == FIRST
-    assert empty.branch(HERE, "main").commit_id == FIRST.id
-    (ref,) = empty.mirror_state(HERE).refs
+    assert empty.mirrors.get(HERE) == made
+    assert empty.mirrors.all() == [made]
+    assert empty.repositories.get(HERE).read_only
+    assert empty.commits.initial_commit(HERE) == FIRST
+    assert empty.refs.branch(HERE, "main").commit_id == FIRST.id
+    (ref,) = empty.mirrors.mirror_state(HERE).refs
     assert ref == MirrorRef(RefKind.BRANCH, "main", FIRST.id, promoted=FIRST.id)
-    assert empty.mirror_state(HERE).needs == {FIRST.id}
+    assert empty.mirrors.mirror_state(HERE).needs == {FIRST.id}
 
 
 def test_a_name_and_a_namespace_are_taken_once(catalog):
@@ -72,27 +72,27 @@ def test_a_name_and_a_namespace_are_taken_once(catalog):
         create_mirror(catalog, REPO)
     taken = RepositoryRecord("other", f"file:///{REPO}", "main", 1, read_only=True)
     with pytest.raises(NamespaceTaken, match="'repo'"):
-        catalog.create_mirror(taken, FIRST, a_mirror("other"), token=new_token(), actor="ada")
+        catalog.mirrors.create_mirror(taken, FIRST, a_mirror("other"), token=new_token(), actor="ada")
     assert everything(catalog) == before
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda c: c.mirror(REPO),
-        lambda c: c.mirror_state(REPO),
-        lambda c: c.copy_commits(REPO, [ONE]),
-        lambda c: c.observe_source(REPO, {}, since=0, actor="ada"),
-        lambda c: c.give_up_candidate(REPO, MAIN, 1),
-        lambda c: c.record_arrivals(REPO, MAIN, 1, {}, missing_objects=0, missing_bytes=0),
-        lambda c: c.promote(REPO, MAIN, 1, FIRST.id, token="t", actor="ada"),
-        lambda c: c.note_sync(REPO, None),
-        lambda c: c.note_metadata(REPO, {}),
-        lambda c: c.promote_writable(REPO, 0, actor="ada"),
+        lambda c: c.mirrors.get(REPO),
+        lambda c: c.mirrors.mirror_state(REPO),
+        lambda c: c.mirrors.copy_commits(REPO, [ONE]),
+        lambda c: c.mirrors.observe_source(REPO, {}, since=0, actor="ada"),
+        lambda c: c.mirrors.give_up_candidate(REPO, MAIN, 1),
+        lambda c: c.mirrors.record_arrivals(REPO, MAIN, 1, {}, missing_objects=0, missing_bytes=0),
+        lambda c: c.mirrors.promote(REPO, MAIN, 1, FIRST.id, token="t", actor="ada"),
+        lambda c: c.mirrors.note_sync(REPO, None),
+        lambda c: c.mirrors.note_metadata(REPO, {}),
+        lambda c: c.mirrors.promote_writable(REPO, 0, actor="ada"),
     ],
 )
 def test_only_a_mirror_takes_what_is_for_mirrors(catalog, call):
-    catalog.set_read_only(REPO, True)
+    catalog.repositories.set_read_only(REPO, True)
     before = everything(catalog)
     with pytest.raises(NotAMirror, match="'repo' is no mirror"):
         call(catalog)
@@ -101,18 +101,18 @@ def test_only_a_mirror_takes_what_is_for_mirrors(catalog, call):
 
 def test_a_mirror_stays_read_only(mirror):
     with pytest.raises(PreconditionFailed, match="promote-writable", check=has_kind("read_only_repository")):
-        mirror.set_read_only(HERE, False)
-    mirror.set_read_only(HERE, True)
+        mirror.repositories.set_read_only(HERE, False)
+    mirror.repositories.set_read_only(HERE, True)
 
 
 def test_commits_are_copied_parents_first_and_once(empty):
     create_mirror(empty)
     with pytest.raises(RefNotFound, match=ONE.id):
-        empty.copy_commits(HERE, [TWO])
-    assert empty.copy_commits(HERE, [ONE, SIDE]) == 2
-    assert empty.copy_commits(HERE, [ONE, TWO, SIDE, MERGE, MERGE]) == 2
-    assert empty.commit(HERE, MERGE.id) == MERGE
-    assert empty.copy_commits(HERE, []) == 0
+        empty.mirrors.copy_commits(HERE, [TWO])
+    assert empty.mirrors.copy_commits(HERE, [ONE, SIDE]) == 2
+    assert empty.mirrors.copy_commits(HERE, [ONE, TWO, SIDE, MERGE, MERGE]) == 2
+    assert empty.commits.get(HERE, MERGE.id) == MERGE
+    assert empty.mirrors.copy_commits(HERE, []) == 0
 
 
 def test_a_candidate_is_not_replaced_while_it_waits(mirror):
@@ -120,14 +120,14 @@ def test_a_candidate_is_not_replaced_while_it_waits(mirror):
     assert (first.promoted, first.candidate, first.source_head) == (FIRST.id, ONE.id, ONE.id)
     second = see(mirror, main=TWO)[MAIN]
     assert (second.candidate, second.ticket, second.source_head) == (ONE.id, first.ticket, TWO.id)
-    assert mirror.branch(HERE, "main").commit_id == FIRST.id
+    assert mirror.refs.branch(HERE, "main").commit_id == FIRST.id
     after = promote(mirror, second)
-    assert mirror.branch(HERE, "main").commit_id == ONE.id
+    assert mirror.refs.branch(HERE, "main").commit_id == ONE.id
     assert (after.promoted, after.candidate) == (ONE.id, TWO.id)
     assert after.ticket > first.ticket
     done = promote(mirror, after)
     assert (done.promoted, done.candidate, done.noticed) == (TWO.id, None, None)
-    moves = [(move.action, move.old, move.new) for move in mirror.reflog(HERE, "main")]
+    moves = [(move.action, move.old, move.new) for move in mirror.refs.reflog(HERE, "main")]
     assert moves == [("promote", ONE.id, TWO.id), ("promote", FIRST.id, ONE.id), ("create-mirror", None, FIRST.id)]
 
 
@@ -136,31 +136,31 @@ def test_a_late_promotion_changes_nothing(mirror):
     promote(mirror, waiting)
     before = everything(mirror)
     assert promote(mirror, waiting) is None
-    assert mirror.promote(HERE, DEV, waiting.ticket, ONE.id, token="t", actor="ada") is None
+    assert mirror.mirrors.promote(HERE, DEV, waiting.ticket, ONE.id, token="t", actor="ada") is None
     assert everything(mirror) == before
 
 
 def test_a_promotion_under_the_ticket_of_another_candidate_changes_nothing(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
-    assert mirror.promote(HERE, MAIN, waiting.ticket, TWO.id, token="t", actor="ada") is None
-    assert mirror.branch(HERE, "main").commit_id == FIRST.id
+    assert mirror.mirrors.promote(HERE, MAIN, waiting.ticket, TWO.id, token="t", actor="ada") is None
+    assert mirror.refs.branch(HERE, "main").commit_id == FIRST.id
 
 
 def test_a_candidate_that_is_given_up_gives_way_to_the_newest_head(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
     see(mirror, main=MERGE)
-    new = mirror.give_up_candidate(HERE, MAIN, waiting.ticket)
+    new = mirror.mirrors.give_up_candidate(HERE, MAIN, waiting.ticket)
     assert (new.candidate, new.promoted) == (MERGE.id, FIRST.id)
     assert new.ticket > waiting.ticket
-    assert mirror.give_up_candidate(HERE, MAIN, waiting.ticket) is None
+    assert mirror.mirrors.give_up_candidate(HERE, MAIN, waiting.ticket) is None
     assert promote(mirror, waiting) is None
-    assert mirror.branch(HERE, "main").commit_id == FIRST.id
+    assert mirror.refs.branch(HERE, "main").commit_id == FIRST.id
 
 
 def test_giving_up_for_what_is_shown_already_waits_for_nothing(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
     see(mirror, main=FIRST)
-    new = mirror.give_up_candidate(HERE, MAIN, waiting.ticket)
+    new = mirror.mirrors.give_up_candidate(HERE, MAIN, waiting.ticket)
     assert (new.candidate, new.noticed) == (None, None)
 
 
@@ -168,161 +168,163 @@ def test_branches_and_tags_come_and_go(mirror):
     refs = see(mirror, main=FIRST, dev=SIDE, tag_v1=ONE)
     assert refs[DEV].promoted is None
     with pytest.raises(NotFound):
-        mirror.branch(HERE, "dev")
+        mirror.refs.branch(HERE, "dev")
     for name in (DEV, V1):
         promote(mirror, refs[name])
-    assert mirror.branch(HERE, "dev").commit_id == SIDE.id
-    assert mirror.tag(HERE, "v1").commit_id == ONE.id
-    assert mirror.mirror_state(HERE).needs == {FIRST.id, SIDE.id, ONE.id}
-    assert [ref.ref for ref in mirror.mirror_state(HERE).refs] == [MAIN, DEV, V1]
+    assert mirror.refs.branch(HERE, "dev").commit_id == SIDE.id
+    assert mirror.refs.tag(HERE, "v1").commit_id == ONE.id
+    assert mirror.mirrors.mirror_state(HERE).needs == {FIRST.id, SIDE.id, ONE.id}
+    assert [ref.ref for ref in mirror.mirrors.mirror_state(HERE).refs] == [MAIN, DEV, V1]
     moved = see(mirror, main=FIRST, tag_v1=TWO)
     assert set(moved) == {MAIN, V1}
-    assert mirror.tag(HERE, "v1").commit_id == ONE.id
+    assert mirror.refs.tag(HERE, "v1").commit_id == ONE.id
     promote(mirror, moved[V1])
-    assert mirror.tag(HERE, "v1").commit_id == TWO.id
+    assert mirror.refs.tag(HERE, "v1").commit_id == TWO.id
     with pytest.raises(NotFound):
-        mirror.branch(HERE, "dev")
+        mirror.refs.branch(HERE, "dev")
     assert set(see(mirror, main=FIRST)) == {MAIN}
     with pytest.raises(NotFound):
-        mirror.tag(HERE, "v1")
-    actions = [(move.action, move.ref) for move in mirror.reflog(HERE)]
+        mirror.refs.tag(HERE, "v1")
+    actions = [(move.action, move.ref) for move in mirror.refs.reflog(HERE)]
     assert ("delete-branch", "dev") in actions
     assert ("delete-tag", "v1") in actions
 
 
 def test_the_default_branch_stays_whatever_the_source_shows(mirror):
     assert set(see(mirror, dev=SIDE)) == {MAIN, DEV}
-    assert mirror.branch(HERE, "main").commit_id == FIRST.id
+    assert mirror.refs.branch(HERE, "main").commit_id == FIRST.id
 
 
 def test_heads_that_were_read_before_another_pass_went_on_are_refused(mirror):
-    since = mirror.mirror_state(HERE).mirror.sequence
+    since = mirror.mirrors.mirror_state(HERE).mirror.sequence
     see(mirror, main=TWO)
     before = everything(mirror)
     with pytest.raises(MirrorOvertaken):
-        mirror.observe_source(HERE, {MAIN: ONE.id}, since=since, actor="ada")
+        mirror.mirrors.observe_source(HERE, {MAIN: ONE.id}, since=since, actor="ada")
     assert everything(mirror) == before
 
 
 def test_what_arrived_is_remembered_until_the_ref_is_promoted(mirror):
     waiting = see(mirror, main=TWO, dev=SIDE)
     ticket = waiting[MAIN].ticket
-    mirror.record_arrivals(HERE, MAIN, ticket, {"a": None, "b": "[1]"}, missing_objects=3, missing_bytes=30)
-    mirror.record_arrivals(HERE, DEV, waiting[DEV].ticket, {"b": None}, missing_objects=1, missing_bytes=5, error="no")
-    assert mirror.arrivals(HERE) == {"a": None, "b": None}
-    refs = {ref.ref: ref for ref in mirror.mirror_state(HERE).refs}
+    mirror.mirrors.record_arrivals(HERE, MAIN, ticket, {"a": None, "b": "[1]"}, missing_objects=3, missing_bytes=30)
+    mirror.mirrors.record_arrivals(
+        HERE, DEV, waiting[DEV].ticket, {"b": None}, missing_objects=1, missing_bytes=5, error="no"
+    )
+    assert mirror.mirrors.arrivals(HERE) == {"a": None, "b": None}
+    refs = {ref.ref: ref for ref in mirror.mirrors.mirror_state(HERE).refs}
     assert (refs[MAIN].missing_objects, refs[MAIN].missing_bytes, refs[MAIN].error) == (3, 30, None)
     assert refs[DEV].error == "no"
     assert refs[DEV].checked == int(mirror.now().timestamp()) or mirror.database.dialect.name == "postgresql"
     many = {f"f{number}": None for number in range(1200)}
-    mirror.record_arrivals(HERE, MAIN, ticket, {**many, "b": "[2]"}, missing_objects=2, missing_bytes=20)
-    assert mirror.arrivals(HERE) == {**many, "a": None, "b": None}
+    mirror.mirrors.record_arrivals(HERE, MAIN, ticket, {**many, "b": "[2]"}, missing_objects=2, missing_bytes=20)
+    assert mirror.mirrors.arrivals(HERE) == {**many, "a": None, "b": None}
     promote(mirror, refs[DEV])
-    assert mirror.arrivals(HERE)["b"] == "[2]"
+    assert mirror.mirrors.arrivals(HERE)["b"] == "[2]"
     done = promote(mirror, waiting[MAIN])
-    assert mirror.arrivals(HERE) == {}
+    assert mirror.mirrors.arrivals(HERE) == {}
     assert (done.missing_objects, done.missing_bytes) == (0, 0)
 
 
 def test_arrivals_of_an_older_wait_are_remembered_but_say_nothing_of_the_new_one(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
     see(mirror, main=TWO)
-    mirror.give_up_candidate(HERE, MAIN, waiting.ticket)
-    mirror.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=3, missing_bytes=30)
-    (ref,) = mirror.mirror_state(HERE).refs
+    mirror.mirrors.give_up_candidate(HERE, MAIN, waiting.ticket)
+    mirror.mirrors.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=3, missing_bytes=30)
+    (ref,) = mirror.mirrors.mirror_state(HERE).refs
     assert ref.missing_objects == 0
-    assert mirror.arrivals(HERE) == {"a": None}
+    assert mirror.mirrors.arrivals(HERE) == {"a": None}
 
 
 def test_arrivals_of_a_ref_that_is_gone_are_not_kept(mirror):
     waiting = see(mirror, main=FIRST, dev=SIDE)[DEV]
     see(mirror, main=FIRST)
-    mirror.record_arrivals(HERE, DEV, waiting.ticket, {"a": None}, missing_objects=0, missing_bytes=0)
-    assert mirror.arrivals(HERE) == {}
+    mirror.mirrors.record_arrivals(HERE, DEV, waiting.ticket, {"a": None}, missing_objects=0, missing_bytes=0)
+    assert mirror.mirrors.arrivals(HERE) == {}
 
 
 def test_arrivals_of_a_ref_that_waits_for_nothing_are_not_kept(mirror):
     """A pass that was overtaken tells what it saw after another one had promoted the ref."""
     waiting = see(mirror, main=ONE)[MAIN]
     promote(mirror, waiting)
-    mirror.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=0, missing_bytes=0)
-    assert mirror.arrivals(HERE) == {}
+    mirror.mirrors.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=0, missing_bytes=0)
+    assert mirror.mirrors.arrivals(HERE) == {}
 
 
 def test_arrivals_go_when_the_source_is_back_at_what_is_shown(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
-    mirror.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=1, missing_bytes=1)
+    mirror.mirrors.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=1, missing_bytes=1)
     see(mirror, main=FIRST)
-    assert mirror.give_up_candidate(HERE, MAIN, waiting.ticket).candidate is None
-    assert mirror.arrivals(HERE) == {}
+    assert mirror.mirrors.give_up_candidate(HERE, MAIN, waiting.ticket).candidate is None
+    assert mirror.mirrors.arrivals(HERE) == {}
 
 
 def test_a_promoted_mirror_is_a_repository_like_any_other(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
     promote(mirror, waiting)
     see(mirror, main=TWO)
-    mirror.note_sync(HERE, "the source is gone")
-    sequence = mirror.mirror_state(HERE).mirror.sequence
-    made = mirror.promote_writable(HERE, sequence, actor="ada")
+    mirror.mirrors.note_sync(HERE, "the source is gone")
+    sequence = mirror.mirrors.mirror_state(HERE).mirror.sequence
+    made = mirror.mirrors.promote_writable(HERE, sequence, actor="ada")
     assert made.promoted_writable is not None
     assert made.error == "the source is gone"
-    assert not mirror.repository(HERE).read_only
-    assert mirror.commit(HERE, TWO.id).expired
-    assert mirror.commit(HERE, MERGE.id).expired
-    assert not mirror.commit(HERE, ONE.id).expired
-    unproved = mirror.unproved(HERE)
+    assert not mirror.repositories.get(HERE).read_only
+    assert mirror.commits.get(HERE, TWO.id).expired
+    assert mirror.commits.get(HERE, MERGE.id).expired
+    assert not mirror.commits.get(HERE, ONE.id).expired
+    unproved = mirror.mirrors.unproved(HERE)
     assert {FIRST.id, TWO.id, MERGE.id} <= unproved
     assert ONE.id not in unproved
-    assert mirror.revive_proved(HERE, [FIRST.id, ONE.id]) == 1
-    assert not mirror.commit(HERE, FIRST.id).expired
-    assert mirror.unproved(HERE) == unproved - {FIRST.id}
+    assert mirror.mirrors.revive_proved(HERE, [FIRST.id, ONE.id]) == 1
+    assert not mirror.commits.get(HERE, FIRST.id).expired
+    assert mirror.mirrors.unproved(HERE) == unproved - {FIRST.id}
     assert commit_all_here(mirror).parents == (ONE.id,)
     before = everything(mirror)
     for call in (
         lambda: see(mirror, main=TWO),
-        lambda: mirror.copy_commits(HERE, []),
-        lambda: mirror.note_sync(HERE, None),
-        lambda: mirror.promote_writable(HERE, sequence, actor="ada"),
+        lambda: mirror.mirrors.copy_commits(HERE, []),
+        lambda: mirror.mirrors.note_sync(HERE, None),
+        lambda: mirror.mirrors.promote_writable(HERE, sequence, actor="ada"),
     ):
         with pytest.raises(NotAMirror, match="promoted to a writable repository"):
             call()
     assert everything(mirror) == before
-    mirror.set_read_only(HERE, True)
-    mirror.set_read_only(HERE, False)
+    mirror.repositories.set_read_only(HERE, True)
+    mirror.repositories.set_read_only(HERE, False)
 
 
 def commit_all_here(catalog):
     from support.catalogs import draft
 
-    state = catalog.seal(HERE, "main", token=new_token()).state
-    head = catalog.commit(HERE, state.commit_id)
-    return catalog.publish(draft(catalog, state, a_commit("here", head)))
+    state = catalog.staging.seal(HERE, "main", token=new_token()).state
+    head = catalog.commits.get(HERE, state.commit_id)
+    return catalog.commits.publish(draft(catalog, state, a_commit("here", head)))
 
 
 def test_a_mirror_is_not_promoted_to_writable_beside_a_pass(mirror):
-    sequence = mirror.mirror_state(HERE).mirror.sequence
+    sequence = mirror.mirrors.mirror_state(HERE).mirror.sequence
     see(mirror, main=ONE)
     with pytest.raises(MirrorOvertaken):
-        mirror.promote_writable(HERE, sequence, actor="ada")
-    assert mirror.repository(HERE).read_only
+        mirror.mirrors.promote_writable(HERE, sequence, actor="ada")
+    assert mirror.repositories.get(HERE).read_only
 
 
 def test_reports_of_a_held_up_pass_are_refused(catalog):
     one = commit_all(catalog, "one")
-    catalog.report_mirror(REPO, "there", frozenset({one.id}), sequence=5)
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({one.id}), sequence=5)
     with pytest.raises(MirrorOvertaken, match="later pass"):
-        catalog.report_mirror(REPO, "there", frozenset({FIRST.id}), sequence=4)
-    assert catalog.history(REPO).mirrors == {"there": {one.id}}
-    catalog.report_mirror(REPO, "there", frozenset({FIRST.id}), sequence=5)
-    catalog.report_mirror(REPO, "elsewhere", frozenset({one.id}), sequence=1)
-    assert catalog.history(REPO).mirrors == {"there": {FIRST.id}, "elsewhere": {one.id}}
+        catalog.mirrors.report_mirror(REPO, "there", frozenset({FIRST.id}), sequence=4)
+    assert catalog.commits.history(REPO).mirrors == {"there": {one.id}}
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({FIRST.id}), sequence=5)
+    catalog.mirrors.report_mirror(REPO, "elsewhere", frozenset({one.id}), sequence=1)
+    assert catalog.commits.history(REPO).mirrors == {"there": {FIRST.id}, "elsewhere": {one.id}}
 
 
 def test_registrations_say_who_reported_and_when(catalog):
-    assert catalog.registrations(REPO) == []
-    catalog.report_mirror(REPO, "there", frozenset({FIRST.id}), sequence=1)
-    catalog.report_mirror(REPO, "elsewhere", frozenset())
-    found = catalog.registrations(REPO)
+    assert catalog.mirrors.registrations(REPO) == []
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({FIRST.id}), sequence=1)
+    catalog.mirrors.report_mirror(REPO, "elsewhere", frozenset())
+    found = catalog.mirrors.registrations(REPO)
     assert [(one.id, one.commits) for one in found] == [("elsewhere", frozenset()), ("there", {FIRST.id})]
     assert abs(found[1].at - catalog.now().timestamp()) < 60
 
@@ -330,14 +332,14 @@ def test_registrations_say_who_reported_and_when(catalog):
 def test_the_initial_commit_is_found_whatever_came_after(catalog):
     for number in range(3):
         commit_all(catalog, f"c{number}")
-    assert catalog.initial_commit(REPO) == FIRST
+    assert catalog.commits.initial_commit(REPO) == FIRST
 
 
 def test_mirrors_of_one_catalog_do_not_mix(mirror):
     create_mirror(mirror, "another")
     see(mirror, main=ONE)
-    assert [each.repository_id for each in mirror.mirrors()] == ["another", HERE]
-    assert mirror.mirror_state("another").refs[0].candidate is None
+    assert [each.repository_id for each in mirror.mirrors.all()] == ["another", HERE]
+    assert mirror.mirrors.mirror_state("another").refs[0].candidate is None
     create(mirror)
-    mirror.delete_repository(HERE)
-    assert [each.repository_id for each in mirror.mirrors()] == ["another"]
+    mirror.repositories.delete_repository(HERE)
+    assert [each.repository_id for each in mirror.mirrors.all()] == ["another"]

@@ -21,7 +21,7 @@ def line(catalog):
     for number in range(12):
         put(catalog, entry(f"f{number}"))
         commits.append(commit_all(catalog, f"c{number}", key=f"key {number}", fingerprint="f"))
-    catalog.purge_retired(REPO)
+    catalog.staging.purge_retired(REPO)
     return commits
 
 
@@ -33,7 +33,7 @@ def prune(catalog, kind: str, *, limit: int = 3, between=lambda: None, **given) 
     """All steps of a kind; ``between`` runs after each."""
     plan, count = PrunePlan(kind, given.pop("before", soon(catalog))), 0
     while True:
-        step = catalog.prune(REPO, plan, limit=limit, **given)
+        step = catalog.retention.prune(REPO, plan, limit=limit, **given)
         count += step.count
         between()
         if step.after is None:
@@ -42,54 +42,54 @@ def prune(catalog, kind: str, *, limit: int = 3, between=lambda: None, **given) 
 
 
 def healthy(catalog) -> None:
-    records = catalog.records(REPO)
+    records = catalog.audit.snapshot(REPO)
     assert records.flaws == []
 
 
 def test_expired_commits_go_from_the_beginning_on(catalog, line):
     expired = [FIRST, *line[:5], *line[6:9]]  # the sixth lives, and keeps what descends from it
-    assert len(catalog.expire_commits(REPO, [commit.id for commit in expired])) == len(expired)
+    assert len(catalog.retention.expire_commits(REPO, [commit.id for commit in expired])) == len(expired)
     assert prune(catalog, "commits", dry_run=True) == 5
-    assert set(catalog.history(REPO).commits) == {FIRST.id, *(commit.id for commit in line)}
-    assert not catalog.pruned(REPO)
+    assert set(catalog.commits.history(REPO).commits) == {FIRST.id, *(commit.id for commit in line)}
+    assert not catalog.retention.pruned(REPO)
     assert prune(catalog, "commits") == 5
-    assert set(catalog.history(REPO).commits) == {FIRST.id, *(commit.id for commit in line[5:])}
-    assert catalog.pruned(REPO)
-    assert [one.id for one in catalog.first_parents(REPO, line[-1].id, limit=100)][-1] == line[5].id
-    assert catalog.initial_commit(REPO).id == FIRST.id
+    assert set(catalog.commits.history(REPO).commits) == {FIRST.id, *(commit.id for commit in line[5:])}
+    assert catalog.retention.pruned(REPO)
+    assert [one.id for one in catalog.commits.first_parents(REPO, line[-1].id, limit=100)][-1] == line[5].id
+    assert catalog.commits.initial_commit(REPO).id == FIRST.id
     healthy(catalog)
     assert prune(catalog, "commits") == 0
 
 
 def test_a_live_first_commit_keeps_all(catalog, line):
-    catalog.expire_commits(REPO, [commit.id for commit in line[:5]])
+    catalog.retention.expire_commits(REPO, [commit.id for commit in line[:5]])
     assert prune(catalog, "commits") == 0
 
 
 def test_commits_younger_than_the_log_stay(catalog, line):
-    catalog.expire_commits(REPO, [FIRST.id, *(commit.id for commit in line[:5])])
+    catalog.retention.expire_commits(REPO, [FIRST.id, *(commit.id for commit in line[:5])])
     assert prune(catalog, "commits", before=line[0].creation_date) == 0
 
 
 def test_a_merge_goes_after_both_of_its_parents(catalog, line):
-    catalog.create_branch(REPO, "dev", line[3].id, token="t", actor="ada")
+    catalog.refs.create_branch(REPO, "dev", line[3].id, token="t", actor="ada")
     state = seal(catalog, "dev")
-    side = catalog.publish(draft(catalog, state, a_commit("side", line[3])))
+    side = catalog.commits.publish(draft(catalog, state, a_commit("side", line[3])))
     state = seal(catalog)
-    merge = catalog.publish(draft(catalog, state, a_commit("merge", line[-1], side)))
+    merge = catalog.commits.publish(draft(catalog, state, a_commit("merge", line[-1], side)))
     last = commit_all(catalog, "last")
-    catalog.delete_branch(REPO, "dev", actor="ada")
+    catalog.refs.delete_branch(REPO, "dev", actor="ada")
     gone = [FIRST, *line, merge]
-    catalog.expire_commits(REPO, [commit.id for commit in gone])
+    catalog.retention.expire_commits(REPO, [commit.id for commit in gone])
     assert prune(catalog, "commits") == len(line)  # the side commit lives, and keeps the merge
-    assert set(catalog.history(REPO).commits) == {FIRST.id, side.id, merge.id, last.id}
-    catalog.expire_commits(REPO, [side.id])
+    assert set(catalog.commits.history(REPO).commits) == {FIRST.id, side.id, merge.id, last.id}
+    catalog.retention.expire_commits(REPO, [side.id])
     assert prune(catalog, "commits") == 2
     healthy(catalog)
 
 
 def test_writers_go_on_between_the_steps(catalog, line):
-    catalog.expire_commits(REPO, [FIRST.id, *(commit.id for commit in line[:-1])])
+    catalog.retention.expire_commits(REPO, [FIRST.id, *(commit.id for commit in line[:-1])])
     made = []
 
     def write():
@@ -98,28 +98,31 @@ def test_writers_go_on_between_the_steps(catalog, line):
 
     assert prune(catalog, "commits", between=write) == len(line) - 1
     assert len(made) > 3
-    assert set(catalog.history(REPO).commits) == {FIRST.id, line[-1].id, *(commit.id for commit in made)}
+    assert set(catalog.commits.history(REPO).commits) == {FIRST.id, line[-1].id, *(commit.id for commit in made)}
     healthy(catalog)
 
 
 def test_moves_go_but_for_the_last_one_of_what_exists(catalog, line):
-    catalog.create_tag(REPO, "kept", line[-1].id, actor="ada")
-    catalog.create_tag(REPO, "gone", line[-1].id, actor="ada")
-    catalog.delete_tag(REPO, "gone", actor="ada")
+    catalog.refs.create_tag(REPO, "kept", line[-1].id, actor="ada")
+    catalog.refs.create_tag(REPO, "gone", line[-1].id, actor="ada")
+    catalog.refs.delete_tag(REPO, "gone", actor="ada")
     assert prune(catalog, "moves", before=0) == 0
     assert prune(catalog, "moves") == 14
-    assert [(move.ref, move.new) for move in catalog.reflog(REPO)] == [("kept", line[-1].id), ("main", line[-1].id)]
+    assert [(move.ref, move.new) for move in catalog.refs.reflog(REPO)] == [
+        ("kept", line[-1].id),
+        ("main", line[-1].id),
+    ]
     healthy(catalog)
 
 
 def test_keys_and_tokens_go(catalog, line):
     assert prune(catalog, "keys", before=0) == prune(catalog, "tokens", before=0) == 0
     assert prune(catalog, "keys") == prune(catalog, "tokens") == 12
-    assert catalog.key(REPO, "key 3") is None
+    assert catalog.commits.key(REPO, "key 3") is None
     healthy(catalog)
 
 
 def test_a_read_only_repository_is_not_pruned(catalog, line):
-    catalog.set_read_only(REPO, True)
+    catalog.repositories.set_read_only(REPO, True)
     with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
         prune(catalog, "keys")

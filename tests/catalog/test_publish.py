@@ -16,29 +16,29 @@ def ready(catalog, message="one", **given):
     put(catalog, an_entry("a"))
     state = seal(catalog)
     put(catalog, an_entry("b"))
-    return draft(catalog, state, a_commit(message, catalog.commit(REPO, state.commit_id)), **given)
+    return draft(catalog, state, a_commit(message, catalog.commits.get(REPO, state.commit_id)), **given)
 
 
 def test_publishing_does_everything_at_once(catalog):
     publish = ready(catalog, key="k", fingerprint="f", actor="bob", action="import")
-    before = catalog.branch(REPO, "main")
-    assert catalog.publish(publish) == publish.commit
-    after = catalog.branch(REPO, "main")
+    before = catalog.refs.branch(REPO, "main")
+    assert catalog.commits.publish(publish) == publish.commit
+    after = catalog.refs.branch(REPO, "main")
     assert after == replace(before, commit_id=publish.commit.id, sealed_tokens=())
-    assert catalog.commit(REPO, publish.commit.id) == publish.commit
-    assert paths(catalog.staged_page(REPO, "main").rows) == ["b"]
-    assert catalog.key(REPO, "k") == KeyRecord("f", publish.commit.id)
-    move = catalog.reflog(REPO, "main")[0]
+    assert catalog.commits.get(REPO, publish.commit.id) == publish.commit
+    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["b"]
+    assert catalog.commits.key(REPO, "k") == KeyRecord("f", publish.commit.id)
+    move = catalog.refs.reflog(REPO, "main")[0]
     assert (move.old, move.new, move.action, move.actor) == (FIRST.id, publish.commit.id, "import", "bob")
-    assert catalog.purge_retired(REPO) == 1
-    assert paths(catalog.staged_page(REPO, "main").rows) == ["b"]
+    assert catalog.staging.purge_retired(REPO) == 1
+    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["b"]
 
 
 REFUSED = {
     "another head": (BranchMoved, lambda c, p: replace(p, expected_head="f" * 64)),
     "another reset": (BranchMoved, lambda c, p: replace(p, sealed_resets=p.sealed_resets + 1)),
     "an unknown token": (BranchMoved, lambda c, p: replace(p, consumed=("nope",))),
-    "the active token": (BranchMoved, lambda c, p: replace(p, consumed=(c.branch(REPO, "main").staging_token,))),
+    "the active token": (BranchMoved, lambda c, p: replace(p, consumed=(c.refs.branch(REPO, "main").staging_token,))),
     "too many tokens": (BranchMoved, lambda c, p: replace(p, consumed=(*p.consumed, "nope"))),
     "an unknown parent": (RefNotFound, lambda c, p: replace(p, commit=a_commit("x", a_commit("never")))),
     "an unknown commit to rest on": (RefNotFound, lambda c, p: replace(p, live=frozenset({"f" * 64}))),
@@ -53,9 +53,9 @@ def test_a_refused_publish_changes_nothing(catalog, reason):
     publish = ready(catalog, key="k")
     before = everything(catalog)
     with pytest.raises(error):
-        catalog.publish(change(catalog, publish))
+        catalog.commits.publish(change(catalog, publish))
     assert everything(catalog) == before
-    catalog.publish(publish)
+    catalog.commits.publish(publish)
 
 
 def test_the_newer_of_two_sealed_tokens_does_not_leave_alone(catalog):
@@ -65,57 +65,57 @@ def test_the_newer_of_two_sealed_tokens_does_not_leave_alone(catalog):
     both = seal(catalog)
     commit = a_commit("one", FIRST)
     with pytest.raises(BranchMoved):
-        catalog.publish(draft(catalog, both, commit, consumed=both.sealed_tokens[:1]))
-    catalog.publish(draft(catalog, older, commit))
-    assert catalog.branch(REPO, "main").sealed_tokens == both.sealed_tokens[:1]
+        catalog.commits.publish(draft(catalog, both, commit, consumed=both.sealed_tokens[:1]))
+    catalog.commits.publish(draft(catalog, older, commit))
+    assert catalog.refs.branch(REPO, "main").sealed_tokens == both.sealed_tokens[:1]
 
 
 def test_a_reset_while_a_commit_is_in_flight_is_noticed(catalog):
     publish = ready(catalog)
-    catalog.reset(REPO, "main", path="a", actor="bob")
+    catalog.staging.reset(REPO, "main", path="a", actor="bob")
     with pytest.raises(BranchMoved, match="staged rows"):
-        catalog.publish(publish)
+        catalog.commits.publish(publish)
 
 
 def test_of_two_commits_on_one_head_one_is_published(catalog):
     one = ready(catalog, "one")
     two = replace(one, commit=a_commit("two", FIRST))
-    catalog.publish(one)
+    catalog.commits.publish(one)
     with pytest.raises(BranchMoved, match=f"moved to {one.commit.id}"):
-        catalog.publish(two)
+        catalog.commits.publish(two)
 
 
 def test_a_known_key_gives_the_earlier_commit_whatever_happened_since(catalog):
     publish = ready(catalog, key="k", fingerprint="f")
-    catalog.publish(publish)
+    catalog.commits.publish(publish)
     commit_all(catalog, "later")
-    catalog.expire_commits(REPO, [FIRST.id])
-    catalog.protect(REPO, "*")
-    catalog.set_read_only(REPO, True)
+    catalog.retention.expire_commits(REPO, [FIRST.id])
+    catalog.refs.protect(REPO, "*")
+    catalog.repositories.set_read_only(REPO, True)
     before = everything(catalog)
     late = replace(publish, commit=a_commit("again", FIRST), started=publish.started - timedelta(days=9), branch="gone")
-    assert catalog.publish(late) == publish.commit
+    assert catalog.commits.publish(late) == publish.commit
     with pytest.raises(KeyReused, match="'k'"):
-        catalog.publish(replace(late, fingerprint="g"))
+        catalog.commits.publish(replace(late, fingerprint="g"))
     assert everything(catalog) == before
 
 
 def test_a_key_can_stand_for_a_commit_that_exists(catalog):
-    assert catalog.key(REPO, "k") is None
-    catalog.remember_key(REPO, "k", "f", FIRST.id)
-    catalog.remember_key(REPO, "k", "g", "f" * 64)
-    assert catalog.key(REPO, "k") == KeyRecord("f", FIRST.id)
-    assert catalog.publish(ready(catalog, key="k", fingerprint="f")) == FIRST
-    assert catalog.branch(REPO, "main").commit_id == FIRST.id
+    assert catalog.commits.key(REPO, "k") is None
+    catalog.commits.remember_key(REPO, "k", "f", FIRST.id)
+    catalog.commits.remember_key(REPO, "k", "g", "f" * 64)
+    assert catalog.commits.key(REPO, "k") == KeyRecord("f", FIRST.id)
+    assert catalog.commits.publish(ready(catalog, key="k", fingerprint="f")) == FIRST
+    assert catalog.refs.branch(REPO, "main").commit_id == FIRST.id
 
 
 def test_a_commit_that_exists_is_kept_with_its_own_file(catalog):
     publish = ready(catalog)
-    catalog.publish(publish)
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    catalog.commits.publish(publish)
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
     same = replace(publish.commit, meta_range_file="another.parquet")
-    assert catalog.publish(draft(catalog, catalog.branch(REPO, "dev"), same)) == publish.commit
-    assert catalog.branch(REPO, "dev").commit_id == publish.commit.id
+    assert catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "dev"), same)) == publish.commit
+    assert catalog.refs.branch(REPO, "dev").commit_id == publish.commit.id
 
 
 class FailureError(Exception):
@@ -138,14 +138,14 @@ def test_a_fault_at_any_statement_leaves_nothing_behind(catalog):
         left = statements
         event.listen(catalog.database.engine, "before_cursor_execute", fail)
         try:
-            catalog.publish(publish)
+            catalog.commits.publish(publish)
             break
         except FailureError:
             event.remove(catalog.database.engine, "before_cursor_execute", fail)
             assert everything(catalog) == before
     event.remove(catalog.database.engine, "before_cursor_execute", fail)
     assert statements > 10
-    assert catalog.branch(REPO, "main").commit_id == publish.commit.id
+    assert catalog.refs.branch(REPO, "main").commit_id == publish.commit.id
 
 
 @pytest.fixture
@@ -182,9 +182,9 @@ def lose_answer(opened, postgres_url):
 def test_a_lost_answer_to_commit_is_settled_by_what_the_database_says(lose_answer, done):
     publish = ready(lose_answer)
     lose_answer.arm(done=done)
-    assert lose_answer.publish(publish) == publish.commit
-    assert [move.new for move in lose_answer.reflog(REPO, "main")] == [publish.commit.id, FIRST.id]
-    assert lose_answer.branch(REPO, "main").sealed_tokens == ()
+    assert lose_answer.commits.publish(publish) == publish.commit
+    assert [move.new for move in lose_answer.refs.reflog(REPO, "main")] == [publish.commit.id, FIRST.id]
+    assert lose_answer.refs.branch(REPO, "main").sealed_tokens == ()
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -196,13 +196,13 @@ def test_what_creates_or_repeats_is_settled_too(lose_answer, done):
     state = seal(catalog)
     assert len(state.sealed_tokens) == 1
     catalog.arm(done=done)
-    made = catalog.create_branch(REPO, "dev", FIRST.id, token="t", actor="ada")
-    assert made == catalog.branch(REPO, "dev")
+    made = catalog.refs.create_branch(REPO, "dev", FIRST.id, token="t", actor="ada")
+    assert made == catalog.refs.branch(REPO, "dev")
     catalog.arm(done=done)
-    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
-    assert len(catalog.reflog(REPO, "dev")) == len(catalog.reflog(REPO, "v1")) == 1
+    catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    assert len(catalog.refs.reflog(REPO, "dev")) == len(catalog.refs.reflog(REPO, "v1")) == 1
     catalog.arm(done=done)
-    assert catalog.begin_upload(REPO, "main", "data/x/", upload="u") == catalog.uploads(REPO)["u"][1]
+    assert catalog.staging.begin_upload(REPO, "main", "data/x/", upload="u") == catalog.staging.uploads(REPO)["u"][1]
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -210,5 +210,5 @@ def test_what_cannot_be_settled_is_said(lose_answer, done):
     put(lose_answer, an_entry("a"))
     lose_answer.arm(done=done)
     with pytest.raises(CatalogUnavailable, match="whether the change was made is not known"):
-        lose_answer.reset(REPO, "main", actor="ada")
-    assert lose_answer.has_staged(REPO, "main") is not done
+        lose_answer.staging.reset(REPO, "main", actor="ada")
+    assert lose_answer.staging.has_staged(REPO, "main") is not done

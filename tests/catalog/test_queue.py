@@ -39,47 +39,47 @@ def test_who_publishes_next(tmp_path_factory, clock, steps):
         if step == "pass":
             clock.advance(seconds=seconds)
         elif step == "dequeue":
-            catalog.dequeue(REPO, "main", name)
+            catalog.commits.dequeue(REPO, "main", name)
             line = [each for each in line if each != name]
         elif step == "enqueue":
             line += [name] if name not in line else []
             lasts[name] = (clock.now(), clock.now() + timedelta(seconds=seconds))
             ahead = [each for each in line[: line.index(name)] if each in counting]
-            assert catalog.enqueue(REPO, "main", name, lasts=timedelta(seconds=seconds)) == len(ahead)
-            assert catalog.ahead(REPO, "main", name) == len(ahead)
+            assert catalog.commits.enqueue(REPO, "main", name, lasts=timedelta(seconds=seconds)) == len(ahead)
+            assert catalog.commits.ahead(REPO, "main", name) == len(ahead)
         else:
-            state = catalog.branch(REPO, "main")
-            commit = a_commit(new_token(), catalog.commit(REPO, state.commit_id))
+            state = catalog.refs.branch(REPO, "main")
+            commit = a_commit(new_token(), catalog.commits.get(REPO, state.commit_id))
             request = draft(catalog, state, commit, publisher=name)
             if counting and counting[0] != name:
                 with pytest.raises(BranchMoved, match="others wait"):
-                    catalog.publish(request)
-                assert catalog.branch(REPO, "main") == state
+                    catalog.commits.publish(request)
+                assert catalog.refs.branch(REPO, "main") == state
             else:
-                catalog.publish(request)
+                catalog.commits.publish(request)
                 line = [each for each in line if each != name]
-    assert [catalog.ahead(REPO, "main", name) is not None for name in ("ada", "bob", "eve")] == [
+    assert [catalog.commits.ahead(REPO, "main", name) is not None for name in ("ada", "bob", "eve")] == [
         name in line for name in ("ada", "bob", "eve")
     ]
     catalog.close()
 
 
 def test_each_branch_has_its_own_queue(catalog):
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
-    assert catalog.enqueue(REPO, "main", "ada", lasts=timedelta(hours=1)) == 0
-    assert catalog.enqueue(REPO, "main", "bob", lasts=timedelta(hours=1)) == 1
-    assert catalog.enqueue(REPO, "dev", "eve", lasts=timedelta(hours=1)) == 0
-    catalog.publish(draft(catalog, catalog.branch(REPO, "dev"), a_commit("one", FIRST), publisher="eve"))
-    assert catalog.ahead(REPO, "dev", "eve") is None
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    assert catalog.commits.enqueue(REPO, "main", "ada", lasts=timedelta(hours=1)) == 0
+    assert catalog.commits.enqueue(REPO, "main", "bob", lasts=timedelta(hours=1)) == 1
+    assert catalog.commits.enqueue(REPO, "dev", "eve", lasts=timedelta(hours=1)) == 0
+    catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "dev"), a_commit("one", FIRST), publisher="eve"))
+    assert catalog.commits.ahead(REPO, "dev", "eve") is None
     with pytest.raises(RefNotFound):
-        catalog.enqueue(REPO, "none", "ada", lasts=timedelta(hours=1))
+        catalog.commits.enqueue(REPO, "none", "ada", lasts=timedelta(hours=1))
 
 
 def test_a_deleted_branch_leaves_no_queue(catalog):
     before = everything(catalog)
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
-    catalog.enqueue(REPO, "dev", "ada", lasts=timedelta(hours=1))
-    catalog.delete_branch(REPO, "dev", actor="ada")
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    catalog.commits.enqueue(REPO, "dev", "ada", lasts=timedelta(hours=1))
+    catalog.refs.delete_branch(REPO, "dev", actor="ada")
     queue = "lakeops_queue"
     assert dict(everything(catalog).rows)[queue] == dict(before.rows)[queue] == []
 
@@ -87,8 +87,8 @@ def test_a_deleted_branch_leaves_no_queue(catalog):
 def test_places_that_lapsed_long_ago_are_forgotten(sqlite_url, opened, clock):
     catalog = opened(sqlite_url)
     create(catalog)
-    catalog.enqueue(REPO, "main", "gone", lasts=timedelta(seconds=1))
+    catalog.commits.enqueue(REPO, "main", "gone", lasts=timedelta(seconds=1))
     clock.advance(seconds=FORGET.total_seconds() + 2)
-    catalog.enqueue(REPO, "main", "here", lasts=timedelta(seconds=1))
-    assert catalog.ahead(REPO, "main", "gone") is None
-    assert catalog.ahead(REPO, "main", "here") == 0
+    catalog.commits.enqueue(REPO, "main", "here", lasts=timedelta(seconds=1))
+    assert catalog.commits.ahead(REPO, "main", "gone") is None
+    assert catalog.commits.ahead(REPO, "main", "here") == 0

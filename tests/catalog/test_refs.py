@@ -18,36 +18,36 @@ NAMES = ["B", "Z", "a", "a.b", "aB", "a_b", "ab", "b", "dev:joe", "z", "é", "\u
 
 
 def branch(catalog, name, commit=FIRST):
-    return catalog.create_branch(REPO, name, commit.id, token=new_token(), actor="ada")
+    return catalog.refs.create_branch(REPO, name, commit.id, token=new_token(), actor="ada")
 
 
 def test_names_are_sorted_by_their_bytes(catalog):
     assert sorted(NAMES, key=str.encode) == NAMES
     for name in reversed(NAMES):
         branch(catalog, name)
-    catalog.delete_branch(REPO, "ab", actor="ada")
+    catalog.refs.delete_branch(REPO, "ab", actor="ada")
     branch(catalog, "ab")
     every = sorted([*NAMES, "main"], key=str.encode)
-    assert [ref.id for ref in catalog.branches(REPO)] == every
+    assert [ref.id for ref in catalog.refs.branches(REPO)] == every
     tags = [f"{name}-t" for name in NAMES]
     for name in reversed(tags):
-        catalog.create_tag(REPO, name, FIRST.id, actor="ada")
+        catalog.refs.create_tag(REPO, name, FIRST.id, actor="ada")
     tags.sort(key=str.encode)
-    assert [ref.id for ref in catalog.tags(REPO)] == tags
+    assert [ref.id for ref in catalog.refs.tags(REPO)] == tags
     for index, name in enumerate(tags):
-        assert [ref.id for ref in catalog.tags(REPO, after=name, limit=2)] == tags[index + 1 : index + 3]
+        assert [ref.id for ref in catalog.refs.tags(REPO, after=name, limit=2)] == tags[index + 1 : index + 3]
     for prefix in ("a", "a_", "A", "%", "é", "😀", "\U0010ffff"):
         expected = [name for name in every if name.startswith(prefix)]
-        assert [ref.id for ref in catalog.branches(REPO, prefix=prefix)] == expected
-    assert [r.id for r in catalog.branches(REPO, prefix="a", after="a.b", limit=2)] == ["aB", "a_b"]
+        assert [ref.id for ref in catalog.refs.branches(REPO, prefix=prefix)] == expected
+    assert [r.id for r in catalog.refs.branches(REPO, prefix="a", after="a.b", limit=2)] == ["aB", "a_b"]
 
 
 def test_a_branch_is_made_at_a_commit_with_an_empty_staging_area(catalog):
     put(catalog, an_entry("only-on-main"))
     state = branch(catalog, "dev")
-    assert state == catalog.branch(REPO, "dev")
+    assert state == catalog.refs.branch(REPO, "dev")
     assert state.commit_id == FIRST.id
-    assert not catalog.has_staged(REPO, "dev")
+    assert not catalog.staging.has_staged(REPO, "dev")
     with pytest.raises(AlreadyExists, match="'dev'"):
         branch(catalog, "dev")
     with pytest.raises(RefNotFound, match="no commit"):
@@ -68,16 +68,16 @@ def test_a_new_ref_is_three_statements(catalog):
         *moves,
     ]
     with statements(catalog) as seen:
-        catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+        catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
     assert len(ours(seen)) == (3 if server else 4)
 
 
 def test_a_name_that_is_taken_is_said_before_anything_of_the_commit(catalog):
-    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
     commit_all(catalog, "one")
-    catalog.delete_tag(REPO, "v1", actor="ada")
-    branch(catalog, "dev", catalog.commit(REPO, catalog.branch(REPO, "main").commit_id))
-    assert catalog.expire_commits(REPO, [FIRST.id]) == [FIRST.id]
+    catalog.refs.delete_tag(REPO, "v1", actor="ada")
+    branch(catalog, "dev", catalog.commits.get(REPO, catalog.refs.branch(REPO, "main").commit_id))
+    assert catalog.retention.expire_commits(REPO, [FIRST.id]) == [FIRST.id]
     for commit in (FIRST, a_commit("never published")):
         with pytest.raises(AlreadyExists, match="branch 'dev' exists already"):
             branch(catalog, "dev", commit)
@@ -85,7 +85,7 @@ def test_a_name_that_is_taken_is_said_before_anything_of_the_commit(catalog):
 
 def test_a_branch_and_a_tag_do_not_share_a_name(catalog):
     """Who reads by the name would get the branch, in place of what the tag was to keep."""
-    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
     branch(catalog, "dev")
     with pytest.raises(
         AlreadyExists, match=r"tag 'v1' exists already in repository '.*', so no branch can be called so"
@@ -94,11 +94,11 @@ def test_a_branch_and_a_tag_do_not_share_a_name(catalog):
     with pytest.raises(
         AlreadyExists, match=r"branch 'dev' exists already in repository '.*', so no tag can be called so"
     ):
-        catalog.create_tag(REPO, "dev", FIRST.id, actor="ada")
-    catalog.delete_tag(REPO, "v1", actor="ada")
-    catalog.delete_branch(REPO, "dev", actor="ada")
+        catalog.refs.create_tag(REPO, "dev", FIRST.id, actor="ada")
+    catalog.refs.delete_tag(REPO, "v1", actor="ada")
+    catalog.refs.delete_branch(REPO, "dev", actor="ada")
     branch(catalog, "v1")
-    assert catalog.create_tag(REPO, "dev", FIRST.id, actor="ada").commit_id == FIRST.id
+    assert catalog.refs.create_tag(REPO, "dev", FIRST.id, actor="ada").commit_id == FIRST.id
 
 
 def test_deleting_a_branch_retires_its_staging(catalog):
@@ -107,15 +107,15 @@ def test_deleting_a_branch_retires_its_staging(catalog):
     seal(catalog, "dev")
     put(catalog, an_entry("a"), an_entry("b"), branch="dev")
     put(catalog, an_entry("main's"))
-    assert catalog.delete_branch(REPO, "dev", actor="bob") == FIRST.id
+    assert catalog.refs.delete_branch(REPO, "dev", actor="bob") == FIRST.id
     with pytest.raises(RefNotFound):
-        catalog.branch(REPO, "dev")
-    assert catalog.purge_retired(REPO) == 3
-    assert catalog.purge_retired(REPO) == 0
-    assert paths(catalog.staged_page(REPO, "main").rows) == ["main's"]
+        catalog.refs.branch(REPO, "dev")
+    assert catalog.staging.purge_retired(REPO) == 3
+    assert catalog.staging.purge_retired(REPO) == 0
+    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["main's"]
     branch(catalog, "dev")
-    assert not catalog.has_staged(REPO, "dev")
-    assert [(m.action, m.old, m.new, m.actor) for m in catalog.reflog(REPO, "dev")] == [
+    assert not catalog.staging.has_staged(REPO, "dev")
+    assert [(m.action, m.old, m.new, m.actor) for m in catalog.refs.reflog(REPO, "dev")] == [
         ("create-branch", None, FIRST.id, "ada"),
         ("delete-branch", FIRST.id, None, "bob"),
         ("create-branch", None, FIRST.id, "ada"),
@@ -124,47 +124,47 @@ def test_deleting_a_branch_retires_its_staging(catalog):
 
 def test_the_default_branch_stays(catalog):
     with pytest.raises(PreconditionFailed, match="'main'", check=has_kind("default_branch")):
-        catalog.delete_branch(REPO, "main", actor="ada")
+        catalog.refs.delete_branch(REPO, "main", actor="ada")
     with pytest.raises(RefNotFound):
-        catalog.delete_branch(REPO, "nope", actor="ada")
+        catalog.refs.delete_branch(REPO, "nope", actor="ada")
 
 
 def test_tags_are_made_once_and_deleted(catalog):
     one = commit_all(catalog, "one")
-    assert catalog.create_tag(REPO, "v1", FIRST.id, actor="ada").commit_id == FIRST.id
+    assert catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada").commit_id == FIRST.id
     with pytest.raises(AlreadyExists, match="'v1'"):
-        catalog.create_tag(REPO, "v1", one.id, actor="ada")
+        catalog.refs.create_tag(REPO, "v1", one.id, actor="ada")
     with pytest.raises(RefNotFound):
-        catalog.create_tag(REPO, "v2", "f" * 64, actor="ada")
-    assert catalog.tag(REPO, "v1").commit_id == FIRST.id
-    assert catalog.delete_tag(REPO, "v1", actor="ada") == FIRST.id
+        catalog.refs.create_tag(REPO, "v2", "f" * 64, actor="ada")
+    assert catalog.refs.tag(REPO, "v1").commit_id == FIRST.id
+    assert catalog.refs.delete_tag(REPO, "v1", actor="ada") == FIRST.id
     with pytest.raises(RefNotFound):
-        catalog.delete_tag(REPO, "v1", actor="ada")
-    assert [move.action for move in catalog.reflog(REPO, "v1")] == ["delete-tag", "create-tag"]
+        catalog.refs.delete_tag(REPO, "v1", actor="ada")
+    assert [move.action for move in catalog.refs.reflog(REPO, "v1")] == ["delete-tag", "create-tag"]
 
 
 def test_nothing_new_rests_on_an_expired_commit(catalog):
     commit_all(catalog, "one")
-    assert catalog.expire_commits(REPO, [FIRST.id]) == [FIRST.id]
-    for make in (lambda: branch(catalog, "late"), lambda: catalog.create_tag(REPO, "late", FIRST.id, actor="ada")):
+    assert catalog.retention.expire_commits(REPO, [FIRST.id]) == [FIRST.id]
+    for make in (lambda: branch(catalog, "late"), lambda: catalog.refs.create_tag(REPO, "late", FIRST.id, actor="ada")):
         with pytest.raises(CommitExpired, match=f"{FIRST.id} was expired by the retention rules"):
             make()
 
 
 def test_the_reflog_is_newest_first(catalog):
     made = [commit_all(catalog, str(number)) for number in range(3)]
-    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
-    assert [move.new for move in catalog.reflog(REPO, "main")] == [*(c.id for c in reversed(made)), FIRST.id]
-    assert [move.ref for move in catalog.reflog(REPO, limit=2)] == ["v1", "main"]
-    sequences = [move.sequence for move in catalog.reflog(REPO)]
+    catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    assert [move.new for move in catalog.refs.reflog(REPO, "main")] == [*(c.id for c in reversed(made)), FIRST.id]
+    assert [move.ref for move in catalog.refs.reflog(REPO, limit=2)] == ["v1", "main"]
+    sequences = [move.sequence for move in catalog.refs.reflog(REPO)]
     assert sequences == sorted(sequences, reverse=True)
 
 
 def test_protection_is_by_glob_pattern(catalog):
-    catalog.protect(REPO, "ma?n")
-    catalog.protect(REPO, "release-*")
-    catalog.protect(REPO, "release-*")
-    assert catalog.protections(REPO) == ["ma?n", "release-*"]
+    catalog.refs.protect(REPO, "ma?n")
+    catalog.refs.protect(REPO, "release-*")
+    catalog.refs.protect(REPO, "release-*")
+    assert catalog.refs.protections(REPO) == ["ma?n", "release-*"]
     branch(catalog, "release-1")
     branch(catalog, "Release-1")
     put(catalog, an_entry("a"), branch="Release-1")
@@ -172,33 +172,33 @@ def test_protection_is_by_glob_pattern(catalog):
         PreconditionFailed, match=r"'release-1' is protected by 'release-\*'", check=has_kind("protected_branch")
     ):
         put(catalog, an_entry("a"), branch="release-1")
-    catalog.unprotect(REPO, "release-*")
+    catalog.refs.unprotect(REPO, "release-*")
     put(catalog, an_entry("a"), branch="release-1")
     with pytest.raises(NotFound, match="release"):
-        catalog.unprotect(REPO, "release-*")
+        catalog.refs.unprotect(REPO, "release-*")
 
 
 @pytest.mark.parametrize("action", ["commit", "revert", "cherry-pick", "import", "anything new"])
 def test_a_protected_branch_takes_merges_alone(catalog, action):
-    catalog.protect(REPO, "main")
-    state = catalog.branch(REPO, "main")
+    catalog.refs.protect(REPO, "main")
+    state = catalog.refs.branch(REPO, "main")
     with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
-        catalog.publish(draft(catalog, state, a_commit("one", FIRST), action=action))
-    assert catalog.branch(REPO, "main") == state
-    merged = catalog.publish(draft(catalog, state, a_commit("one", FIRST), action="merge"))
-    assert catalog.branch(REPO, "main").commit_id == merged.id
+        catalog.commits.publish(draft(catalog, state, a_commit("one", FIRST), action=action))
+    assert catalog.refs.branch(REPO, "main") == state
+    merged = catalog.commits.publish(draft(catalog, state, a_commit("one", FIRST), action="merge"))
+    assert catalog.refs.branch(REPO, "main").commit_id == merged.id
 
 
 def test_a_protected_branch_refuses_staging_and_deletion_but_not_reset(catalog):
     branch(catalog, "dev")
     put(catalog, an_entry("a"), branch="dev")
-    catalog.protect(REPO, "dev")
+    catalog.refs.protect(REPO, "dev")
     for refused in (
         lambda: put(catalog, an_entry("b"), branch="dev"),
-        lambda: catalog.stageable(REPO, "dev"),
-        lambda: catalog.begin_upload(REPO, "dev", "data/x/", upload="u"),
-        lambda: catalog.delete_branch(REPO, "dev", actor="ada"),
+        lambda: catalog.staging.stageable(REPO, "dev"),
+        lambda: catalog.staging.begin_upload(REPO, "dev", "data/x/", upload="u"),
+        lambda: catalog.refs.delete_branch(REPO, "dev", actor="ada"),
     ):
         with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
             refused()
-    assert catalog.reset(REPO, "dev", actor="ada") == 1
+    assert catalog.staging.reset(REPO, "dev", actor="ada") == 1

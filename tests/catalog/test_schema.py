@@ -146,7 +146,7 @@ def test_many_processes_may_open_a_new_catalog_at_once(request, opened, kind):
 
     def open_and_list(_number):
         catalog = open_catalog(url, clock=SystemClock())
-        assert catalog.repositories() == []
+        assert catalog.repositories.page() == []
         catalog.upgrade()
         catalog.close()
 
@@ -163,7 +163,7 @@ def test_opening_again_keeps_everything(opened, database_url):
     second = opened(database_url)
     second.upgrade()
     assert everything(second) == before
-    assert second.repository(REPO) == first.repository(REPO)
+    assert second.repositories.get(REPO) == first.repositories.get(REPO)
 
 
 def test_neighbours_in_a_postgresql_database_are_left_alone(empty_postgres_url, opened):
@@ -201,11 +201,11 @@ import sys
 from lakeops.catalog.open import open_catalog
 from lakeops.model.clock import SystemClock
 catalog = open_catalog({sqlite_url!r}, clock=SystemClock())
-state = catalog.branch("repo", "main")
-catalog.create_branch("repo", "dev", state.commit_id, token="t", actor="ada")
-assert len(catalog.first_parents("repo", state.commit_id, limit=9)) == 1
-catalog.branches("repo"), catalog.tags("repo"), catalog.reflog("repo"), catalog.describe()
-catalog.delete_branch("repo", "dev", actor="ada")
+state = catalog.refs.branch("repo", "main")
+catalog.refs.create_branch("repo", "dev", state.commit_id, token="t", actor="ada")
+assert len(catalog.commits.first_parents("repo", state.commit_id, limit=9)) == 1
+catalog.refs.branches("repo"), catalog.refs.tags("repo"), catalog.refs.reflog("repo"), catalog.describe()
+catalog.refs.delete_branch("repo", "dev", actor="ada")
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

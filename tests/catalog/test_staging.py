@@ -34,18 +34,18 @@ def staged(catalog, **where):
 
 
 def page(catalog, **where):
-    return catalog.staged_page(REPO, "main", **where).rows
+    return catalog.staging.staged_page(REPO, "main", **where).rows
 
 
 def test_the_last_write_of_a_path_wins(catalog):
     state = put(catalog, an_entry("a", "1"), an_entry("b", "1"), an_entry("a", "2"))
-    assert state == catalog.branch(REPO, "main")
+    assert state == catalog.refs.branch(REPO, "main")
     put(catalog, an_entry("b", "2", k="v"), gone("c"))
     assert staged(catalog) == [("a", "2"), ("b", "2"), ("c", None)]
-    assert catalog.staged_one(REPO, "main", "b") == (FIRST, an_entry("b", "2", k="v"))
+    assert catalog.staging.staged_one(REPO, "main", "b") == (FIRST, an_entry("b", "2", k="v"))
     put(catalog, gone("b"), an_entry("c", "3"))
     assert staged(catalog) == [("a", "2"), ("b", None), ("c", "3")]
-    assert catalog.staged_one(REPO, "main", "none") == (FIRST, None)
+    assert catalog.staging.staged_one(REPO, "main", "none") == (FIRST, None)
     put(catalog)
     assert len(page(catalog)) == 3
 
@@ -53,23 +53,23 @@ def test_the_last_write_of_a_path_wins(catalog):
 def test_a_look_at_a_path_is_one_statement_unless_tokens_are_sealed(catalog):
     put(catalog, an_entry("a", "1"))
     with statements(catalog) as seen:
-        catalog.staged_one(REPO, "main", "a")
-        catalog.staged_one(REPO, "main", "b")
+        catalog.staging.staged_one(REPO, "main", "a")
+        catalog.staging.staged_one(REPO, "main", "b")
     assert len(ours(seen)) == 2
     seal(catalog)
     put(catalog, an_entry("b", "2"))
     with statements(catalog) as seen:
-        assert catalog.staged_one(REPO, "main", "a")[1] == an_entry("a", "1")
-        assert catalog.staged_one(REPO, "main", "b")[1] == an_entry("b", "2")
+        assert catalog.staging.staged_one(REPO, "main", "a")[1] == an_entry("a", "1")
+        assert catalog.staging.staged_one(REPO, "main", "b")[1] == an_entry("b", "2")
     assert len(ours(seen)) == 3
 
 
 def test_a_branch_is_read_with_the_commit_it_points_to(catalog):
     head = commit_all(catalog, "one")
     put(catalog, an_entry("a"))
-    found = catalog.staged_page(REPO, "main")
-    assert (found.state, found.head, paths(found.rows)) == (catalog.branch(REPO, "main"), head, ["a"])
-    assert catalog.staged_one(REPO, "main", "a")[0] == head
+    found = catalog.staging.staged_page(REPO, "main")
+    assert (found.state, found.head, paths(found.rows)) == (catalog.refs.branch(REPO, "main"), head, ["a"])
+    assert catalog.staging.staged_one(REPO, "main", "a")[0] == head
 
 
 def test_the_newest_token_wins(catalog):
@@ -80,18 +80,18 @@ def test_the_newest_token_wins(catalog):
     put(catalog, an_entry("a", "3"), an_entry("d", "3"))
     assert second.sealed_tokens == (first.staging_token, *first.sealed_tokens)
     assert staged(catalog) == [("a", "3"), ("b", None), ("c", "1"), ("d", "3")]
-    assert catalog.staged_one(REPO, "main", "b")[1] == gone("b")
-    assert catalog.staged_one(REPO, "main", "c")[1] == an_entry("c", "1")
-    found, table = catalog.staged_table(REPO, "main")
-    assert found.state == catalog.branch(REPO, "main")
+    assert catalog.staging.staged_one(REPO, "main", "b")[1] == gone("b")
+    assert catalog.staging.staged_one(REPO, "main", "c")[1] == an_entry("c", "1")
+    found, table = catalog.staging.staged_table(REPO, "main")
+    assert found.state == catalog.refs.branch(REPO, "main")
     assert table.select(["path", "tombstone"]).to_pylist() == [
         {"path": row.path, "tombstone": row.entry is None} for row in page(catalog)
     ]
-    _, sealed = catalog.staged_table(REPO, "main", tokens=second.sealed_tokens)
+    _, sealed = catalog.staging.staged_table(REPO, "main", tokens=second.sealed_tokens)
     assert [path[-1:] for path in sealed["physical_address"].to_pylist() if path] == ["2", "1"]
-    _, oldest = catalog.staged_table(REPO, "main", tokens=first.sealed_tokens)
+    _, oldest = catalog.staging.staged_table(REPO, "main", tokens=first.sealed_tokens)
     assert oldest["tombstone"].to_pylist() == [False, False, False, True]
-    assert catalog.staged_table(REPO, "main", tokens=("not a token",))[1].num_rows == 0
+    assert catalog.staging.staged_table(REPO, "main", tokens=("not a token",))[1].num_rows == 0
 
 
 def test_pages_walk_all_tokens_in_byte_order(catalog):
@@ -111,45 +111,45 @@ def test_pages_walk_all_tokens_in_byte_order(catalog):
     for prefix in ("a", "a_", "%", "é", "😀", "a\n", "nothing"):
         expected = [path for path in PATHS if path.startswith(prefix)]
         assert paths(page(catalog, prefix=prefix)) == expected
-        assert catalog.staged_table(REPO, "main", prefix=prefix)[1]["path"].to_pylist() == expected
+        assert catalog.staging.staged_table(REPO, "main", prefix=prefix)[1]["path"].to_pylist() == expected
         assert paths(page(catalog, prefix=prefix, after="a", limit=1)) == [p for p in expected if p > "a"][:1]
 
 
 def test_sealing_moves_the_token_once_and_only_with_rows(catalog):
-    before = catalog.branch(REPO, "main")
+    before = catalog.refs.branch(REPO, "main")
     assert seal(catalog) == before
     put(catalog, an_entry("a"))
     token = new_token()
-    sealed = catalog.seal(REPO, "main", token=token).state
+    sealed = catalog.staging.seal(REPO, "main", token=token).state
     assert sealed == BranchState(REPO, "main", FIRST.id, token, (before.staging_token,), 0)
     put(catalog, an_entry("b"))
-    assert catalog.seal(REPO, "main", token=token).state == sealed  # the same call again: its answer was lost
-    assert sealed == catalog.branch(REPO, "main")
+    assert catalog.staging.seal(REPO, "main", token=token).state == sealed  # the same call again: its answer was lost
+    assert sealed == catalog.refs.branch(REPO, "main")
 
 
 def test_rows_are_there_or_not(catalog):
-    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
-    assert not catalog.has_staged(REPO, "main")
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    assert not catalog.staging.has_staged(REPO, "main")
     put(catalog, gone("never there"))
-    assert catalog.has_staged(REPO, "main")
+    assert catalog.staging.has_staged(REPO, "main")
     seal(catalog)
-    assert catalog.has_staged(REPO, "main")
-    assert not catalog.has_staged(REPO, "dev")
+    assert catalog.staging.has_staged(REPO, "main")
+    assert not catalog.staging.has_staged(REPO, "dev")
     with pytest.raises(RefNotFound):
-        catalog.has_staged(REPO, "nope")
+        catalog.staging.has_staged(REPO, "nope")
 
 
 def test_staging_can_depend_on_the_branch_as_it_was_seen(catalog):
-    seen = catalog.branch(REPO, "main")
+    seen = catalog.refs.branch(REPO, "main")
     put(catalog, an_entry("a"), expected=seen)
     put(catalog, an_entry("b"), expected=seen)  # others may stage meanwhile
     changes = (
         lambda: seal(catalog),
-        lambda: catalog.reset(REPO, "main", path="b", actor="ada"),
-        lambda: catalog.publish(draft(catalog, catalog.branch(REPO, "main"), a_commit("one", FIRST))),
+        lambda: catalog.staging.reset(REPO, "main", path="b", actor="ada"),
+        lambda: catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "main"), a_commit("one", FIRST))),
     )
     for change in changes:
-        seen = catalog.branch(REPO, "main")
+        seen = catalog.refs.branch(REPO, "main")
         change()
         before = everything(catalog)
         with pytest.raises(BranchMoved):
@@ -158,35 +158,35 @@ def test_staging_can_depend_on_the_branch_as_it_was_seen(catalog):
 
 
 def test_uploads_end_when_they_are_linked_or_given_up(catalog):
-    started = catalog.begin_upload(REPO, "main", "data/p/one/", upload="one")
-    catalog.begin_upload(REPO, "main", "data/p/two/", upload="two")
-    again = catalog.begin_upload(REPO, "main", "data/p/two/", upload="two")
-    assert catalog.uploads(REPO) == {"one": ("data/p/one/", started), "two": ("data/p/two/", again)}
+    started = catalog.staging.begin_upload(REPO, "main", "data/p/one/", upload="one")
+    catalog.staging.begin_upload(REPO, "main", "data/p/two/", upload="two")
+    again = catalog.staging.begin_upload(REPO, "main", "data/p/two/", upload="two")
+    assert catalog.staging.uploads(REPO) == {"one": ("data/p/one/", started), "two": ("data/p/two/", again)}
     with pytest.raises(AttemptExpired):
         put(catalog, an_entry("a"), started=started - timedelta(days=1), upload="one")
-    assert list(catalog.uploads(REPO)) == ["one", "two"]
+    assert list(catalog.staging.uploads(REPO)) == ["one", "two"]
     put(catalog, an_entry("a"), started=started, upload="one")
-    assert list(catalog.uploads(REPO)) == ["two"]
-    catalog.end_upload(REPO, "two")
-    catalog.end_upload(REPO, "two")
-    assert catalog.uploads(REPO) == {}
+    assert list(catalog.staging.uploads(REPO)) == ["two"]
+    catalog.staging.end_upload(REPO, "two")
+    catalog.staging.end_upload(REPO, "two")
+    assert catalog.staging.uploads(REPO) == {}
     with pytest.raises(RefNotFound):
-        catalog.begin_upload(REPO, "nope", "data/p/x/", upload="x")
+        catalog.staging.begin_upload(REPO, "nope", "data/p/x/", upload="x")
 
 
 def test_uploads_are_given_up_with_time(sqlite_url, opened, clock):
     catalog = opened(sqlite_url, grace_seconds=7200)
     create(catalog)
-    started = catalog.begin_upload(REPO, "main", "data/p/one/", upload="one")
+    started = catalog.staging.begin_upload(REPO, "main", "data/p/one/", upload="one")
     clock.advance(hours=1)
     put(catalog, an_entry("a"), started=started)
-    assert list(catalog.uploads(REPO)) == list(catalog.roots(REPO).uploads) == ["one"]
+    assert list(catalog.staging.uploads(REPO)) == list(catalog.retention.roots(REPO).uploads) == ["one"]
     clock.advance(seconds=1)
     with pytest.raises(AttemptExpired):
         put(catalog, an_entry("a"), started=started)
-    assert catalog.uploads(REPO) == catalog.roots(REPO).uploads == {}
+    assert catalog.staging.uploads(REPO) == catalog.retention.roots(REPO).uploads == {}
     clock.advance(hours=1)
-    catalog.begin_upload(REPO, "main", "data/p/two/", upload="two")
+    catalog.staging.begin_upload(REPO, "main", "data/p/two/", upload="two")
     rows = dict(everything(catalog).rows)["lakeops_upload"]
     assert len(rows) == 1
     assert "data/p/two/" in rows[0]
@@ -206,18 +206,18 @@ def test_reset_drops_everything_a_prefix_or_a_path(catalog):
     put(catalog, an_entry("t/a"), an_entry("t/b"), an_entry("t0"))
     seal(catalog)
     put(catalog, an_entry("t/a"), an_entry("t/c"), an_entry("s"), gone("t"))
-    assert catalog.reset(REPO, "main", path="t/", actor="ada") == 0
-    assert catalog.reset(REPO, "main", path="t/a", actor="ada") == 1
+    assert catalog.staging.reset(REPO, "main", path="t/", actor="ada") == 0
+    assert catalog.staging.reset(REPO, "main", path="t/a", actor="ada") == 1
     assert paths(page(catalog)) == ["s", "t", "t/b", "t/c", "t0"]
-    assert catalog.reset(REPO, "main", prefix="t/", actor="ada") == 2
+    assert catalog.staging.reset(REPO, "main", prefix="t/", actor="ada") == 2
     assert paths(page(catalog)) == ["s", "t", "t0"]
-    assert catalog.reset(REPO, "main", actor="bob") == 3
-    assert not catalog.has_staged(REPO, "main")
-    assert (catalog.branch(REPO, "main").resets, catalog.branch(REPO, "main").sealed_resets) == (3, 3)
+    assert catalog.staging.reset(REPO, "main", actor="bob") == 3
+    assert not catalog.staging.has_staged(REPO, "main")
+    assert (catalog.refs.branch(REPO, "main").resets, catalog.refs.branch(REPO, "main").sealed_resets) == (3, 3)
     before = everything(catalog)
-    assert catalog.reset(REPO, "main", actor="bob") == 0
+    assert catalog.staging.reset(REPO, "main", actor="bob") == 0
     assert everything(catalog) == before
-    move = catalog.reflog(REPO, "main")[0]
+    move = catalog.refs.reflog(REPO, "main")[0]
     assert (move.action, move.old, move.new, move.actor) == ("reset", FIRST.id, FIRST.id, "bob")
 
 
@@ -227,24 +227,24 @@ def test_discarded_tokens_leave_without_a_commit(catalog):
     put(catalog, an_entry("b"))
     state = seal(catalog)
     with pytest.raises(BranchMoved):
-        catalog.discard(state, (old.staging_token,))  # the newer of two: the older would cover it
-    catalog.discard(state, old.sealed_tokens)
-    assert catalog.branch(REPO, "main").sealed_tokens == (old.staging_token,)
+        catalog.staging.discard(state, (old.staging_token,))  # the newer of two: the older would cover it
+    catalog.staging.discard(state, old.sealed_tokens)
+    assert catalog.refs.branch(REPO, "main").sealed_tokens == (old.staging_token,)
     assert paths(page(catalog)) == ["b"]
-    assert catalog.consumed_by(REPO, old.sealed_tokens[0]) is None
-    assert catalog.purge_retired(REPO) == 1
-    catalog.discard(state, ())
-    catalog.reset(REPO, "main", actor="ada")
+    assert catalog.staging.consumed_by(REPO, old.sealed_tokens[0]) is None
+    assert catalog.staging.purge_retired(REPO) == 1
+    catalog.staging.discard(state, ())
+    catalog.staging.reset(REPO, "main", actor="ada")
     with pytest.raises(BranchMoved):
-        catalog.discard(state, (old.staging_token,))
+        catalog.staging.discard(state, (old.staging_token,))
 
 
 def test_the_commit_that_took_a_token_is_remembered(catalog):
     put(catalog, an_entry("a"))
-    token = catalog.branch(REPO, "main").staging_token
-    assert catalog.consumed_by(REPO, token) is None
+    token = catalog.refs.branch(REPO, "main").staging_token
+    assert catalog.staging.consumed_by(REPO, token) is None
     commit = commit_all(catalog, "one")
-    assert catalog.consumed_by(REPO, token) == commit.id
-    assert catalog.purge_retired(REPO) == 1
-    assert catalog.consumed_by(REPO, token) == commit.id
-    assert catalog.purge_retired(REPO) == 0
+    assert catalog.staging.consumed_by(REPO, token) == commit.id
+    assert catalog.staging.purge_retired(REPO) == 1
+    assert catalog.staging.consumed_by(REPO, token) == commit.id
+    assert catalog.staging.purge_retired(REPO) == 0

@@ -49,7 +49,7 @@ class StagingMachine(RuleBasedStateMachine):
     def seal_and_plan(self):
         if self.tokens[0]:
             self.tokens.insert(0, {})
-        state = self.catalog.seal(REPO, "main", token=new_token()).state
+        state = self.catalog.staging.seal(REPO, "main", token=new_token()).state
         commit = a_commit(new_token(), self.head)
         self.plan = (draft(self.catalog, state, commit), [id(token) for token in self.tokens[1:]], self.sealed_resets)
 
@@ -64,20 +64,20 @@ class StagingMachine(RuleBasedStateMachine):
             and [id(token) for token in self.tokens[max(stay, 1) :]] == taken
         )
         if fits:
-            self.catalog.publish(publish)
+            self.catalog.commits.publish(publish)
             self.retired += self.tokens[stay:]
             self.tokens = self.tokens[:stay]
             self.head = publish.commit
         else:
             with pytest.raises(BranchMoved):
-                self.catalog.publish(publish)
+                self.catalog.commits.publish(publish)
 
     @precondition(lambda self: len(self.tokens) > 1)
     @rule(data=st.data())
     def discard(self, data):
         count = data.draw(st.integers(1, len(self.tokens) - 1))
-        state = self.catalog.branch(REPO, "main")
-        self.catalog.discard(state, state.sealed_tokens[-count:])
+        state = self.catalog.refs.branch(REPO, "main")
+        self.catalog.staging.discard(state, state.sealed_tokens[-count:])
         self.retired += self.tokens[-count:]
         self.tokens = self.tokens[:-count]
 
@@ -91,7 +91,7 @@ class StagingMachine(RuleBasedStateMachine):
 
     def reset(self, chosen, **where):
         dropped = {path for token in self.tokens for path in token if chosen(path)}
-        assert self.catalog.reset(REPO, "main", actor="ada", **where) == len(dropped)
+        assert self.catalog.staging.reset(REPO, "main", actor="ada", **where) == len(dropped)
         self.sealed_resets += any(path in token for token in self.tokens[1:] for path in dropped)
         self.resets += bool(dropped)
         for token in self.tokens:
@@ -100,29 +100,29 @@ class StagingMachine(RuleBasedStateMachine):
 
     @rule()
     def purge(self):
-        assert self.catalog.purge_retired(REPO) == sum(map(len, self.retired))
+        assert self.catalog.staging.purge_retired(REPO) == sum(map(len, self.retired))
         self.retired = []
 
     @rule(prefix=PREFIX, after=PATH | st.just(""), limit=st.integers(1, 4))
     def read_a_page(self, prefix, after, limit):
         expected = [row for row in self.shown() if row[0].startswith(prefix) and row[0] > after]
-        found = self.catalog.staged_page(REPO, "main", prefix=prefix, after=after, limit=limit).rows
+        found = self.catalog.staging.staged_page(REPO, "main", prefix=prefix, after=after, limit=limit).rows
         assert [self.plain(row) for row in found] == expected[:limit]
 
     @rule(path=PATH)
     def read_one(self, path):
-        row = self.catalog.staged_one(REPO, "main", path)[1]
+        row = self.catalog.staging.staged_one(REPO, "main", path)[1]
         assert (row and self.plain(row)) == {each[0]: each for each in self.shown()}.get(path)
 
     @invariant()
     def everything_agrees(self):
-        state = self.catalog.branch(REPO, "main")
+        state = self.catalog.refs.branch(REPO, "main")
         assert (state.commit_id, state.resets) == (self.head.id, self.resets)
         assert state.sealed_resets == self.sealed_resets
         assert len(state.tokens) == len(self.tokens)
-        assert [self.plain(row) for row in self.catalog.staged_page(REPO, "main").rows] == self.shown()
-        assert self.catalog.has_staged(REPO, "main") == any(self.tokens)
-        table = self.catalog.staged_table(REPO, "main")[1].select(["path", "tombstone"])
+        assert [self.plain(row) for row in self.catalog.staging.staged_page(REPO, "main").rows] == self.shown()
+        assert self.catalog.staging.has_staged(REPO, "main") == any(self.tokens)
+        table = self.catalog.staging.staged_table(REPO, "main")[1].select(["path", "tombstone"])
         assert table.to_pylist() == [{"path": path, "tombstone": text is None} for path, text in self.shown()]
 
     def shown(self) -> list[tuple[str, str | None]]:

@@ -42,7 +42,7 @@ def test_what_became_of_an_object(run, flights):
 
 
 def test_a_caret_where_retention_took_what_was_before(run, lake, flights):
-    lake.catalog.expire_commits("flights", [flights.ref("main~1").commit_id])
+    lake.catalog.retention.expire_commits("flights", [flights.ref("main~1").commit_id])
     assert all(line.startswith("^") for line in run.ok("blame", f"{R}/main").splitlines())
     assert all(line["boundary"] for line in run.lines("blame", f"{R}/main"))
     assert run.error("blame", f"{R}/main~1")["exit_code"] == 5

@@ -12,7 +12,7 @@ import pytest
 
 from lakeops.model.text import masked
 from lakeops.settings import Settings
-from lakeops.store.disk_cache import Pieces
+from lakeops.store.disk_cache import DiskCache
 from lakeops.store.local import LocalStore
 
 
@@ -188,7 +188,7 @@ def test_masked(url, shown):
 def test_the_disk_cache(run, home, monkeypatch, tmp_path):
     monkeypatch.setenv("LAKEOPS_DISK_CACHE_MB", "100")
     monkeypatch.setenv("LAKEOPS_DISK_CACHE", str(tmp_path / "kept"))
-    Pieces(tmp_path / "kept", 100 << 20).put(hashlib.sha256(b"data").digest(), b"data")
+    DiskCache(tmp_path / "kept", 100 << 20).put(hashlib.sha256(b"data").digest(), b"data")
     assert run.json("cache", "show") == {
         "folder": str(tmp_path / "kept"),
         "usable": True,

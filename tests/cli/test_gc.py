@@ -64,7 +64,7 @@ def garbage(lake, flights, monkeypatch):
     dev = flights.branch("dev")
     dev.put("raw/c.csv", b"again")
     monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=9))
-    lake.catalog.confirm_clock()
+    lake.catalog.marks.confirm_clock()
     return flights
 
 

@@ -87,7 +87,7 @@ def test_paths_times_and_people(run, flights):
 
 
 def test_expired_commits_are_told_of(run, lake, flights):
-    lake.catalog.expire_commits("flights", [flights.ref("main~1").commit_id])
+    lake.catalog.retention.expire_commits("flights", [flights.ref("main~1").commit_id])
     result = run("log", f"{R}/main/raw/")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "2 commits left out" in result.stderr

@@ -83,7 +83,7 @@ def test_what_is_followed_can_be_chosen(run, two):
     done = run.json("mirror", "sync", "lakefs://flights-eu")
     assert [ref["id"] for ref in done["branches"]] == ["release-1"]
     assert done["tags"] == []
-    assert two.source.catalog.history("flights").mirrors == {}
+    assert two.source.catalog.commits.history("flights").mirrors == {}
 
 
 def test_older_commits_are_said_to_be_not_replicated(run, two):
@@ -125,7 +125,7 @@ def test_a_mirror_that_is_deleted_as_a_repository_leaves_a_word_at_its_source(ru
     assert registered
     assert "mirror delete" in run("repo", "delete", "lakefs://flights-eu").stderr
     note = run("repo", "delete", "lakefs://flights-eu", "--yes").stderr
-    [left] = two.source.catalog.history("flights").mirrors
+    [left] = two.source.catalog.commits.history("flights").mirrors
     assert f"keeps commits for {left!r} until you run `lakeops mirror drop` there" in note
     run.ok("repo", "create", "lakefs://plain")
     assert "source" not in run("repo", "delete", "lakefs://plain", "--yes").stderr

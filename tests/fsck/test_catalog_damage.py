@@ -75,13 +75,13 @@ def drop_move(repo: Repository) -> None:
 
 
 def share_token(repo: Repository) -> None:
-    token = catalog(repo).branch(repo.id, "dev").staging_token
+    token = catalog(repo).refs.branch(repo.id, "dev").staging_token
     repo.branch("main").reset()
     sql(repo, change(t.BRANCH, staging_token=token)("main"))
 
 
 def retire_token(repo: Repository) -> None:
-    token = catalog(repo).branch(repo.id, "main").staging_token
+    token = catalog(repo).refs.branch(repo.id, "main").staging_token
     sql(repo, insert(t.RETIRED).values(repository_id=repo.id, token=token, commit_id=None, purged=False))
 
 
@@ -90,11 +90,11 @@ def orphan(repo: Repository) -> None:
 
 
 def leave_retired_rows(repo: Repository) -> None:
-    catalog(repo).delete_branch(repo.id, "dev", actor="ada")
+    catalog(repo).refs.delete_branch(repo.id, "dev", actor="ada")
 
 
 def forget_upload(repo: Repository) -> None:
-    catalog(repo).begin_upload(repo.id, "main", "data/2020010100/x/", upload="u")
+    catalog(repo).staging.begin_upload(repo.id, "main", "data/2020010100/x/", upload="u")
     sql(repo, update(t.UPLOAD).values(started=0))
 
 
@@ -241,14 +241,14 @@ def test_an_expired_commit_whose_files_are_gone_is_healthy(in_database: Reposito
     base = head(repo, "main~2")
     kept = {commit.meta_range_file for commit in _commits(repo) if commit.id != base.id}
     assert base.meta_range_file not in kept
-    catalog(repo).expire_commits(repo.id, [base.id])
+    catalog(repo).retention.expire_commits(repo.id, [base.id])
     assert "unreferenced_metaranges" in {finding.kind for finding in repo.fsck()}
     _sweep_unreferenced(repo)
     assert list(repo.fsck(data=True)) == []
 
 
 def _commits(repo: Repository) -> list[Commit]:
-    return [*catalog(repo).history(repo.id).commits.values()]
+    return [*catalog(repo).commits.history(repo.id).commits.values()]
 
 
 def _sweep_unreferenced(repo: Repository) -> None:

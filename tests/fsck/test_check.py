@@ -95,7 +95,7 @@ def test_staged_rows_are_read_a_page_at_a_time(in_database: Repository, monkeypa
 
 
 def _staged_key(repo: Repository, path: str) -> str:
-    _, row = catalog(repo).staged_one(repo.id, "dev", path)
+    _, row = catalog(repo).staging.staged_one(repo.id, "dev", path)
     return row.entry.physical_address
 
 
@@ -121,7 +121,7 @@ def test_commits_meanwhile_are_no_damage(watched: Repository, faults: Faults, op
 
 
 def test_an_object_that_came_after_the_listing_is_there(watched: Repository, faults: Faults, monkeypatch) -> None:
-    inspect = type(catalog(watched)._inner).records
+    inspect = type(catalog(watched)._inner.audit).snapshot
     main = watched.branch("main")
 
     def records(self, repository_id: str):
@@ -130,7 +130,7 @@ def test_an_object_that_came_after_the_listing_is_there(watched: Repository, fau
         main.put("later", b"later")
         return inspect(self, repository_id)
 
-    monkeypatch.setattr(type(catalog(watched)._inner), "records", records)
+    monkeypatch.setattr(type(catalog(watched)._inner.audit), "snapshot", records)
     assert_sound(watched, data=True)
 
 
@@ -149,13 +149,13 @@ def test_what_is_expired_and_swept_meanwhile_is_no_damage(watched: Repository, f
     assert len(doomed) > 1
 
     def sweep() -> None:
-        catalog(watched).expire_commits(watched.id, [commit.id])
+        catalog(watched).retention.expire_commits(watched.id, [commit.id])
         store(watched).delete(doomed)
 
     faults.revive()
     during(faults, "get_range" if "/ranges/" in prefix else "get", prefix, sweep)
     assert_sound(watched, data=True)
-    assert catalog(watched).commit(watched.id, commit.id).expired
+    assert catalog(watched).commits.get(watched.id, commit.id).expired
 
 
 def _rows(repo: Repository, commit):
@@ -197,7 +197,7 @@ def test_a_catalog_that_goes_away_ends_the_check(watched: Repository, monkeypatc
         raise CatalogUnavailable("the catalog is away")
 
     check = watched.fsck()
-    monkeypatch.setattr(type(catalog(watched)._inner), "staged_rows", gone)
+    monkeypatch.setattr(type(catalog(watched)._inner.audit), "staged_rows", gone)
     with pytest.raises(CatalogUnavailable):
         list(check)
     assert list(check) == []

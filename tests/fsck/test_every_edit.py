@@ -44,8 +44,8 @@ def everything(in_database: Repository) -> Repository:
     repo.gc.set_rules({"default_retention_days": 7})
     repo.gc.mark()
     repo.branch("main").put("with", b"metadata", metadata={"a": "b"})
-    catalog(repo).begin_upload(repo.id, "main", "data/2020010100/x/", upload="u")
-    catalog(repo).report_mirror(repo.id, "far", frozenset([repo.ref("main").commit.id]), sequence=1)
+    catalog(repo).staging.begin_upload(repo.id, "main", "data/2020010100/x/", upload="u")
+    catalog(repo).mirrors.report_mirror(repo.id, "far", frozenset([repo.ref("main").commit.id]), sequence=1)
     follow(catalog(repo), repo.id)
     return repo
 

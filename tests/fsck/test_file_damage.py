@@ -70,7 +70,7 @@ def claim(_: Repository) -> str:
 
 
 def staged(repo: Repository) -> str:
-    _, row = repo._ctx.catalog.staged_one(repo.id, "main", "staged")
+    _, row = repo._ctx.catalog.staging.staged_one(repo.id, "main", "staged")
     return row.entry.physical_address
 
 

@@ -38,14 +38,14 @@ def before(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Before:
     """Does something once, when the catalog is called next for this."""
 
     def arrange(name: str, act: Callable[[], object]) -> None:
-        inner = getattr(lake.catalog, name)
+        inner = getattr(lake.catalog.staging, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            monkeypatch.setattr(lake.catalog, name, inner)
+            monkeypatch.setattr(lake.catalog.staging, name, inner)
             act()
             return inner(*args, **kwargs)
 
-        monkeypatch.setattr(lake.catalog, name, call)
+        monkeypatch.setattr(lake.catalog.staging, name, call)
 
     return arrange
 
@@ -78,17 +78,17 @@ def test_a_copy_on_a_condition_is_one_of_the_object_that_was_named(
 def test_a_copy_is_there_with_its_own_metadata_or_not_at_all(main: Branch, s3: Any, lake: Lake) -> None:
     """What another one puts to its path is not described by the copy's metadata."""
     main.put("old", b"1", metadata={"of": "old"})
-    inner = lake.catalog.put_staged
+    inner = lake.catalog.staging.put_staged
     seen: list[dict[str, str]] = []
 
     def put_staged(*args: Any, **kwargs: Any) -> Any:
         answer = inner(*args, **kwargs)
-        lake.catalog.put_staged = inner  # type: ignore[method-assign]
+        lake.catalog.staging.put_staged = inner  # type: ignore[method-assign]
         seen.append(main.stat("new").metadata)
         main.put("new", b"2")
         return answer
 
-    lake.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    lake.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
     s3.copy_object(**KEY, CopySource="shop/main/old", MetadataDirective="REPLACE", Metadata={"of": "new"})
     assert seen == [{"of": "new"}]
     assert (main.read("new"), main.stat("new").metadata) == (b"2", {})

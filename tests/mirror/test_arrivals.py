@@ -78,7 +78,7 @@ def test_a_file_that_arrived_torn_is_not_shown(pair: Pair, harm: Harm) -> None:
     first = pair.repo.branch("main").head
     second = pair.commit_paths("main", dict(SECOND))
     pair.replicator.settle()
-    pair.there.catalog.copy_commits("flights", [second])
+    pair.there.catalog.mirrors.copy_commits("flights", [second])
     assert pair.mirror.ref(second.id).read("p/000") == b"second"  # the process remembers what was there
     good = {key: pair.store.get(key) for key in sorted(set(keys_of(pair, second)) - set(keys_of(pair, first)))}
     for key, data in good.items():
@@ -108,7 +108,7 @@ def test_one_torn_file_hides_nothing_of_what_arrived(pair: Pair) -> None:
         pair.mirror.sync()
     status = pair.mirror.status()["main"]
     assert status.missing_objects == 1 + sum(row.count for row in rows) - rows[1].count
-    assert len(pair.there.catalog.arrivals("flights")) == len(rows) - 1
+    assert len(pair.there.catalog.mirrors.arrivals("flights")) == len(rows) - 1
     pair.faults.revive()
     pair.store.put(key, good)
     pair.mirror.sync()

@@ -92,7 +92,7 @@ def names(lake) -> list[str]:
 def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
     there, here = pair.there, pair.here
     there.create_repository("writable", split=SPLIT)
-    before = names(there), here.catalog.history("flights").mirrors
+    before = names(there), here.catalog.commits.history("flights").mirrors
     own = pair.repo.storage_namespace
     refused = [
         (AlreadyExists, lambda: there.create_mirror("writable", source=here, source_repository="flights")),
@@ -133,7 +133,7 @@ def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
     for error, call in refused:
         with raising(error):
             call()
-        assert (names(there), here.catalog.history("flights").mirrors) == before, error
+        assert (names(there), here.catalog.commits.history("flights").mirrors) == before, error
     assert not (tmp_path / "nothing").exists()
 
 
@@ -277,7 +277,7 @@ def test_a_source_that_takes_no_reports_says_what_to_do(pair, monkeypatch):
     def refuse(*_args, **_given):
         raise CatalogError("permission denied for table lakeops_mirror_need")
 
-    monkeypatch.setattr(pair.here.catalog, "report_mirror", refuse)
+    monkeypatch.setattr(pair.here.catalog.mirrors, "report_mirror", refuse)
     with pytest.raises(CatalogError, match="--read-only-source"):
         pair.there.create_mirror("other", source=pair.here, source_repository="flights")
     assert names(pair.there) == ["flights"]

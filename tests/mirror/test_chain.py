@@ -62,8 +62,8 @@ class Chain:
     def collect(self) -> None:
         """The strictest rules at the source: only refs, and what mirrors asked for, are kept."""
         catalog = self.lakes[0].catalog
-        catalog.expire_commits("flights", lambda history: history.commits)
-        live = {commit.id for commit in catalog.roots("flights").commits}
+        catalog.retention.expire_commits("flights", lambda history: history.commits)
+        live = {commit.id for commit in catalog.retention.roots("flights").commits}
         kept = frozenset().union(*(self.needs.get(one, frozenset()) for one in live))
         store = self.replicators[0].source
         prefixes = (layout.DATA, layout.RANGES, layout.METARANGES)
@@ -144,11 +144,11 @@ def test_a_mirror_takes_no_report_of_what_its_source_does_not_keep_for_it(chains
     chain.settle()
     chain.sync(0)
     catalog = chain.lakes[1].catalog
-    catalog.report_mirror("flights", "other", frozenset({second}), sequence=1)
+    catalog.mirrors.report_mirror("flights", "other", frozenset({second}), sequence=1)
     with pytest.raises(CommitExpired, match="next pass"):
-        catalog.report_mirror("flights", "other", frozenset({first}), sequence=2)
-    assert catalog.unkept("flights", {first, second}) == {first}
-    assert chain.lakes[0].catalog.unkept("flights", {first, second}) == frozenset()
+        catalog.mirrors.report_mirror("flights", "other", frozenset({first}), sequence=2)
+    assert catalog.mirrors.unkept("flights", {first, second}) == {first}
+    assert chain.lakes[0].catalog.mirrors.unkept("flights", {first, second}) == frozenset()
 
 
 @pytest.mark.parametrize("moment", ["report_mirror", "branches", "observe_source"])

@@ -122,7 +122,7 @@ def test_what_a_list_is_about_may_come_later(pair: Pair, first: Commit) -> None:
     pair.replicator.release()
     pair.replicator.settle()
     assert pair.mirror.prove() == Proved(1, 1)
-    assert pair.there.catalog.unproved("flights") == {second.id}
+    assert pair.there.catalog.mirrors.unproved("flights") == {second.id}
 
 
 def test_true_lists_are_proved(pair: Pair, first: Commit) -> None:

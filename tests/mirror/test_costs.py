@@ -141,7 +141,7 @@ def test_a_thousand_commits_behind_is_one_promotion_and_few_calls(pair):
             meta_range_file=head.meta_range_file,
             meta_range_digest=head.meta_range_digest,
         )
-        head = catalog.publish(draft(catalog, catalog.branch("flights", "main"), made))
+        head = catalog.commits.publish(draft(catalog, catalog.refs.branch("flights", "main"), made))
     pair.replicator.settle()
     status, counts, asked, _ = sync_counted(pair)
     assert pair.head() == head.id

@@ -75,7 +75,7 @@ def test_a_pass_may_be_killed_at_every_effect(scene, when):
         pair.mirror.sync(seen(pair))
         assert pair.heads() == wanted(pair), effect
         check_whole(pair)
-        needed = frozenset(pair.here.catalog.history("flights").mirrors.popitem()[1])
+        needed = frozenset(pair.here.catalog.commits.history("flights").mirrors.popitem()[1])
         assert set(pair.heads().values()) <= needed
         opened.__exit__(None, None, None)
 
@@ -95,7 +95,7 @@ def test_a_failover_may_be_killed_at_every_effect(scene, when):
             pair.mirror.promote_writable(seen(pair))
         pair.faults.revive()
         if pair.mirror.configuration.promoted_writable is None:
-            assert pair.there.catalog.repository("flights").read_only
+            assert pair.there.catalog.repositories.get("flights").read_only
             pair.mirror.promote_writable(seen(pair))
         assert pair.heads() == before
         check_whole(pair)
@@ -134,7 +134,7 @@ def taken_over(tmp_path, monkeypatch):
 
 def live(pair: Pair) -> list[str]:
     """The live commits at the mirror, each of which is whole, by their place in history."""
-    commits = pair.there.catalog.history("flights").commits.values()
+    commits = pair.there.catalog.commits.history("flights").commits.values()
     found = sorted((commit for commit in commits if not commit.expired), key=lambda commit: commit.generation)
     for commit in found:
         read_whole(pair.store, pair.mirror.storage_namespace, commit)

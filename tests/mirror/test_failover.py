@@ -40,7 +40,7 @@ def test_a_mirror_becomes_a_repository_like_any_other(pair):
     repo.branch("main").put("c", b"3")
     made = repo.branch("main").commit("after the source was lost")
     assert made.parents == (one.id,)
-    assert pair.here.catalog.history("flights").mirrors == {}
+    assert pair.here.catalog.commits.history("flights").mirrors == {}
     for call in (pair.mirror.sync, pair.mirror.promote_writable, pair.mirror.delete):
         with pytest.raises(NotAMirror):
             call()
@@ -64,7 +64,7 @@ def test_garbage_can_be_collected_and_the_repository_checked_afterwards(pair):
     pair.clock.advance(days=3)
     repo.gc.mark()
     assert repo.ref("main").read("a") == b"2"
-    assert pair.there.catalog.unproved("flights") == frozenset()
+    assert pair.there.catalog.mirrors.unproved("flights") == frozenset()
     assert [finding for finding in repo.fsck() if finding.severity == "error"] == []
 
 
@@ -104,7 +104,7 @@ def cost_of_a_fail_over(place, older: int) -> int:
         pair.faults.revive()
         pair.mirror.promote_writable()
         assert pair.faults.keys_opened(layout.METARANGES) == set()
-        assert len(pair.there.catalog.unproved("flights")) == older - 1
+        assert len(pair.there.catalog.mirrors.unproved("flights")) == older - 1
         return len(pair.faults.calls)
 
 
@@ -125,7 +125,7 @@ def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_r
     pair.clock.advance(days=40)
     with pytest.raises(MarkRefused, match="mirror prove"):
         repo.gc.mark(dry_run=True)
-    assert len(pair.there.catalog.unproved("flights")) == 4
+    assert len(pair.there.catalog.mirrors.unproved("flights")) == 4
     made = repo.gc.mark()
     repo.gc.sweep(made.id)
     for commit in commits:
@@ -135,12 +135,12 @@ def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_r
         else:
             check_readable(pair, commit)
     assert pair.mirror.prove() == Proved(0, 0), "what was given up is never taken back: it may be swept"
-    assert pair.there.catalog.commit("flights", beyond.id).expired
+    assert pair.there.catalog.commits.get("flights", beyond.id).expired
     assert [finding for finding in repo.fsck(data=True) if finding.severity == "error"] == []
 
 
 def check_readable(pair, commit) -> None:
-    ours = pair.there.catalog.commit("flights", commit.id)
+    ours = pair.there.catalog.commits.get("flights", commit.id)
     assert not ours.expired
     assert read_whole(pair.store, pair.mirror.storage_namespace, ours)
 
@@ -155,12 +155,14 @@ def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair)
 
     def begin(_: object) -> None:
         now = catalog.now()
-        catalog.begin_mark("flights", layout.attempt(now, Ids()), cutoff=now - catalog.grace("flights").at(now))
+        catalog.marks.begin_mark(
+            "flights", layout.attempt(now, Ids()), cutoff=now - catalog.retention.grace("flights").at(now)
+        )
 
     pair.faults.hook("revive_proved", action=begin)
     assert pair.mirror.prove().commits == 0
     pair.faults.revive()
-    assert catalog.commit("flights", older.id).expired
+    assert catalog.commits.get("flights", older.id).expired
 
 
 def test_pruning_leaves_unproved_commits(pair):
@@ -171,11 +173,11 @@ def test_pruning_leaves_unproved_commits(pair):
     pair.mirror.promote_writable()
     repo = pair.there.repository("flights")
     repo.gc.set_rules({"default_retention_days": 1, "branches": [], "log_days": 30})
-    unproved = pair.there.catalog.unproved("flights")
+    unproved = pair.there.catalog.mirrors.unproved("flights")
     pair.clock.advance(days=400)
     repo.gc.prune()
     assert len(unproved) == 2
-    assert pair.there.catalog.unproved("flights") == unproved
+    assert pair.there.catalog.mirrors.unproved("flights") == unproved
 
 
 def test_the_source_need_not_be_reachable(pair, tmp_path):
@@ -202,7 +204,7 @@ def test_a_pass_that_went_on_meanwhile_is_not_overruled(pair):
     with pytest.raises(MirrorOvertaken):
         pair.mirror.promote_writable()
     pair.faults.revive()
-    assert pair.there.catalog.repository("flights").read_only
+    assert pair.there.catalog.repositories.get("flights").read_only
     pair.mirror.promote_writable()
 
 
@@ -226,9 +228,9 @@ def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
     pair.commit(a="1")
     pair.replicator.settle()
     pair.mirror.sync()
-    assert pair.here.catalog.history("flights").mirrors != {}
+    assert pair.here.catalog.commits.history("flights").mirrors != {}
     assert pair.mirror.delete()
-    assert pair.here.catalog.history("flights").mirrors == {}
+    assert pair.here.catalog.commits.history("flights").mirrors == {}
     again = pair.there.create_mirror("flights", pair.mirror.storage_namespace, source=pair.here)
     assert again.sync().caught_up
     check_whole(pair)

@@ -26,7 +26,7 @@ from lakeops.ops.copying import CopyTask, DeleteTask, copy_objects, delete_objec
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.owners import known_at
+from lakeops.store.copy import known_at
 from lakeops.testing import EFFECTS, Crash, Faults
 
 

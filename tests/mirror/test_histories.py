@@ -102,11 +102,11 @@ class History(RuleBasedStateMachine):
         tags = {f"tag:{ref.id}": ref.commit_id for ref in self.pair.repo.tags()}
         assert self.pair.heads() == {**ours, **tags}
         for commit_id in set(ours.values()):
-            commit = self.pair.there.catalog.commit(self.name, commit_id)
+            commit = self.pair.there.catalog.commits.get(self.name, commit_id)
             read_whole(self.pair.store, self.pair.mirror.storage_namespace, commit)
             theirs = [one.id for one in self.pair.repo.log(commit_id, first_parent=True)]
             assert [one.id for one in self.pair.mirror.log(commit_id, first_parent=True)] == theirs
-        assert self.pair.there.catalog.arrivals(self.name) == {}
+        assert self.pair.there.catalog.mirrors.arrivals(self.name) == {}
         assert self.pair.mirror.status().caught_up
 
     # --- the source ---
@@ -167,8 +167,8 @@ class History(RuleBasedStateMachine):
         if not self.reports:
             return
         catalog = self.pair.here.catalog
-        catalog.expire_commits(self.name, lambda history: history.commits)
-        live = {commit.id for commit in catalog.roots(self.name).commits}
+        catalog.retention.expire_commits(self.name, lambda history: history.commits)
+        live = {commit.id for commit in catalog.retention.roots(self.name).commits}
         kept = frozenset().union(*(self.needs[one] for one in live))
         store = self.pair.replicator.source
         doomed = [
@@ -273,7 +273,7 @@ class History(RuleBasedStateMachine):
 
     def note(self, commit_id: str) -> None:
         """Remember what a commit of the source needs, read from what the source has stored."""
-        commit = self.pair.here.catalog.commit(self.name, commit_id)
+        commit = self.pair.here.catalog.commits.get(self.name, commit_id)
         if commit_id in self.needs or not commit.meta_range_file:
             self.needs.setdefault(commit_id, frozenset())
             return

@@ -17,7 +17,7 @@ MAIN = RefName(RefKind.BRANCH, "main")
 
 def expire_all(pair) -> list[str]:
     """Expire all that the source may: what no ref and no mirror needs."""
-    return pair.here.catalog.expire_commits("flights", lambda history: history.commits)
+    return pair.here.catalog.retention.expire_commits("flights", lambda history: history.commits)
 
 
 def test_the_source_keeps_what_the_mirror_shows_and_waits_for(pair):
@@ -38,7 +38,7 @@ def test_a_candidate_that_expired_is_given_up_for_the_newest_head(pair):
     pair.commit(a="1")
     pair.mirror.sync()
     registration = pair.mirror.configuration.registration
-    pair.here.catalog.drop_mirror("flights", registration)  # as a restored database would
+    pair.here.catalog.mirrors.drop_mirror("flights", registration)  # as a restored database would
     new = pair.commit(a="2")
     expire_all(pair)
     status = pair.mirror.sync()["main"]
@@ -60,7 +60,7 @@ def test_a_mirror_that_only_reads_does_not_show_what_expired_while_it_looked(pai
     assert mirror.branch("main").commit_id == list(pair.repo.log("main"))[-1].id
     other.settle()
     assert mirror.sync().caught_up
-    assert pair.here.catalog.history("flights").mirrors.keys() == {pair.mirror.configuration.registration}
+    assert pair.here.catalog.commits.history("flights").mirrors.keys() == {pair.mirror.configuration.registration}
 
 
 def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on(pair):
@@ -80,7 +80,7 @@ def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on
     pair.faults.revive()
     head = pair.repo.branch("main").commit_id
     assert pair.head() == head
-    [needed] = pair.here.catalog.history("flights").mirrors.values()
+    [needed] = pair.here.catalog.commits.history("flights").mirrors.values()
     assert head in needed
     pair.commit(a="3")
     assert head not in expire_all(pair)
@@ -107,13 +107,13 @@ def test_heads_that_were_read_before_another_pass_do_not_take_the_mirror_back(pa
 def test_a_late_promotion_of_an_older_wait_is_refused(pair):
     pair.commit(a="1")
     pair.mirror.sync()
-    [waiting] = pair.there.catalog.mirror_state("flights").refs
+    [waiting] = pair.there.catalog.mirrors.mirror_state("flights").refs
     pair.commit(a="2")
     pair.mirror.sync()
-    pair.there.catalog.give_up_candidate("flights", MAIN, waiting.ticket)
-    late = pair.there.catalog.promote(
+    pair.there.catalog.mirrors.give_up_candidate("flights", MAIN, waiting.ticket)
+    late = pair.there.catalog.mirrors.promote(
         "flights", MAIN, waiting.ticket, waiting.candidate or "", token="t", actor="tester"
     )
     assert late is None
     with pytest.raises(MirrorOvertaken):
-        pair.there.catalog.observe_source("flights", {MAIN: waiting.source_head}, since=0, actor="tester")
+        pair.there.catalog.mirrors.observe_source("flights", {MAIN: waiting.source_head}, since=0, actor="tester")

@@ -18,7 +18,7 @@ from lakeops.catalog.records import Staged
 from lakeops.model.errors import InvalidSettings, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import SourceKind, SourceReference
 from lakeops.model.records import Entry
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy
 from lakeops.testing import ManualClock
 
 
@@ -35,7 +35,7 @@ def listing(lake: Lake, *prefixes: str) -> Lake:
 def smuggle(repo: Repository, address: str) -> None:
     """Stage an entry past all checks, as a catalog that somebody else wrote to may hold it."""
     entry = Entry("x", address, "c", 6, 0)
-    repo._ctx.catalog.put_staged(repo.id, "main", [Staged("x", entry)], started=repo._ctx.catalog.now())
+    repo._ctx.catalog.staging.put_staged(repo.id, "main", [Staged("x", entry)], started=repo._ctx.catalog.now())
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_mirror_shows_no_entry_that_no_object_has(pair: Pair, field: str) -> N
     values = {"path": "x", "physical_address": "s3://raw/x", "checksum": "c", "size_bytes": 1, "mtime": 0}
     entry = Entry(**{**values, field: odd[field]})
     catalog = pair.here.catalog
-    catalog.put_staged("flights", "main", [Staged("x", entry)], started=catalog.now())
+    catalog.staging.put_staged("flights", "main", [Staged("x", entry)], started=catalog.now())
     pair.repo.branch("main").commit("odd")
     pair.replicator.settle()
     with pytest.raises(RecordRefused, match=r"'x'|-1 bytes"):

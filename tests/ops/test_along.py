@@ -95,7 +95,7 @@ def test_a_commit_a_caller_where_nobody_is_overtaken(
         repo.create_branch("side").put("s", b"1")
         repo.branch("side").commit("side")
         main.put("newer", b"1")
-        lake.catalog.seal("repo", "main", token="t-newer")  # somebody who sealed and has not published yet
+        lake.catalog.staging.seal("repo", "main", token="t-newer")  # somebody who sealed and has not published yet
         faults.fail("publish", error=BranchMoved("moved"))
 
     faults.hook("seal", when="after", action=sealed)
@@ -152,7 +152,7 @@ def test_long_messages_are_cut_and_say_so(repo: Repository, main: Branch) -> Non
     count = ALONG_BYTES // 60_000 + 3
     for number in range(count):
         main.put(f"a{number}", b"1")
-        catalog.seal("repo", "main", token=f"t{number}", intent=Intent("ada", f"{number} " + "x" * 60_000))
+        catalog.staging.seal("repo", "main", token=f"t{number}", intent=Intent("ada", f"{number} " + "x" * 60_000))
     taken = main.commit("all")
     assert [one.message.split()[0] for one in taken.along] == [f"{number}" for number in range(count)]
     assert [one.cut for one in taken.along].count(True) == count - ALONG_BYTES // 60_100

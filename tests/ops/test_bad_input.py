@@ -231,7 +231,7 @@ def _insert(commit: Commit, repository_id: str):
 def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fill) -> None:
     old = seeded.delete_tag("v1").commit_id
     fill(seeded, "main", c="3")
-    assert lake.catalog.expire_commits("repo", [old]) == [old]
+    assert lake.catalog.retention.expire_commits("repo", [old]) == [old]
     for call in (
         lambda: seeded.ref(old).read("a"),
         lambda: seeded.ref("main~1").stat("a"),

@@ -117,7 +117,7 @@ def test_of_puts_of_threads_to_one_path_the_last_one_wins(lake, repo, monkeypatc
     """What a thread put later is never covered by what it put before, whichever thread links it."""
     monkeypatch.setattr(batches, "MOST_OBJECTS", 2)
     main = repo.branch("main")
-    monkeypatch.setattr(lake.catalog, "put_staged", Contrary(lake.catalog.put_staged))
+    monkeypatch.setattr(lake.catalog.staging, "put_staged", Contrary(lake.catalog.staging.put_staged))
     last = {}
 
     def put_in_turn(thread):
@@ -134,8 +134,8 @@ def test_threads_that_put_one_path_in_turns(lake, repo, monkeypatch):
     """Each put begins after the one before was acknowledged, in another thread."""
     monkeypatch.setattr(batches, "MOST_OBJECTS", 1)
     main = repo.branch("main")
-    contrary = Contrary(lake.catalog.put_staged)
-    monkeypatch.setattr(lake.catalog, "put_staged", contrary)
+    contrary = Contrary(lake.catalog.staging.put_staged)
+    monkeypatch.setattr(lake.catalog.staging, "put_staged", contrary)
     with main.batch() as batch, ThreadPoolExecutor(2) as pool:
         linking = pool.submit(batch.put, "x", b"old")
         assert contrary.began.wait(60)

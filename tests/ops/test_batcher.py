@@ -35,6 +35,7 @@ class Checked:
 
     def __init__(self, problem: BaseException | None = None) -> None:
         self.clock = ManualClock()
+        self.staging = self
         self.queue = StageQueue(self, HeldRepository("repo", "namespace"), "main")  # type: ignore[arg-type]
         self.began = threading.Event()
         self.go_on = threading.Event()
@@ -98,13 +99,13 @@ def test_an_answer_is_as_old_as_its_question(monkeypatch) -> None:
     """What comes about while one checks may be missing from the answer."""
     catalog = Checked()
     catalog.go_on.set()
-    inner = catalog.staging_time
+    inner = catalog.staging.staging_time
 
     def slow(*args: str) -> int:
         catalog.clock.advance(seconds=FRESH.total_seconds())
         return inner(*args)
 
-    monkeypatch.setattr(catalog, "staging_time", slow)
+    monkeypatch.setattr(catalog.staging, "staging_time", slow)
     assert catalog.queue.check() == 1
     assert catalog.queue.check() == 2
 
@@ -138,6 +139,7 @@ class Gate:
     def __init__(self, inner, others: int) -> None:
         self.inner = inner
         self.clock = inner.clock
+        self.staging = self
         self.calls: list[list[str]] = []
         self.problem: BaseException | None = None
         self.queue: StageQueue
@@ -149,7 +151,7 @@ class Gate:
             wait_until(lambda: len(self.queue._pending) >= self._others)
         elif self.problem is not None:
             raise self.problem
-        return self.inner.put_staged(repository_id, branch, rows, started=started)
+        return self.inner.staging.put_staged(repository_id, branch, rows, started=started)
 
 
 @pytest.fixture

@@ -61,6 +61,6 @@ def test_bad_input(repo: Repository, line: list[Commit]) -> None:
     ):
         with pytest.raises(error):
             repo.bisect(good, bad, is_good)
-    repo._ctx.catalog.expire_commits("repo", [line[10].id])
+    repo._ctx.catalog.retention.expire_commits("repo", [line[10].id])
     with pytest.raises(CommitExpired):
         repo.bisect(line[8].id, line[12].id, is_good)

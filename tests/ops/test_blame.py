@@ -144,7 +144,7 @@ def test_what_retention_took_is_a_boundary(lake: Lake, repo: Repository) -> None
         main.put(f"o{number}", b"1")
         main.put("x", f"{number}".encode())
         made.append(main.commit(f"{number}"))
-    lake.catalog.expire_commits("repo", [made[1].id])
+    lake.catalog.retention.expire_commits("repo", [made[1].id])
     assert [(one.path, one.commit.message, one.boundary) for one in main.blame()] == [
         ("o0", "2", True),
         ("o1", "2", True),

@@ -103,14 +103,14 @@ def test_a_branch_that_never_holds_still_is_reported(repo: Repository, monkeypat
     monkeypatch.setattr("lakeops.ops.publish.pause", lambda seconds: waits.append(seconds) or sleep(0.01))
     settings = Settings.load(home=repo._ctx.settings.home, fsync=False, publish_minutes=0.005)
     with Lake.open(settings=settings) as lake:
-        inner = lake.catalog.publish
+        inner = lake.catalog.commits.publish
 
         def publish(request):
             if request.commit.message == "mine":
                 raise BranchMoved("branch 'main' moved")
             return inner(request)
 
-        lake.catalog.publish = publish  # type: ignore[method-assign]
+        lake.catalog.commits.publish = publish  # type: ignore[method-assign]
         main = lake.repository("repo").branch("main")
         main.put("a", b"")
         with pytest.raises(BranchMoved, match="publish_minutes"):
@@ -118,5 +118,5 @@ def test_a_branch_that_never_holds_still_is_reported(repo: Repository, monkeypat
         assert [change.path for change in main.uncommitted()] == ["a"]
         assert len(waits) > 1
         assert max(waits) <= 1
-        lake.catalog.publish = inner  # type: ignore[method-assign]
+        lake.catalog.commits.publish = inner  # type: ignore[method-assign]
         main.commit("its place is given up")

@@ -157,5 +157,5 @@ def test_what_cannot_be_tidied_up_now_is_tidied_up_later(tmp_path: Path, verb: s
             assert main.reset() == 1
         main.put("b", b"2")
         main.commit("two")
-        assert not lake.catalog.purge_retired("repo")
+        assert not lake.catalog.staging.purge_retired("repo")
         assert_sound(lake.repository("repo"), data=True)

@@ -52,15 +52,15 @@ def bases(repo: Repository) -> set[str]:
 def test_all_bases_must_be_live_when_the_merge_is_published(repo: Repository, bases: set[str], faults: Faults) -> None:
     head = repo.branch("main").commit_id
     asked: list[frozenset[str]] = []
-    publish = repo._ctx.catalog.publish
+    publish = repo._ctx.catalog.commits.publish
 
     def noted(request):
         asked.append(request.live)
-        repo._ctx.catalog.expire_commits("repo", [min(bases)])
+        repo._ctx.catalog.retention.expire_commits("repo", [min(bases)])
         return publish(request)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repo._ctx.catalog, "publish", noted, raising=False)
+        patch.setattr(repo._ctx.catalog.commits, "publish", noted, raising=False)
         with pytest.raises(CommitExpired):
             repo.merge("dev", "main")
     assert repo.branch("main").commit_id == head
@@ -70,7 +70,7 @@ def test_all_bases_must_be_live_when_the_merge_is_published(repo: Repository, ba
 
 def test_a_base_that_has_expired_is_said_to_be(repo: Repository, bases: set[str]) -> None:
     for base in bases:
-        repo._ctx.catalog.expire_commits("repo", [base])
+        repo._ctx.catalog.retention.expire_commits("repo", [base])
     for act in (lambda: list(repo.compare("main", "dev")), lambda: repo.merge("dev", "main")):
         with pytest.raises(CommitExpired):
             act()
@@ -153,7 +153,7 @@ def test_levels_below_are_looked_at_as_far_as_they_matter(repo: Repository, deep
 
 def test_a_level_that_expired_makes_conflicts_and_no_other_result(repo: Repository) -> None:
     below = twice(repo)
-    assert set(repo._ctx.catalog.expire_commits("repo", below)) == below
+    assert set(repo._ctx.catalog.retention.expire_commits("repo", below)) == below
     with pytest.raises(MergeConflict) as caught:
         repo.merge("dev", "main")
     assert caught.value.conflicts == ["p10"]

@@ -283,17 +283,17 @@ def test_a_mark_is_swept_in_its_own_repository_only(lake, garbage):
 
 def test_a_mark_whose_list_a_later_collection_took_is_not_damaged(garbage, clock, monkeypatch):
     """A sweep that had looked at its mark before the other collection began."""
-    mark, find = garbage.gc.mark(), type(garbage._ctx.catalog).mark
+    mark, find = garbage.gc.mark(), type(garbage._ctx.catalog.marks).get
 
-    def find_and_let_others_collect(catalog, repository_id, mark_id):
-        found = find(catalog, repository_id, mark_id)
+    def find_and_let_others_collect(marks, repository_id, mark_id):
+        found = find(marks, repository_id, mark_id)
         monkeypatch.undo()
         while (root(garbage) / layout.GC / mark_id / "mark.parquet").exists():
             clock.advance(days=2)
             collect(garbage)
         return found
 
-    monkeypatch.setattr(type(garbage._ctx.catalog), "mark", find_and_let_others_collect)
+    monkeypatch.setattr(type(garbage._ctx.catalog.marks), "get", find_and_let_others_collect)
     with pytest.raises(errors.LakeopsError, check=has_kind("mark_refused", "mark_not_found")):
         garbage.gc.sweep(mark.id, force=True)
 
@@ -352,7 +352,7 @@ def test_a_database_clock_ahead_of_the_stores_expires_and_deletes_nothing(
 ):
     """Only where the clock is a real one; here the held one stands in for it, and for the store's."""
     store, now = garbage._ctx.store, clock.now()
-    monkeypatch.setattr(type(garbage._ctx.catalog), "has_own_clock", True)
+    monkeypatch.setattr(type(garbage._ctx.catalog.marks), "has_own_clock", True)
     head = store.head
     monkeypatch.setattr(store, "head", lambda key: replace(head(key), mtime=int(now.timestamp() - hours * 3600)))
     before = files(garbage)

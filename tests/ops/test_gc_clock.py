@@ -41,7 +41,7 @@ def test_a_jump_that_a_mark_believed_refuses_the_upload_that_it_took_for_garbage
     output = repo.branch("main").output("out", allow_empty=True)  # its only file is collected
     with pytest.raises(errors.AttemptExpired, match="start it again"), output as url:
         Path(url.removeprefix("file://"), "part").write_text("1")
-        repo._ctx.catalog.end_upload(repo.id, next(iter(repo._ctx.catalog.uploads(repo.id))))
+        repo._ctx.catalog.staging.end_upload(repo.id, next(iter(repo._ctx.catalog.staging.uploads(repo.id))))
         clock.jump(hours=50)
         repo.gc.sweep(repo.gc.mark().id)
         clock.jump(hours=-50)

@@ -25,7 +25,7 @@ def lake(faulty_lake: Lake) -> Lake:
 
 
 def expired(repo: Repository) -> set[str]:
-    return {commit.id for commit in repo._ctx.catalog.history(repo.id).commits.values() if commit.expired}
+    return {commit.id for commit in repo._ctx.catalog.commits.history(repo.id).commits.values() if commit.expired}
 
 
 def test_a_slip_in_the_rules_is_healed_by_marking_again(repo, fill, clock, contents):
@@ -222,8 +222,8 @@ def test_what_a_ref_comes_to_show_while_commits_expire_lives_with_its_history(
 @pytest.mark.usefixtures("step_by_step")
 def test_a_busy_repository_does_not_keep_a_mark_from_finishing(repo, fill, history, faults, monkeypatch):
     """Before every step somebody commits, and the plan is made once."""
-    lineage, plans = repo._ctx.catalog.lineage, list[int]()
-    monkeypatch.setattr(repo._ctx.catalog, "lineage", lambda *a, **g: plans.append(1) or lineage(*a, **g))
+    lineage, plans = repo._ctx.catalog.retention.lineage, list[int]()
+    monkeypatch.setattr(repo._ctx.catalog.retention, "lineage", lambda *a, **g: plans.append(1) or lineage(*a, **g))
     faults.hook("expire_by_mark", at=None, action=lambda _: fill(repo, "main", b=f"{len(files(repo))}"))
     repo.gc.mark()
     assert {*history[:-1]} <= expired(repo)

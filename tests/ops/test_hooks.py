@@ -145,8 +145,8 @@ def test_no_caller_of_the_catalog_passes_a_hook_by(repo, plugin):
     catalog = repo._ctx.catalog
     for given in (frozenset(), frozenset({Hook("h2")}), frozenset({Hook("h1")})):
         with pytest.raises(PreconditionFailed, match="h1", check=has_kind("hooks_changed")):
-            catalog.delete_tag("repo", "v1", actor="ada", hooks=given)
-    catalog.delete_tag("repo", "v1", actor="ada", hooks=frozenset({hook}))
+            catalog.refs.delete_tag("repo", "v1", actor="ada", hooks=given)
+    catalog.refs.delete_tag("repo", "v1", actor="ada", hooks=frozenset({hook}))
 
 
 def test_a_hook_has_so_much_time(repo, plugin):

@@ -65,7 +65,7 @@ def test_a_tag_of_a_branchs_name_does_not_keep_it_young(ruled, clock):
     other = ruled.branch("busy").commit("elsewhere")
     catalog, repository = ruled._ctx.catalog, ruled._ctx.repository_id
     move = (repository, "dev", None, other.id, "create-tag", "ada")  # older versions allowed such a tag
-    catalog.database.write(lambda conn: catalog._record_move(conn, *move, kind=RefKind.TAG))
+    catalog.database.write(lambda conn: catalog.refs._record_move(conn, *move, kind=RefKind.TAG))
     clock.advance(days=1)
     assert ("branch", "dev") in names(ruled.gc.idle_refs())
 

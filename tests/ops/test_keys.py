@@ -277,7 +277,7 @@ def test_an_expired_commit_of_a_key(lake: Lake, repo: Repository, main: Branch, 
     main.put("x", b"1")
     first = main.commit("m", idempotency_key=KEY)
     fill(repo, "main", x="2")
-    lake.catalog.expire_commits("repo", [first.id])
+    lake.catalog.retention.expire_commits("repo", [first.id])
     assert main.commit("m", idempotency_key=KEY).id == first.id
     main.put("x", b"1")
     with pytest.raises(KeyReused, match="content"):

@@ -151,7 +151,7 @@ ACTS: dict[str, Callable[[Repository, ManualClock], Any]] = {
         clock.jump(hours=30), repo.gc.confirm_clock(), sweep_all(repo), clock.jump(hours=-30), repo.gc.confirm_clock(),
     ),
 }  # fmt: skip
-EFFECTS = ("marks", "get", "open", "head", "list", "put_staged")
+EFFECTS = ("on_record", "get", "open", "head", "list", "put_staged")
 
 
 @pytest.mark.parametrize("age", [pytest.param(0, marks=pytest.mark.slow), 48])

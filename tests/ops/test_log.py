@@ -76,7 +76,7 @@ def test_times_and_people(settings, clock: ManualClock, history: Repository) -> 
 def test_what_retention_took_is_left_out_and_named(lake: Lake, history: Repository) -> None:
     every = list(history.log("main", first_parent=True))
     wanted = [commit.id for commit in history.log("main", first_parent=True, prefix="a")]
-    lake.catalog.expire_commits("repo", [every[3].id])
+    lake.catalog.retention.expire_commits("repo", [every[3].id])
     unknown: list[Commit] = []
     log = history.log("main", first_parent=True, prefix="a", on_expired=unknown.append)
     assert [commit.id for commit in log] == [one for one in wanted if one not in {every[2].id, every[3].id}]

@@ -84,11 +84,11 @@ def test_a_row_that_is_staged_meanwhile_is_seen(faulty_lake: Lake, faults: Fault
 def test_refusals(lake: Lake, repo: Repository, main: Branch) -> None:
     repo.create_tag("v1", "main")
     with pytest.raises(InvalidInput, check=has_kind("invalid_ref")):
-        repo._ctx.catalog.branch("repo", "main") and main.move("main^{tree}")
+        repo._ctx.catalog.refs.branch("repo", "main") and main.move("main^{tree}")
     with pytest.raises(RefNotFound):
         main.move("nosuch", force=True)
     expired = repo.ref("main~3").commit_id
-    lake.catalog.expire_commits("repo", [expired])
+    lake.catalog.retention.expire_commits("repo", [expired])
     with pytest.raises(CommitExpired):
         main.move(expired, force=True)
     with pytest.raises(CommitExpired):

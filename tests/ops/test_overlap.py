@@ -17,8 +17,7 @@ from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidUri, NamespaceTaken, PreconditionFailed
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
-from lakeops.store.location import above, lies_in, overlap, real_place, same_server
-from lakeops.store.open import Stores, StoreSettings
+from lakeops.store.open import Stores, StoreSettings, above, lies_in, overlap, real_place, same_server
 from lakeops.testing import Faults, ManualClock
 
 PLACES = {
@@ -129,14 +128,14 @@ def test_a_repository_in_another_ones_place_is_left_alone_by_copies(lake, outer,
 
 
 def test_a_place_whose_creation_lost_its_name_is_free(lake: Lake, base: Path) -> None:
-    create = lake.catalog.create_repository
+    create = lake.catalog.repositories.create_repository
 
     def overtaken(*given, **more):
-        lake.catalog.create_repository = create  # type: ignore[method-assign]
+        lake.catalog.repositories.create_repository = create  # type: ignore[method-assign]
         lake.create_repository("same", (base / "second").as_uri())
         create(*given, **more)
 
-    lake.catalog.create_repository = overtaken  # type: ignore[method-assign]
+    lake.catalog.repositories.create_repository = overtaken  # type: ignore[method-assign]
     with pytest.raises(AlreadyExists):
         lake.create_repository("same", (base / "first").as_uri())
     made = lake.create_repository("another", (base / "first").as_uri())

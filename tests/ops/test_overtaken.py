@@ -80,7 +80,7 @@ def test_a_verb_that_is_overtaken_says_expired(
 
     def collect(_: object) -> None:
         """The commit expires and its files go, just before the first of them is read."""
-        repo._ctx.catalog.expire_commits("repo", [old])
+        repo._ctx.catalog.retention.expire_commits("repo", [old])
         for key in keys:
             if (root(repo) / key).exists():
                 lose(repo, key)
@@ -104,7 +104,7 @@ def test_what_a_merge_did_is_told_without_what_has_expired(repo: Repository, old
     assert first.summary.changed == 3
     (lost,) = {parent for parent in repo.ref("main").commit.parents if parent != old}
     keys = files_of(repo, lost, "metarange")
-    repo._ctx.catalog.expire_commits("repo", [lost])
+    repo._ctx.catalog.retention.expire_commits("repo", [lost])
     lose(repo, keys[0])
     again = fresh(repo).repository("repo").merge(old, "main", idempotency_key="k")
     assert (again.reference, again.summary.total) == (first.reference, 0)

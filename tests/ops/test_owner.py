@@ -106,7 +106,7 @@ def test_a_copy_neither_marks_nor_sweeps_until_it_adopts(copies, clock):
     ):
         with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")) as refused:
             attempt()
-        assert copies[0].catalog.identity().shown in refused.value.message
+        assert copies[0].catalog.repositories.identity().shown in refused.value.message
         assert "lakeops repo adopt lakefs://flights" in refused.value.message
     assert objects(production) == there
     assert staging.gc.marks() == found
@@ -123,7 +123,7 @@ def test_whoever_adopted_last_deletes_and_the_other_one_stops(copies, clock):
     taken = staging.adopt()
     assert taken.owner.epoch == 2
     assert taken.before is not None
-    assert taken.before.identity.shown == copies[0].catalog.identity().shown
+    assert taken.before.identity.shown == copies[0].catalog.repositories.identity().shown
     assert staging.adopt().owner == taken.owner
     for attempt in (production.gc.mark, lambda: production.gc.sweep(before.id)):
         with pytest.raises(PreconditionFailed, match="epoch 2", check=has_kind("not_the_owner")):
@@ -286,7 +286,7 @@ def test_no_message_holds_a_password(copies):
         owner = read_owner(text)
         assert owner is not None
         assert "@" not in owner.identity.shown
-        assert "@" not in lake.catalog.identity().shown
+        assert "@" not in lake.catalog.repositories.identity().shown
 
 
 # --- adopting and creating, killed at every effect ---
@@ -386,7 +386,7 @@ def test_a_copy_does_not_take_up_what_the_original_began(tmp_path, clock):
     """The claim of a new repository without objects bears the id that the copy has too."""
     home = tmp_path / "home"
     with open_at(home, sqlite_url(home), clock) as lake:
-        lake.catalog.identity()
+        lake.catalog.repositories.identity()
     url = copied_file(home, tmp_path / "copy")
     with open_at(home, sqlite_url(home), clock) as lake, open_at(home, url, clock) as copy:
         repo = lake.create_repository("flights", split=SPLIT)
@@ -486,8 +486,8 @@ class Namespace:
 
 def needed(repo: Repository) -> set[str]:
     """What live commits and staged rows of a catalog need, as far as its metadata is there."""
-    found = set(repo._ctx.catalog.roots(repo.id).staged["physical_address"].to_pylist())
-    for commit in repo._ctx.catalog.roots(repo.id).commits:
+    found = set(repo._ctx.catalog.retention.roots(repo.id).staged["physical_address"].to_pylist())
+    for commit in repo._ctx.catalog.retention.roots(repo.id).commits:
         with suppress(LakeopsError):
             metarange = repo._ctx.metarange(commit)
             for table in repo._ctx.reader.scan(metarange):

@@ -74,16 +74,16 @@ def damage(repo: Repository) -> list[str]:
 
 def test_a_sweep_prunes_what_is_past_its_time(old: Repository) -> None:
     collect(old)
-    history = catalog(old).history(old.id)
-    initial = catalog(old).initial_commit(old.id)
+    history = catalog(old).commits.history(old.id)
+    initial = catalog(old).commits.initial_commit(old.id)
     dates = sorted(commit.creation_date for commit in history.commits.values() if commit != initial)
     now = catalog(old).now().timestamp()
     assert now - 30 * 86400 <= dates[0] < now - 27 * 86400
-    moves = catalog(old).reflog(old.id, limit=10_000)
+    moves = catalog(old).refs.reflog(old.id, limit=10_000)
     last = {move.sequence for move in {move.ref: move for move in reversed(moves)}.values()}
     assert all(move.at >= now - 30 * 86400 or move.sequence in last for move in moves)
-    assert catalog(old).key(old.id, "key 20") is None
-    assert catalog(old).key(old.id, "key 38") is not None
+    assert catalog(old).commits.key(old.id, "key 20") is None
+    assert catalog(old).commits.key(old.id, "key 38") is not None
     assert damage(old) == []
     assert old.gc.prune().to_json() == {"commits": 0, "moves": 0, "keys": 0, "tokens": 0, "dry_run": False}
 
@@ -91,7 +91,7 @@ def test_a_sweep_prunes_what_is_past_its_time(old: Repository) -> None:
 def test_a_dry_run_tells_what_is_then_done_and_changes_nothing(old: Repository, lake: Lake, clock: ManualClock) -> None:
     collect(old)
     clock.advance(days=40)
-    lake.catalog.confirm_clock()
+    lake.catalog.marks.confirm_clock()
     told = old.gc.prune(dry_run=True)
     assert told == old.gc.prune(dry_run=True)
     done = old.gc.prune()
@@ -120,7 +120,7 @@ def test_merges_and_marks_go_on_over_a_pruned_history(old: Repository, lake: Lak
     old.branch("dev").commit("after")
     assert old.merge("dev", "main", message="merge after").reference
     clock.advance(days=60)
-    lake.catalog.confirm_clock()
+    lake.catalog.marks.confirm_clock()
     collect(old)
     assert damage(old) == []
     assert {item.path for item in old.branch("main").list()} == {"a", "b", "c"}
@@ -199,6 +199,6 @@ def test_a_mirror_ends_where_its_source_was_pruned(old: Repository, lake: Lake, 
     from lakeops.ops.mirror.sync import copy_history
 
     copy_history(mirror._ctx, Source(lake.catalog, "repo"), [old.ref("main").commit.id])
-    copied = lake.catalog.history("far").commits
+    copied = lake.catalog.commits.history("far").commits
     assert {commit.id for commit in old.log("main")} <= copied.keys()
-    assert lake.catalog.pruned("far")
+    assert lake.catalog.retention.pruned("far")

@@ -86,7 +86,7 @@ def test_what_is_put_while_an_object_moves_is_kept(lake_of_threads: Lake) -> Non
 def test_a_writer_whose_object_was_committed_before_it_got_its_answer_has_succeeded(lake: Lake) -> None:
     """It would write its version of a table again under another name, and the rows would be there twice."""
     main = lake.create_repository("repo").branch("main")
-    inner, lost = lake.catalog.put_staged, [1]
+    inner, lost = lake.catalog.staging.put_staged, [1]
 
     def put_staged(*args, **kwargs):
         answer = inner(*args, **kwargs)
@@ -95,7 +95,7 @@ def test_a_writer_whose_object_was_committed_before_it_got_its_answer_has_succee
             answer = inner(*args, **kwargs)  # as a transition does whose connection broke at COMMIT
         return answer
 
-    lake.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    lake.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
     main.put("log/1", b"mine", if_absent=True)
     assert (main.read("log/1"), list(main.uncommitted())) == (b"mine", [])
     with pytest.raises(PathTaken):

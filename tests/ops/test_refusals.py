@@ -41,10 +41,10 @@ def test_a_refusal_adds_no_token(lake: Lake, scene: Repository, verb, staged):
     for number in range(3):
         if staged != "nothing":
             main.put("same", b"0" if staged == "no change" else f"changed {number}".encode())
-        before = lake.catalog.branch("repo", "main")
+        before = lake.catalog.refs.branch("repo", "main")
         with pytest.raises(errors.LakeopsError, check=has_kind(*REFUSALS)):
             VERBS[verb](scene)
-        assert lake.catalog.branch("repo", "main") == before
+        assert lake.catalog.refs.branch("repo", "main") == before
     assert before.sealed_tokens == ()
 
 
@@ -55,22 +55,22 @@ def test_nothing_to_do_adds_no_token(lake: Lake, scene: Repository, tmp_path):
     main.import_objects((tmp_path / "source").as_uri(), "in", "import")
     main.revert("main", message="undone")
     main.put("same", b"0")
-    before = lake.catalog.branch("repo", "main")
+    before = lake.catalog.refs.branch("repo", "main")
     assert scene.merge("old", "main").up_to_date
     with pytest.raises(errors.NoChanges):
         main.revert("main~1")
-    assert lake.catalog.branch("repo", "main") == before
+    assert lake.catalog.refs.branch("repo", "main") == before
     main.reset()
     main.import_objects((tmp_path / "source").as_uri(), "in", "import")
     main.put("same", b"0")
-    before = lake.catalog.branch("repo", "main")
+    before = lake.catalog.refs.branch("repo", "main")
     with pytest.raises(errors.NoChanges):
         main.import_objects((tmp_path / "source").as_uri(), "in", "again")
-    assert lake.catalog.branch("repo", "main") == before
+    assert lake.catalog.refs.branch("repo", "main") == before
     main.put("same", b"changed")
     with pytest.raises(errors.PreconditionFailed, check=has_kind("dirty_branch")):
         main.import_objects((tmp_path / "source").as_uri(), "elsewhere", "import")
-    assert lake.catalog.branch("repo", "main") == before
+    assert lake.catalog.refs.branch("repo", "main") == before
 
 
 def test_rows_that_change_nothing_leave_with_the_merge(lake: Lake, scene: Repository):
@@ -80,7 +80,7 @@ def test_rows_that_change_nothing_leave_with_the_merge(lake: Lake, scene: Reposi
     scene.merge("dev", "main", strategy="source-wins")
     assert main.read("both") == b"dev"
     assert list(main.uncommitted()) == []
-    assert not lake.catalog.has_staged("repo", "main")
+    assert not lake.catalog.staging.has_staged("repo", "main")
 
 
 @pytest.mark.parametrize("row", ["no change", "a change"])
@@ -112,7 +112,7 @@ def test_a_reset_stops_a_commit_only_when_it_takes_its_rows(tmp_path_factory, se
         main = repo.branch("main")
         for path, text in [("keep", "0"), *sealed]:
             main.put(path, text.encode())
-        inner, tries = lake.catalog.publish, []
+        inner, tries = lake.catalog.commits.publish, []
 
         def publish(request):
             tries.append(request)
@@ -122,7 +122,7 @@ def test_a_reset_stops_a_commit_only_when_it_takes_its_rows(tmp_path_factory, se
                 main.reset(prefix=where or "none")
             return inner(request)
 
-        lake.catalog.publish = publish  # type: ignore[method-assign]
+        lake.catalog.commits.publish = publish  # type: ignore[method-assign]
         main.commit("commit")
         gone = {path for path, _ in sealed if where and path.startswith(where)}
         assert len(tries) == 1 + bool(gone)

@@ -82,7 +82,7 @@ class Team:
             login = f"role_{os.getpid()}_{next(_numbers)}"
             self.sql(self.owner, f"CREATE ROLE {login} LOGIN")
             self.stack.callback(self.sql, self.owner, f"DROP OWNED BY {login}; DROP ROLE {login}")
-            self.owner.catalog.grant_role(role, login, (repository,) if repository else ())
+            self.owner.catalog.roles.grant_role(role, login, (repository,) if repository else ())
             self.logins[role, repository] = self.open(login)
         if options:
             return self.open(self.login(role, repository), options)

@@ -35,7 +35,7 @@ def team(postgres_socket: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         for role in ROLES:
             login = f"{role} {os.getpid()}"
             sql(owner, f'CREATE ROLE "{login}" LOGIN')
-            owner.catalog.grant_role(role, login)
+            owner.catalog.roles.grant_role(role, login)
             place = url.replace("postgres@", f"{login.replace(' ', '%20')}@")
             lakes[role] = stack.enter_context(Lake.open(home, database_url=place, clock=ManualClock()))
         yield lakes
@@ -81,7 +81,7 @@ READS: dict[str, Callable[[Repository, str], Any]] = {
 }
 WRITES: dict[str, Callable[[Repository, str], Any]] = {
     "put": lambda repo, n: repo.branch(n).put("p", b"3"),
-    "bulk": lambda repo, n: repo._ctx.catalog.put_staged(
+    "bulk": lambda repo, n: repo._ctx.catalog.staging.put_staged(
         "repo", n, table_of([an_entry("bulk")]), started=repo._ctx.catalog.now()
     ),
     "delete": lambda repo, n: repo.branch(n).delete("a"),
@@ -110,9 +110,11 @@ MAINTAINS: dict[str, Callable[[Repository, str], Any]] = {
     "read-only": lambda repo, n: (repo.set_read_only(True), repo.set_read_only(False)),
 }
 REPORTS: dict[str, Callable[[Repository, str], Any]] = {
-    "report": lambda repo, n: repo._ctx.catalog.report_mirror("repo", n, frozenset([repo.ref("main").commit.id])),
+    "report": lambda repo, n: repo._ctx.catalog.mirrors.report_mirror(
+        "repo", n, frozenset([repo.ref("main").commit.id])
+    ),
     "report again": lambda repo, n: [
-        repo._ctx.catalog.report_mirror("repo", f"far-{n}", frozenset(), sequence=number) for number in (7, 8)
+        repo._ctx.catalog.mirrors.report_mirror("repo", f"far-{n}", frozenset(), sequence=number) for number in (7, 8)
     ],
 }
 DUMPS: dict[str, Callable[[Repository, str], Any]] = {"dump": lambda repo, n: repo.refs.dump()}
@@ -136,10 +138,10 @@ def test_a_role_does_what_it_may_and_nothing_else(team: dict[str, Lake], group: 
         if role in roles:
             do(repo, name)
             continue
-        before = owner.audit(limit=1)
+        before = owner.audit.page(limit=1)
         with pytest.raises(PermissionDenied, match=r"permission denied|row-level security|protected by"):
             do(repo, name)
-        assert owner.audit(limit=1) == before, verb
+        assert owner.audit.page(limit=1) == before, verb
 
 
 def sql(lake: Lake, statement: str) -> int:
@@ -251,7 +253,7 @@ def guest(team: dict[str, Lake], postgres_socket: str) -> Iterator[Callable[[str
     with ExitStack() as stack:
 
         def opened(role: str, repositories: tuple[str, ...] = ("theirs",)) -> Lake:
-            owner.catalog.grant_role(role, login, repositories)
+            owner.catalog.roles.grant_role(role, login, repositories)
             url = owner.settings.database_url
             assert url is not None
             place = url.get_secret_value().replace("postgres@", f"{login.replace(' ', '%20')}@")
@@ -275,7 +277,7 @@ def test_a_role_in_one_repository_is_none_in_others(
     name = f"{role}-guest"
     hidden, owner = lake.repository("repo"), team["owner"]
     fresh(team, name)
-    before = owner.catalog.audit(limit=1), list(owner.repository("repo").branch(name).uncommitted())
+    before = owner.catalog.audit.page(limit=1), list(owner.repository("repo").branch(name).uncommitted())
     assert list(hidden.branches()) == list(hidden.tags()) == list(hidden.audit(amount=5)) == []
     for verbs, _ in ALLOWED.values():
         for verb, do in verbs.items():
@@ -291,7 +293,7 @@ def test_a_role_in_one_repository_is_none_in_others(
         sql(lake, "INSERT INTO lakeops_tag (repository_id, name, commit_id) VALUES ('repo', 'x', 'y')")
     assert sql(lake, "DELETE FROM lakeops_branch WHERE repository_id = 'repo'") == 0
     assert sql(lake, "UPDATE lakeops_branch SET commit_id = 'x' WHERE repository_id = 'repo'") == 0
-    assert (owner.catalog.audit(limit=1), list(owner.repository("repo").branch(name).uncommitted())) == before
+    assert (owner.catalog.audit.page(limit=1), list(owner.repository("repo").branch(name).uncommitted())) == before
     with pytest.raises(LakeopsError):
         lake.create_repository("another")
     assert [one for one in owner.repository("repo").fsck() if one.severity.value != "info"] == []
@@ -303,24 +305,24 @@ def test_a_role_may_be_widened_again(team: dict[str, Lake], guest: Callable[...,
     assert list(guest(READER, ()).repository("repo").branches()) != []
     assert list(team[READER].repository("repo").branches()) != []
     with pytest.raises(InvalidInput, match="name the login"):
-        team["owner"].catalog.grant_role(READER, None, ("repo",))
+        team["owner"].catalog.roles.grant_role(READER, None, ("repo",))
     with pytest.raises(NotFound):
-        team["owner"].catalog.grant_role(READER, "somebody", ("nosuch",))
+        team["owner"].catalog.roles.grant_role(READER, "somebody", ("nosuch",))
 
 
 def test_statements_are_printed_and_may_run_again(team: dict[str, Lake]) -> None:
     catalog = team["owner"].catalog
-    printed = catalog.role_statements(WRITER, 'odd"name')
+    printed = catalog.roles.role_statements(WRITER, 'odd"name')
     assert printed[-1] == 'GRANT lakeops_writer TO "odd""name" WITH INHERIT TRUE, SET FALSE'
     assert any("ENABLE ROW LEVEL SECURITY" in statement for statement in printed)
-    assert catalog.grant_role(READER) == catalog.role_statements(READER)
-    assert catalog.audit(limit=1)[0].action == "grant"
+    assert catalog.roles.grant_role(READER) == catalog.roles.role_statements(READER)
+    assert catalog.audit.page(limit=1)[0].action == "grant"
     with pytest.raises(InvalidInput, match="no role"):
-        catalog.role_statements("boss")
+        catalog.roles.role_statements("boss")
     with pytest.raises(PermissionDenied):
-        team[MAINTAINER].catalog.grant_role(MAINTAINER)
+        team[MAINTAINER].catalog.roles.grant_role(MAINTAINER)
 
 
 def test_sqlite_has_no_logins(lake: Lake) -> None:
     with pytest.raises(Unsupported, match="SQLite has no logins"):
-        lake.catalog.role_statements(READER)
+        lake.catalog.roles.role_statements(READER)

@@ -152,7 +152,7 @@ def test_what_cannot_be_undone(repo: Repository, line: Branch) -> None:
     with pytest.raises(PreconditionFailed, check=has_kind("dirty_branch")):
         line.revert("main~3..main")
     line.reset()
-    repo._ctx.catalog.expire_commits("repo", [repo.ref("main~2").commit_id])
+    repo._ctx.catalog.retention.expire_commits("repo", [repo.ref("main~2").commit_id])
     with pytest.raises(CommitExpired):
         line.revert("main~4..main")
 

@@ -325,7 +325,7 @@ def test_a_failed_output_stages_nothing(lake: Lake, repo: Repository) -> None:
         write(url, "part", "x")
         raise ZeroDivisionError
     assert list(main.list()) == []
-    assert lake.catalog.uploads("repo") == {}
+    assert lake.catalog.staging.uploads("repo") == {}
 
 
 def test_an_output_of_a_deleted_branch_is_refused(repo: Repository) -> None:
@@ -385,7 +385,7 @@ def test_an_append_refuses_a_path_that_is_taken(repo: Repository, lake: Lake, co
     assert told.value.exit_code == 5
     assert told.value.to_json()["paths"] == ["t/part-0.csv"]
     assert [main.read(item.path) for item in main.list()] == [b"1"]
-    assert lake.catalog.uploads("repo") == {}
+    assert lake.catalog.staging.uploads("repo") == {}
 
 
 def test_an_append_may_rename_or_overwrite(repo: Repository) -> None:

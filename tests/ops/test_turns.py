@@ -58,6 +58,16 @@ class Watched:
 
     def __init__(self, inner: Any, fate: Fate) -> None:
         self._inner = inner
+        self.commits = WatchedCommits(inner, fate)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class WatchedCommits:
+    def __init__(self, catalog: Any, fate: Fate) -> None:
+        self._catalog = catalog
+        self._inner = catalog.commits
         self._fate = fate
 
     def __getattr__(self, name: str) -> Any:
@@ -71,7 +81,7 @@ class Watched:
         ahead = self._inner.enqueue(repository_id, branch, publisher, lasts=lasts)
         if self._fate.head is None:
             self._fate.ahead = ahead
-            self._fate.head = self._inner.branch(repository_id, branch).commit_id
+            self._fate.head = self._catalog.refs.branch(repository_id, branch).commit_id
         return ahead
 
 
@@ -213,7 +223,7 @@ def test_a_publisher_that_was_killed_holds_others_up_for_a_moment_only(settings:
                     raise BranchMoved("others were first")
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            lake.catalog.publish = publish  # type: ignore[method-assign]
+            lake.catalog.commits.publish = publish  # type: ignore[method-assign]
             repo.merge("killed", "main")
 
     child = CONTEXT.Process(target=die)
@@ -229,7 +239,7 @@ def test_a_place_that_nobody_renews_lapses(tmp_path: Path, clock, monkeypatch) -
     settings = Settings.load(home=tmp_path / "lapse", fsync=False)
     with Lake.open(settings=settings, clock=clock) as lake:
         main = lake.create_repository("repo").branch("main")
-        lake.catalog.enqueue("repo", "main", "somebody", lasts=timedelta(seconds=30))
+        lake.catalog.commits.enqueue("repo", "main", "somebody", lasts=timedelta(seconds=30))
         begun = clock.now()
         monkeypatch.setattr(publishing, "pause", lambda seconds: clock.advance(seconds=max(1, seconds)))
         main.commit("waits", allow_empty=True)

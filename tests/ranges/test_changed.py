@@ -29,8 +29,7 @@ from lakeops.ranges.changes import changed_ranges, digested
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.file import fetch_ranges
 from lakeops.ranges.rewrite import total
-from lakeops.store.disk_cache import Pieces, giving_way, nearby
-from lakeops.store.slots import Slots
+from lakeops.store.disk_cache import DiskCache, with_cache
 
 SPLIT = Split(16, 40, 120)
 
@@ -126,23 +125,11 @@ def test_a_far_store_is_asked_for_all_files_of_a_window_at_once(far, base):
     assert len(far.requests.rounds) == 1
 
 
-def test_the_core_is_left_to_others_meanwhile_and_kept_where_nothing_is_waited_for(far, base, tmp_path):
-    left = []
-
-    class Watching(Slots):
-        def __exit__(self, *raised):
-            left.append(len(far.requests.rounds))
-            super().__exit__(*raised)
-
-    slots = Watching(1)
+def test_files_that_this_machine_keeps_are_not_asked_for_again(far, base, tmp_path):
     rows = base.rows(0, 3)
-    store = giving_way(nearby(far, Pieces(tmp_path / "kept", 10**8)), slots)
-    with slots:
-        first = [file.read() for file in fetch_ranges(store, rows)]
-        assert left == [0]
-        again = [file.read() for file in fetch_ranges(store, rows)]
-        assert left == [0]
-    assert first == again
+    store = with_cache(far, DiskCache(tmp_path / "kept", 10**8))
+    first = [file.read() for file in fetch_ranges(store, rows)]
+    assert [file.read() for file in fetch_ranges(store, rows)] == first
     assert far.requests.made == 3
 
 

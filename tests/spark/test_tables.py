@@ -146,7 +146,7 @@ def test_csv_and_json_with_their_own_options(session, home, repo: Repository) ->
 def test_what_cannot_be_read_is_one_clear_line(session, home, orders: Repository) -> None:
     main = orders.branch("main")
     old = orders.ref("main~1").commit_id
-    assert orders._ctx.catalog.expire_commits("shop", [old]) == [old]
+    assert orders._ctx.catalog.retention.expire_commits("shop", [old]) == [old]
     for uri, error, says in (
         ("lakefs://shop/nowhere/orders/", errors.RefNotFound, "nowhere"),
         (f"lakefs://shop/{old}/orders/", errors.CommitExpired, old[:8]),
@@ -215,7 +215,7 @@ def test_a_write_that_fails_stages_nothing(session, home, orders: Repository) ->
     with pytest.raises(PySparkException):
         broken.write.format("lakeops").option("home", str(home)).mode("append").save("lakefs://shop/main/t/")
     assert list(orders.branch("main").uncommitted()) == []
-    assert orders._ctx.catalog.uploads("shop") == {}
+    assert orders._ctx.catalog.staging.uploads("shop") == {}
 
 
 def test_a_write_to_a_tag_or_a_commit_is_refused(session, home, orders: Repository) -> None:

@@ -16,8 +16,7 @@ from support.budget import examples
 
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath, NotFound, ObjectNotFound, Transient
 from lakeops.store.base import ObjectStore, PutResult
-from lakeops.store.open import Stores
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy, Stores
 
 
 class Drip(io.RawIOBase):

@@ -16,8 +16,9 @@ from support.http_answers import Answers, answer, error
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
 from lakeops.ops import replicate
 from lakeops.store.base import MIN_PART_BYTES, ObjectStore, StoredObject
-from lakeops.store.copy import CheckedFile, copy_object
+from lakeops.store.copy import copy_object
 from lakeops.store.local import LocalStore
+from lakeops.store.reader import CheckedFile
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 from lakeops.store.s3.upload import EtagProof, part_count

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Unsupported
-from lakeops.store import local as draft_module
+from lakeops.store import local as local_store
 from lakeops.store.local import LocalStore
 
 MiB = 1024 * 1024
@@ -168,7 +168,7 @@ def test_files_that_a_crash_left_behind_go_after_a_day(local):
     local.put("a", b"x")
     hidden = local.root / ".lakeops" / "tmp"
     now = (local.root / "a").stat().st_mtime
-    for name, age in (("old", draft_module.ABANDONED_SECONDS + 60), ("young", draft_module.ABANDONED_SECONDS - 60)):
+    for name, age in (("old", local_store.ABANDONED_SECONDS + 60), ("young", local_store.ABANDONED_SECONDS - 60)):
         (hidden / name).write_bytes(b"half")
         os.utime(hidden / name, (now - age, now - age))
     assert [item.key for item in local.list()] == ["a"]

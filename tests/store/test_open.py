@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from lakeops.model.errors import InvalidSettings, InvalidUri
 from lakeops.store import layout
 from lakeops.store.local import LocalStore
-from lakeops.store.open import Stores, StoreSettings, normalise_namespace, open_store
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy, Stores, StoreSettings, normalise_namespace, open_store
 from lakeops.store.s3 import S3Store
 from lakeops.testing import Faults, FaultyStore
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.store import presence
+from lakeops.store import listing
 from lakeops.store.base import StoredObject
+from lakeops.store.listing import present
 from lakeops.store.local import LocalStore
-from lakeops.store.presence import present
 from lakeops.testing import Faults, FaultyStore
 
 
@@ -47,8 +47,8 @@ keys = st.builds("{}{}".format, st.sampled_from(["data/1/", "data/2/", "data/", 
 def test_the_answer_is_what_asking_for_each_gives(there, asked, list_from, shown):
     store = Named(there)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(presence, "LIST_FROM", list_from)
-        patch.setattr(presence, "SHOWN_FOR_ASKED", shown)
+        patch.setattr(listing, "LIST_FROM", list_from)
+        patch.setattr(listing, "SHOWN_FOR_ASKED", shown)
         found = present(store, [*asked, *asked], at_once=2)  # type: ignore[arg-type]
     assert found.keys() == there & asked
     assert all(item.key == key and item.size_bytes == len(key) for key, item in found.items())
@@ -71,7 +71,7 @@ def test_a_listing_that_shows_far_too_much_is_given_up():
     store = Named([f"data/1/{number:06}" for number in range(50_000)])
     asked = [f"data/1/{number * 1000:06}" for number in range(40)]
     assert len(present(store, asked)) == 40  # type: ignore[arg-type]
-    assert store.counts["listed"] <= presence.SHOWN_FOR_ASKED * 40 + 1
+    assert store.counts["listed"] <= listing.SHOWN_FOR_ASKED * 40 + 1
     assert 0 < store.counts["head"] <= 40
 
 

@@ -15,8 +15,8 @@ from support.budget import examples
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound, StoreError, StoreUnavailable, Transient
 from lakeops.store import local
-from lakeops.store.ahead import Threads, in_order
 from lakeops.store.base import Listing
+from lakeops.store.listing import ParallelListing
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3 import scan as s3_scan
@@ -282,7 +282,8 @@ def test_a_directory_that_goes_before_it_is_read(source, monkeypatch):
 
 
 def test_big_directories_are_read_in_pages(source, monkeypatch):
-    monkeypatch.setattr(local, "_PAGE", 2)
+    monkeypatch.setattr(local, "_LISTING_PAGE", 2)
+    monkeypatch.setattr(local, "_SCAN_PAGE", 2)
     for number in range(7):
         (source.root / "a" / f"f{number}").touch()
     assert scanned(source) == listed(source)
@@ -320,7 +321,7 @@ def tree(depth: int, path: str = ""):
 
 @pytest.mark.parametrize(("threads", "ahead"), [(1, 1), (4, 1), (3, 5), (8, 64)])
 def test_results_come_in_order(threads, ahead):
-    keys = [listing.keys[0] for listing in in_order(tree(6), threads=Threads(threads), ahead=ahead)]
+    keys = [listing.keys[0] for listing in ParallelListing(threads, ahead).run(tree(6))]
     assert len(keys) == 254
     assert keys == sorted(keys)
 
@@ -330,13 +331,13 @@ def test_a_failing_step_ends_it():
         raise StoreUnavailable("no")
 
     with pytest.raises(StoreUnavailable):
-        list(in_order(lambda: [tree(3), fail], threads=Threads(2)))
+        list(ParallelListing(2).run(lambda: [tree(3), fail]))
 
 
 class _AtOnce:
     """A pool of threads in which everything is done by the time that it is looked at."""
 
-    def __init__(self, **_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
     def __enter__(self):
@@ -355,9 +356,9 @@ class _AtOnce:
 
 
 def test_a_last_step_may_give_nothing(monkeypatch):
-    monkeypatch.setattr("lakeops.store.ahead.ThreadPoolExecutor", _AtOnce)
+    monkeypatch.setattr("lakeops.store.listing.ThreadPoolExecutor", _AtOnce)
     one = Listing(["a"], [1], [1], [""])
-    assert list(in_order(lambda: [one, list], threads=Threads(1))) == [one]
+    assert list(ParallelListing(1).run(lambda: [one, list])) == [one]
 
 
 def test_times_in_any_spelling_are_understood():

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakeops.model.errors import ObjectNotFound
-from lakeops.store import scratch
-from lakeops.store.local import LocalStore
+from lakeops.store.local import LocalStore, with_scratch
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_writes_stay_here_and_reads_find_both(tmp_path: Path, machine: Path) -> None:
     namespace = LocalStore(tmp_path / "namespace", fsync=False)
     namespace.put("a/1", b"theirs")
-    over = scratch.over(namespace)
+    over = with_scratch(namespace)
     assert (over.url, over.remote) == (namespace.url, namespace.remote)
     assert over.get("a/1") == b"theirs"
     assert list(machine.iterdir()) == [], "nothing was written yet"
@@ -43,7 +42,7 @@ def test_writes_stay_here_and_reads_find_both(tmp_path: Path, machine: Path) -> 
 
 
 def test_the_directory_goes_with_the_store(tmp_path: Path, machine: Path) -> None:
-    over = scratch.over(LocalStore(tmp_path / "namespace", fsync=False))
+    over = with_scratch(LocalStore(tmp_path / "namespace", fsync=False))
     over.put("a", b"1")
     assert list(machine.iterdir())
     del over

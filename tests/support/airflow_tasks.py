@@ -63,7 +63,7 @@ def with_garbage(name: str, *, days: int = 40) -> Path:
         )
         place = Path(repo.storage_namespace.removeprefix("file://"))
     with Lake.open() as lake:
-        lake.catalog.confirm_clock()  # nothing happened for so long
+        lake.catalog.marks.confirm_clock()  # nothing happened for so long
     for file in place.rglob("*"):
         os.utime(file, (moment.timestamp(), moment.timestamp()))
     return place

@@ -46,7 +46,7 @@ def gone(path: str) -> Staged:
 
 def create(catalog: Catalog, repository_id: str = REPO, **given: Any) -> RepositoryRecord:
     repository = RepositoryRecord(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, **given)
-    catalog.create_repository(repository, FIRST, token=new_token(), actor="ada")
+    catalog.repositories.create_repository(repository, FIRST, token=new_token(), actor="ada")
     return repository
 
 
@@ -58,7 +58,7 @@ def a_mirror(repository_id: str = "mirror", **given: Any) -> MirrorRecord:
 def create_mirror(catalog: Catalog, repository_id: str = "mirror", **given: Any) -> MirrorRecord:
     repository = RepositoryRecord(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, read_only=True)
     mirror = a_mirror(repository_id, **given)
-    catalog.create_mirror(repository, FIRST, mirror, token=new_token(), actor="ada")
+    catalog.mirrors.create_mirror(repository, FIRST, mirror, token=new_token(), actor="ada")
     return mirror
 
 
@@ -81,11 +81,11 @@ def follow(catalog: Any, repository_id: str) -> None:
 
 
 def put(catalog: Catalog, *rows: Staged, branch: str = "main", **given: Any) -> BranchState:
-    return catalog.put_staged(REPO, branch, list(rows), started=given.pop("started", catalog.now()), **given)
+    return catalog.staging.put_staged(REPO, branch, list(rows), started=given.pop("started", catalog.now()), **given)
 
 
 def seal(catalog: Catalog, branch: str = "main") -> BranchState:
-    return catalog.seal(REPO, branch, token=new_token()).state
+    return catalog.staging.seal(REPO, branch, token=new_token()).state
 
 
 def draft(catalog: Catalog, state: BranchState, commit: Commit, **given: Any) -> Publish:
@@ -108,8 +108,8 @@ def draft(catalog: Catalog, state: BranchState, commit: Commit, **given: Any) ->
 def commit_all(catalog: Catalog, message: str, branch: str = "main", **given: Any) -> Commit:
     """Seal and publish, as a commit does."""
     state = seal(catalog, branch)
-    head = catalog.commit(REPO, state.commit_id)
-    return catalog.publish(draft(catalog, state, a_commit(message, head), **given))
+    head = catalog.commits.get(REPO, state.commit_id)
+    return catalog.commits.publish(draft(catalog, state, a_commit(message, head), **given))
 
 
 def table_of(rows: list[Staged]) -> Any:

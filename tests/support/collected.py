@@ -79,7 +79,7 @@ class World:
         )
         namespace = f"file:///{self.repository_id}"
         repository = RepositoryRecord(self.repository_id, namespace, "main", self.seconds)
-        self.catalog.create_repository(repository, first, token=self.ids.new(), actor="ada")
+        self.catalog.repositories.create_repository(repository, first, token=self.ids.new(), actor="ada")
         self.commits.append(first.id)
 
     @property
@@ -96,7 +96,7 @@ class World:
 
     def referenced(self) -> set[str]:
         """Every name that a live commit or a staged row needs."""
-        roots = self.catalog.roots(self.repository_id)
+        roots = self.catalog.retention.roots(self.repository_id)
         found = {name for name in roots.staged["physical_address"].to_pylist() if _managed(name)}
         for commit in roots.commits:
             found |= self.contents[commit.meta_range_file].names
@@ -124,14 +124,14 @@ class World:
         named = self.catalog.now()
         address = layout.output_prefix(named, self.ids)
         upload = self.ids.new()
-        started = min(named, self.catalog.begin_upload(self.repository_id, branch, address, upload=upload))
+        started = min(named, self.catalog.staging.begin_upload(self.repository_id, branch, address, upload=upload))
         written = {f"{folder}/{name}": address + name for name in "xy"}
         for name in written.values():
             yield
             self.store.add(name)
         yield
         if fail:
-            self.catalog.end_upload(self.repository_id, upload)
+            self.catalog.staging.end_upload(self.repository_id, upload)
         else:
             self._stage(branch, written, started, upload=upload)
 
@@ -153,9 +153,9 @@ class World:
         address = objects[number % len(objects)]
         started = self.catalog.now()
         cleared = None
-        if address[5:15] <= f"{started - self.catalog.grace(self.repository_id).at(started) / 2:%Y%m%d%H}":
+        if address[5:15] <= f"{started - self.catalog.retention.grace(self.repository_id).at(started) / 2:%Y%m%d%H}":
             cleared = set()
-            for mark in self.catalog.marks(self.repository_id):
+            for mark in self.catalog.marks.on_record(self.repository_id):
                 if mark.state is MarkState.MARKING:
                     continue
                 if mark.state in HOLDING and address in self.marks[mark.id]:
@@ -168,12 +168,12 @@ class World:
 
     def commit(self, branch: str) -> Steps:
         started = self.catalog.now()
-        state = self.catalog.seal(self.repository_id, branch, token=self.ids.new()).state
+        state = self.catalog.staging.seal(self.repository_id, branch, token=self.ids.new()).state
         if not state.sealed_tokens:
             return
-        head = self.catalog.commit(self.repository_id, state.commit_id)
+        head = self.catalog.commits.get(self.repository_id, state.commit_id)
         yield
-        _, rows = self.catalog.staged_table(self.repository_id, branch, tokens=state.sealed_tokens)
+        _, rows = self.catalog.staging.staged_table(self.repository_id, branch, tokens=state.sealed_tokens)
         tree = dict(self.contents[head.meta_range_file].tree)
         for row in rows.to_pylist():
             if row["tombstone"]:
@@ -185,9 +185,9 @@ class World:
     def merge(self, source: int, branch: str, *, picks: bool) -> Steps:
         """Merge a commit into a branch; with ``picks`` take its tree instead, as a revert to it would."""
         started = self.catalog.now()
-        state = self.catalog.branch(self.repository_id, branch)
-        head = self.catalog.commit(self.repository_id, state.commit_id)
-        other = self.catalog.commit(self.repository_id, self.commits[source % len(self.commits)])
+        state = self.catalog.refs.branch(self.repository_id, branch)
+        head = self.catalog.commits.get(self.repository_id, state.commit_id)
+        other = self.catalog.commits.get(self.repository_id, self.commits[source % len(self.commits)])
         if other.expired or other.id == head.id:
             return
         yield
@@ -199,48 +199,48 @@ class World:
     def create_branch(self, name: str, number: int) -> Steps:
         commit = self.commits[number % len(self.commits)]
         yield
-        self.catalog.create_branch(self.repository_id, name, commit, token=self.ids.new(), actor="ada")
+        self.catalog.refs.create_branch(self.repository_id, name, commit, token=self.ids.new(), actor="ada")
 
     def delete_branch(self, name: str) -> Steps:
         yield
-        self.catalog.delete_branch(self.repository_id, name, actor="ada")
-        self.catalog.purge_retired(self.repository_id)
+        self.catalog.refs.delete_branch(self.repository_id, name, actor="ada")
+        self.catalog.staging.purge_retired(self.repository_id)
 
     def tag(self, number: int) -> Steps:
         commit = self.commits[number % len(self.commits)]
         yield
         with suppress(LakeopsError):
-            self.catalog.delete_tag(self.repository_id, "v1", actor="ada")
-        self.catalog.create_tag(self.repository_id, "v1", commit, actor="ada")
+            self.catalog.refs.delete_tag(self.repository_id, "v1", actor="ada")
+        self.catalog.refs.create_tag(self.repository_id, "v1", commit, actor="ada")
 
     def untag(self) -> Steps:
         yield
-        self.catalog.delete_tag(self.repository_id, "v1", actor="ada")
+        self.catalog.refs.delete_tag(self.repository_id, "v1", actor="ada")
 
     def reset(self, branch: str, path: str | None) -> Steps:
         yield
-        self.catalog.reset(self.repository_id, branch, path=path, actor="ada")
+        self.catalog.staging.reset(self.repository_id, branch, path=path, actor="ada")
 
     def report(self, number: int) -> Steps:
         commit = self.commits[number % len(self.commits)]
         yield
-        self.catalog.report_mirror(self.repository_id, "there", frozenset({commit}))
+        self.catalog.mirrors.report_mirror(self.repository_id, "there", frozenset({commit}))
 
     def rules(self, days: int) -> Steps:
         yield
-        self.catalog.set_rules(self.repository_id, f'{{"default_retention_days": {days}}}')
+        self.catalog.retention.set_rules(self.repository_id, f'{{"default_retention_days": {days}}}')
 
     # --- garbage collection ---
 
     def mark(self) -> Steps:
         now = self.catalog.now()
         mark_id = layout.attempt(now, self.ids)
-        cutoff = now - self.catalog.grace(self.repository_id).at(now)
+        cutoff = now - self.catalog.retention.grace(self.repository_id).at(now)
         found: list[str] = []
         for half in (layout.DATA, layout.METADATA):
             found += [name for name in self.store if name.startswith(half) and begun(name) <= cutoff]
             yield
-        mark, since = self.catalog.begin_mark(self.repository_id, mark_id, cutoff=cutoff)
+        mark, since = self.catalog.marks.begin_mark(self.repository_id, mark_id, cutoff=cutoff)
         yield
         plan = make_plan(self.context, unix_seconds(now))
         yield
@@ -249,24 +249,26 @@ class World:
             if step.rules_changed:
                 return
             yield
-        self.catalog.revive_commits(self.repository_id, mark_id, revived)
+        self.catalog.retention.revive_commits(self.repository_id, mark_id, revived)
         yield
         referenced = self.referenced()
         yield
         self.marks[mark_id] = sorted(set(found) - referenced)
         count = len(self.marks[mark_id])
-        self.catalog.finish_mark(
+        self.catalog.marks.finish_mark(
             self.repository_id, mark_id, digest=mark_id, rows=count, objects=count, size_bytes=0, listed=len(found)
         )
 
     def sweep(self, number: int = 0) -> Steps:
-        marks = [mark for mark in self.catalog.marks(self.repository_id) if mark.state is not MarkState.MARKING]
+        marks = [
+            mark for mark in self.catalog.marks.on_record(self.repository_id) if mark.state is not MarkState.MARKING
+        ]
         if not marks:
             return
         mark: Mark = marks[number % len(marks)]
         yield
         with suppress(MarkRefused):
-            mark = self.catalog.begin_sweep(self.repository_id, mark.id)
+            mark = self.catalog.marks.begin_sweep(self.repository_id, mark.id)
             if mark.state not in HOLDING:
                 return
             doomed = self.marks[mark.id]
@@ -276,18 +278,18 @@ class World:
                 if start < stop:
                     self.store.difference_update(doomed[start:stop])
                     self.check()
-                self.catalog.advance_sweep(self.repository_id, mark.id, stop)
-            self.catalog.end_sweep(self.repository_id, mark.id, refused=len(self.store.intersection(doomed)))
+                self.catalog.marks.advance_sweep(self.repository_id, mark.id, stop)
+            self.catalog.marks.end_sweep(self.repository_id, mark.id, refused=len(self.store.intersection(doomed)))
 
     def restore(self, number: int = 0) -> Steps:
         """Take a mark back, the newest one mostly."""
-        marks = self.catalog.marks(self.repository_id)
+        marks = self.catalog.marks.on_record(self.repository_id)
         if not marks:
             return
-        mark = self.catalog.restore_mark(self.repository_id, marks[number % len(marks)].id)
+        mark = self.catalog.marks.restore_mark(self.repository_id, marks[number % len(marks)].id)
         while mark.state is MarkState.RESTORING:
             yield
-            mark, _ = self.catalog.restore_commits(self.repository_id, mark.id)
+            mark, _ = self.catalog.retention.restore_commits(self.repository_id, mark.id)
             self.check()
 
     def collect(self) -> None:
@@ -312,7 +314,9 @@ class World:
             for path, address in sorted(changes.items())
         ]
         given = table_of(rows) if self.count % 4 == 0 else rows
-        self.catalog.put_staged(self.repository_id, branch, given, started=started, upload=upload, cleared=cleared)
+        self.catalog.staging.put_staged(
+            self.repository_id, branch, given, started=started, upload=upload, cleared=cleared
+        )
         self.check({address for address in changes.values() if address and _managed(address)})
 
     def _publish(
@@ -349,7 +353,7 @@ class World:
             meta_range_digest="d",
         )
         live = frozenset(one.id for one in (*parents, head, *([rests_on] if rests_on else [])))
-        self.catalog.publish(
+        self.catalog.commits.publish(
             Publish(
                 self.repository_id,
                 state.id,
@@ -365,7 +369,7 @@ class World:
         )
         self.commits.append(commit.id)
         self.check(self.contents[file].names)
-        self.catalog.purge_retired(self.repository_id)
+        self.catalog.staging.purge_retired(self.repository_id)
 
 
 def begun(name: str) -> datetime:

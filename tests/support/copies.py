@@ -94,7 +94,7 @@ def dropped(urls: list[str]) -> Iterator[None]:
 
 def pass_for(lake: Lake, original: Lake) -> None:
     """Let a copy's database look like the original's: what a copy of the whole machine would see."""
-    found = original.catalog.identity().database
+    found = original.catalog.repositories.identity().database
     catalog: Any = lake.catalog
     dialect: Callable[..., Any] = getattr(catalog, "_inner", catalog).database.dialect
     dialect.whereabouts = lambda _: dict(found)  # type: ignore[attr-defined]

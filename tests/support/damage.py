@@ -114,7 +114,7 @@ def tables(repo: Repository) -> list[pa.Table]:
 
 def forge(repo: Repository, rows: list[RangeRow]) -> Commit:
     """Publish a commit on main whose metarange has these rows."""
-    state = catalog(repo).branch(repo.id, "main")
+    state = catalog(repo).refs.branch(repo.id, "main")
     file = write_metarange(store(repo), Metarange.from_rows(rows), attempt())
     commit = make_commit(
         parents=[head(repo)],
@@ -126,7 +126,7 @@ def forge(repo: Repository, rows: list[RangeRow]) -> Commit:
         meta_range_digest=file.digest,
     )
     publish = draft(catalog(repo), state, commit, consumed=(), live=frozenset([state.commit_id]))
-    return catalog(repo).publish(publish)
+    return catalog(repo).commits.publish(publish)
 
 
 def forge_tables(repo: Repository, change: Callable[[list[pa.Table]], list[pa.Table]]) -> None:

@@ -69,7 +69,7 @@ class Scene:
         now = SystemClock().now
         self.patch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=days))
         with Lake.open() as lake:
-            lake.catalog.confirm_clock()
+            lake.catalog.marks.confirm_clock()
 
     def home(self, name: str) -> None:
         """From here on another lake is used."""

@@ -60,16 +60,41 @@ TRANSITIONS = (
 )
 """The transactions that change something."""
 
-LOOKS = ("marks",)
+LOOKS = ("on_record",)
 """Reads that something may happen around; they are no effects."""
 
 ALL_EFFECTS = (*EFFECTS, *TRANSITIONS)
+
+
+PARTS = (
+    "repositories",
+    "backups",
+    "refs",
+    "commits",
+    "staging",
+    "retention",
+    "marks",
+    "mirrors",
+    "audit",
+    "roles",
+)
 
 
 class FaultyCatalog:
     """Any catalog, with a script of faults around its transitions."""
 
     def __init__(self, inner: Catalog, faults: Faults) -> None:
+        self._inner = inner
+        self._parts = {name: FaultyPart(getattr(inner, name), faults) for name in PARTS}
+
+    def __getattr__(self, name: str) -> Any:
+        return self._parts.get(name) or getattr(self._inner, name)
+
+
+class FaultyPart:
+    """A part of a catalog, with a script of faults around its transitions."""
+
+    def __init__(self, inner: Any, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
 

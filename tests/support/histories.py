@@ -30,6 +30,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from support.faulty_catalog import PARTS
 from support.scenes import table
 from support.soundness import worse_than_information
 
@@ -150,7 +151,7 @@ class Process:
 
 
 class _Watched:
-    """A catalog whose every call is seen."""
+    """A catalog, or a part of one, whose every call is seen."""
 
     def __init__(self, inner: Any, process: Process) -> None:
         self._inner = inner
@@ -158,6 +159,8 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
+        if name in PARTS:
+            return _Watched(found, self._process)
         if not callable(found) or name == "now":
             return found
 

@@ -189,7 +189,7 @@ def test_a_commit_that_expired(lake: Lake, repo: Repository) -> None:
     lost.commit("lost")
     expired = lost.commit_id
     repo.delete_branch("lost")
-    lake.catalog.expire_commits("repo", [expired])
+    lake.catalog.retention.expire_commits("repo", [expired])
     with asking(lake) as ask:
         for route, path in ADDRESSES.items():
             if route == COMMIT_PAGE or route == "/{repository}/ref/{ref}":

@@ -349,7 +349,7 @@ def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
     text = shown(ask("/flights/checks"))
     for told in ("1 error", "object_missing", entry.path, "restore the object from a version", "Do not sweep"):
         assert told in text
-    assert len(flights._ctx.catalog.reports("flights", ReportKind.CHECK)) == 1
+    assert len(flights._ctx.catalog.audit.reports("flights", ReportKind.CHECK)) == 1
 
 
 def test_garbage_is_drawn_and_stands_in_a_table(tmp_path: Path) -> None:
@@ -486,7 +486,7 @@ def test_the_list_tells_branches_size_and_health(
     assert f'title="{len(objects_of)} objects at the last commit of main">' in answer.text
     assert "never checked" in shown(answer)
     flights.fsck()
-    lake.catalog.add_report("flights", ReportKind.CHECK, {"severities": {"error": 2}}, actor="ada")
+    lake.catalog.audit.add_report("flights", ReportKind.CHECK, {"severities": {"error": 2}}, actor="ada")
     lake.create_repository("empty")
     text = shown(ask("/"))
     assert "2 errors" in text
@@ -537,7 +537,7 @@ def test_what_cannot_be_shown_is_said_on_a_page(
 def test_an_expired_commit_is_gone(flights: Repository, lake: Lake, ask: Any) -> None:
     lost = flights.branch("dev").commit_id
     flights.delete_branch("dev")
-    lake.catalog.expire_commits("flights", [lost])
+    lake.catalog.retention.expire_commits("flights", [lost])
     record = ask(f"/flights/commit/{lost}")
     assert record.status_code == 200, "what the commit was is still known"
     assert "is expired" in record.text

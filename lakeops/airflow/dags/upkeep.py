@@ -220,7 +220,7 @@ def mirrors(params: dict[str, Any] | None = None, triggering_asset_events: Any =
     with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
         if given["mirror"]:
             return [lake.mirror(given["mirror"]).id]
-        following = [found.repository_id for found in lake.catalog.mirrors() if found.promoted_writable is None]
+        following = [found.repository_id for found in lake.catalog.mirrors.all() if found.promoted_writable is None]
         return [name for name in following if name in due or not due]
 
 

@@ -27,7 +27,7 @@ from lakeops.airflow.task import (
 )
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
 from lakeops.model.names import as_folder
-from lakeops.store.location import parse_location
+from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:
     from lakeops.airflow.idempotent import TaskRun

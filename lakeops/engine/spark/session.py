@@ -47,8 +47,19 @@ _STANDALONE = "spark://"
 _CONNECT = "sc://"
 _DEFAULT_PORTS = {_STANDALONE: 7077, _CONNECT: 15002}
 
-_PARTS = ("model", "store", "ranges", "engine")
-"""What workers run. The rest stays at home: a worker has no catalog and no way to publish."""
+_ROOMS = ("engine", "model", "ranges", "store")
+_MODULES = (
+    "__init__.py",
+    "machine.py",
+    "ops/__init__.py",
+    "ops/copying.py",
+    "ops/gc/__init__.py",
+    "ops/gc/unreferenced.py",
+    "ops/mirror/__init__.py",
+    "ops/mirror/presence.py",
+    "version.py",
+)
+"""The code that workers run. The rest is not sent: a worker has no catalog and no way to publish."""
 
 OLDEST = 17
 """The first Java that Spark 4 runs on."""
@@ -194,8 +205,8 @@ def write_package(folder: Path) -> Path:
     root = Path(__file__).parents[2]
     target = folder / "lakeops-workers.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        sources = [root / name for name in ("__init__.py", "memory.py", "version.py")]
-        sources += [file for part in _PARTS for file in sorted((root / part).rglob("*.py"))]
+        sources = [root / name for name in _MODULES]
+        sources += [file for room in _ROOMS for file in sorted((root / room).rglob("*.py"))]
         for file in sources:
             archive.write(file, Path("lakeops") / file.relative_to(root))
     return target

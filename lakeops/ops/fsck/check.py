@@ -321,7 +321,7 @@ class Fsck(Iterator[Finding]):
             "data": self._data,
         }
         try:
-            self._ctx.catalog.add_report(self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.actor)
+            self._ctx.catalog.audit.add_report(self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.actor)
         except LakeopsError:  # a login that may only read, say: what was found is told all the same
             return False
         return True
@@ -337,7 +337,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
         with closing(Inventory(Path(place), files, lambda done: ctx.progress("fsck: listing", done, 0))) as inventory:
             checked["files"] = len(inventory)
             try:
-                records = ctx.catalog.records(ctx.repository_id)
+                records = ctx.catalog.audit.snapshot(ctx.repository_id)
             except Corrupted as error:  # the repository's own row, without which nothing else can be looked at
                 yield found("row_unreadable", f"repository {ctx.repository_id}", error.message)
                 return
@@ -392,7 +392,7 @@ def _check_committed(
 
     def live(commits: Sequence[str]) -> list[str]:
         """The commits that are live now, read from the catalog anew."""
-        known = ctx.catalog.commits(ctx.repository_id, commits)
+        known = ctx.catalog.commits.get_many(ctx.repository_id, commits)
         return [name for name in commits if name in known and not known[name].expired]
 
     wanted = pointers(promised(records))
@@ -430,7 +430,7 @@ def _check_staging(
     yield from check_uploads(records)
 
     def read(after: tuple[str, str]) -> list[StagedLine]:
-        page = ctx.catalog.staged_rows(ctx.repository_id, after=after, limit=PAGE)
+        page = ctx.catalog.audit.staged_rows(ctx.repository_id, after=after, limit=PAGE)
         checked["staged"] += len(page)
         ctx.progress("fsck: staged rows", checked["staged"], sum(records.staged.values()))
         return page

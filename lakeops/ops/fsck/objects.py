@@ -32,9 +32,7 @@ from lakeops.ranges.entry_validation import proper
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.in_flight import read_ahead
 from lakeops.store.layout import is_absolute
-from lakeops.store.location import is_bucket
-from lakeops.store.open import Stores
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy, Stores, is_bucket
 
 _PIECE = 1 << 20
 _CHANGE_MARK = re.compile(r"mtime-(-?\d+)-\d+")

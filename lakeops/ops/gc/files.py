@@ -38,7 +38,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.plan import KINDS, FileCount, Held, MarkDecision
 from lakeops.ops.gc.unreferenced import managed
 from lakeops.store import layout
-from lakeops.store.presence import present
+from lakeops.store.listing import present
 from lakeops.store.reader import parse_json, read_small
 
 MARK_SCHEMA = pa.schema(
@@ -116,7 +116,7 @@ def opened(ctx: Context, mark: Mark) -> Iterator[pq.ParquetFile]:
             with ctx.store.open(key) as source, copy.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         except ObjectNotFound:
-            now = ctx.catalog.mark(ctx.repository_id, mark.id).state
+            now = ctx.catalog.marks.get(ctx.repository_id, mark.id).state
             if now not in SWEEPABLE:  # a later collection may have taken the list, too
                 raise MarkRefused(f"mark {mark.id} became {now} meanwhile; make a new mark") from None
             raise Corrupted(
@@ -156,7 +156,7 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
         NotFound: ``mark_not_found``: this repository has no such mark.
         ObjectNotFound: the mark has no report, because its run was killed.
     """
-    mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
+    mark = ctx.catalog.marks.get(ctx.repository_id, check_asked(mark_id, "a mark"))
     try:
         text = read_small(ctx.store, report_key(mark.id), _MAX_REPORT)
     except ObjectNotFound:
@@ -192,7 +192,7 @@ def cleared(ctx: Context, objects: pa.Array) -> frozenset[str]:
         PreconditionFailed: ``object_collected``: one of them holds one of the objects.
     """
     found = set()
-    for mark in ctx.catalog.marks(ctx.repository_id):
+    for mark in ctx.catalog.marks.on_record(ctx.repository_id):
         within = _begun_by(objects, mark.cutoff)
         if mark.state is MarkState.MARKING and len(within):
             continue
@@ -328,7 +328,9 @@ class Findings:
     def _mirrors(self, ctx: Context) -> list[dict[str, Any]]:
         """The mirrors that commits are kept for, the one that has been silent longest first."""
         now = unix_seconds(self.mark.created)
-        registered = sorted(ctx.catalog.registrations(ctx.repository_id), key=lambda mirror: (mirror.at, mirror.id))
+        registered = sorted(
+            ctx.catalog.mirrors.registrations(ctx.repository_id), key=lambda mirror: (mirror.at, mirror.id)
+        )
         return [
             {
                 "id": mirror.id,

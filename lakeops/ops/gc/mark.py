@@ -82,21 +82,21 @@ def mark(ctx: Context) -> Mark:
     prove(ctx)  # what is left unproved is given up by ``begin_mark``
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
-    if ctx.catalog.has_own_clock or (ctx.store.remote and ctx.catalog.has_real_clock):
+    if ctx.catalog.marks.has_own_clock or (ctx.store.remote and ctx.catalog.marks.has_real_clock):
         _check_clocks(ctx, mark_id, now)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
-        cutoff = now - ctx.catalog.grace(ctx.repository_id).at(now)
+        cutoff = now - ctx.catalog.retention.grace(ctx.repository_id).at(now)
         held = list_store(ctx, ctx.store, cutoff, Path(name))
-        begun, since = ctx.catalog.begin_mark(ctx.repository_id, mark_id, cutoff=cutoff)
+        begun, since = ctx.catalog.marks.begin_mark(ctx.repository_id, mark_id, cutoff=cutoff)
         decided = carry_out(ctx, begun, since, unix_seconds(now))
-        roots = ctx.catalog.roots(ctx.repository_id)
+        roots = ctx.catalog.retention.roots(ctx.repository_id)
         findings = Findings(begun, now - cutoff, held, decided, roots)
         writer = _written(ctx, held, roots, Path(name), findings)
         with writer.file.open("rb") as data:
             ctx.store.put(mark_key(mark_id), data)
         write_report(ctx, mark_id, findings.to_json(ctx, writer.rows))
         check_owner(ctx)
-        return ctx.catalog.finish_mark(
+        return ctx.catalog.marks.finish_mark(
             ctx.repository_id,
             mark_id,
             digest=writer.digest(),
@@ -111,13 +111,13 @@ def dry_run(ctx: Context) -> DryRun:
     """What a mark would do and hold if it were made now. Changes nothing. Raises what ``mark`` raises."""
     _check_writable(ctx)
     check_owner(ctx)
-    if ctx.catalog.unproved(ctx.repository_id):
+    if ctx.catalog.mirrors.unproved(ctx.repository_id):
         raise MarkRefused(
             "nobody has looked at the commits from before the fail-over, so what they need is not known; run "
             "`lakeops mirror prove` first (a mark that is no dry run does it by itself)"
         )
     now = ctx.catalog.now()
-    grace = ctx.catalog.grace(ctx.repository_id).at(now)
+    grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
     foretold = Mark("", MarkState.MARKING, now, now - grace)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
         held = list_store(ctx, ctx.store, foretold.cutoff, Path(name))
@@ -130,14 +130,14 @@ def dry_run(ctx: Context) -> DryRun:
 
 def _foretold_roots(ctx: Context, decided: MarkDecision) -> Roots:
     """The roots as they are once commits have expired and live again."""
-    roots = ctx.catalog.roots(ctx.repository_id)
+    roots = ctx.catalog.retention.roots(ctx.repository_id)
     live = [commit for commit in roots.commits if commit.id not in decided.expired]
-    again = ctx.catalog.commits(ctx.repository_id, decided.revived)
+    again = ctx.catalog.commits.get_many(ctx.repository_id, decided.revived)
     return replace(roots, commits=[*live, *again.values()])
 
 
 def _check_writable(ctx: Context) -> None:
-    if ctx.catalog.repository(ctx.repository_id).read_only:
+    if ctx.catalog.repositories.get(ctx.repository_id).read_only:
         raise PreconditionFailed(
             f"repository {ctx.repository_id!r} is read-only: garbage collection runs at a mirror's source alone",
             kind="read_only_repository",
@@ -191,7 +191,9 @@ def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: 
 
 def _needed_files(ctx: Context, used: _MetadataFiles) -> Iterator[tuple[str, pa.Array]]:
     """The metadata files that stay, by kind, in the order of their keys."""
-    marks = [key(mark.id) for mark in ctx.catalog.marks(ctx.repository_id, lasting=True) for key in MARK_FILES]
+    marks = [
+        key(mark.id) for mark in ctx.catalog.marks.on_record(ctx.repository_id, lasting=True) for key in MARK_FILES
+    ]
     nothing = pa.array([], pa.string())
     yield "metarange", pa.array(sorted(used.metaranges), pa.string())
     yield "probe", nothing

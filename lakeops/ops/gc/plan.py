@@ -126,9 +126,9 @@ class MarkDecision:
 def make_plan(ctx: Context, now: int) -> GcPlan:
     """What the rules say now. Raises ``MarkRefused`` when they change all the time."""
     for _ in range(_TRIES):
-        text = ctx.catalog.get_rules(ctx.repository_id)
+        text = ctx.catalog.retention.get_rules(ctx.repository_id)
         rules = None if text is None else read_rules(text)
-        lineage = ctx.catalog.lineage(ctx.repository_id, left_since=now - _window(rules))
+        lineage = ctx.catalog.retention.lineage(ctx.repository_id, left_since=now - _window(rules))
         if lineage.rules == text:
             return GcPlan(lineage, live(lineage, rules, now), only_for_mirrors(lineage, rules, now))
     raise _rules_keep_changing(ctx)
@@ -155,7 +155,7 @@ def carry_out(ctx: Context, mark: Mark, since: int, now: int) -> MarkDecision:
             changed = step.rules_changed
             ctx.progress("expiring", total - len(plan.doomed), total)
         if not changed:
-            ctx.catalog.revive_commits(ctx.repository_id, mark.id, foretold.revived)
+            ctx.catalog.retention.revive_commits(ctx.repository_id, mark.id, foretold.revived)
             ours = frozenset(expired - foretold.revived)
             return replace(foretold, expired=ours, carried=frozenset(carried - ours))
     raise _rules_keep_changing(ctx)
@@ -169,7 +169,7 @@ def steps(ctx: Context, mark: Mark, since: int, plan: GcPlan) -> Iterator[Expiry
         return plan.chosen(STEP)
 
     while plan.doomed:
-        step = ctx.catalog.expire_by_mark(
+        step = ctx.catalog.retention.expire_by_mark(
             ctx.repository_id, mark.id, since=since, rules=plan.lineage.rules, choose=choose
         )
         since = step.sequence
@@ -344,7 +344,7 @@ def _table(listings: list[Listing]) -> pa.Table:
 
 def get_rules(ctx: Context) -> Rules | None:
     """The repository's rules, if it has any."""
-    text = ctx.catalog.get_rules(ctx.repository_id)
+    text = ctx.catalog.retention.get_rules(ctx.repository_id)
     return None if text is None else read_rules(text)
 
 
@@ -359,11 +359,11 @@ def set_rules(ctx: Context, rules: Mapping[str, Any] | str | None) -> dict[str, 
         PreconditionFailed: ``read_only_repository``: the repository is a mirror. Rules belong to its source.
     """
     if rules is None:
-        ctx.catalog.set_rules(ctx.repository_id, None)
+        ctx.catalog.retention.set_rules(ctx.repository_id, None)
         return None
     checked = read_rules(rules) if isinstance(rules, str) else parse_rules(rules)
     _check_names(ctx, checked)
-    ctx.catalog.set_rules(ctx.repository_id, checked.to_text())
+    ctx.catalog.retention.set_rules(ctx.repository_id, checked.to_text())
     return checked.to_json()
 
 
@@ -377,7 +377,7 @@ def live_commits(ctx: Context) -> set[str]:
 
 def get_grace(ctx: Context) -> dict[str, Any]:
     """The grace period: ``grace_seconds`` now, and ``pending_seconds`` from the time ``pending_from`` on, if set."""
-    return ctx.catalog.grace(ctx.repository_id).to_json(ctx.catalog.now())
+    return ctx.catalog.retention.grace(ctx.repository_id).to_json(ctx.catalog.now())
 
 
 def set_grace(ctx: Context, grace: float | str | timedelta) -> dict[str, Any]:
@@ -394,12 +394,12 @@ def set_grace(ctx: Context, grace: float | str | timedelta) -> dict[str, Any]:
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
     """
     seconds = parse_grace(int(grace.total_seconds()) if isinstance(grace, timedelta) else grace)
-    return ctx.catalog.set_grace(ctx.repository_id, seconds).to_json(ctx.catalog.now())
+    return ctx.catalog.retention.set_grace(ctx.repository_id, seconds).to_json(ctx.catalog.now())
 
 
 def _check_names(ctx: Context, rules: Rules) -> None:
     """Refuse a name that nothing has: a rule that was misspelt would keep nothing, and nobody would notice."""
-    looks = (("branch", rules.branches, ctx.catalog.branch), ("tag", rules.tags, ctx.catalog.tag))
+    looks = (("branch", rules.branches, ctx.catalog.refs.branch), ("tag", rules.tags, ctx.catalog.refs.tag))
     for what, entries, look in looks:
         for entry in entries:
             if entry.is_exact and not _is_there(partial(look, ctx.repository_id, entry.pattern)):
@@ -446,12 +446,12 @@ def _idle_refs(ctx: Context) -> Iterator[IdleRef]:
     if rules is None:
         return
     now = unix_seconds(ctx.catalog.now())
-    protections = ctx.catalog.all_protections(ctx.repository_id)
-    for ref in pages(partial(ctx.catalog.branches, ctx.repository_id)):
+    protections = ctx.catalog.refs.all_protections(ctx.repository_id)
+    for ref in pages(partial(ctx.catalog.refs.branches, ctx.repository_id)):
         days = _idle_days(ctx, ref, now, rules.branch_expiry_days(ref.id))
         if days is not None:
             yield IdleRef("branch", ref.id, ref.commit_id, days, _kept(ctx, ref.id, protections))
-    for ref in pages(partial(ctx.catalog.tags, ctx.repository_id)):
+    for ref in pages(partial(ctx.catalog.refs.tags, ctx.repository_id)):
         days = _idle_days(ctx, ref, now, rules.tag_expiry_days(ref.id))
         if days is not None:
             yield IdleRef("tag", ref.id, ref.commit_id, days, _protected(ref.id, protections, tag=True))
@@ -466,7 +466,7 @@ def expire_refs(ctx: Context, only: Sequence[IdleRef] | None = None) -> list[Idl
     Args:
         only: those that somebody was shown. Others, and those that are at another commit by now, are left alone.
     """
-    ctx.catalog.check_clock()
+    ctx.catalog.marks.check_clock()
     shown = None if only is None else {(ref.type, ref.id, ref.commit_id) for ref in only}
     found = [ref for ref in idle_refs(ctx) if shown is None or ref.kept or (ref.type, ref.id, ref.commit_id) in shown]
     return [ref for ref in found if ref.kept is not None or _delete_if_unmoved(ctx, ref)]
@@ -478,7 +478,7 @@ def _delete_if_unmoved(ctx: Context, found: IdleRef) -> bool:
         if found.type == "tag":
             delete_tag(ctx, found.id, old=found.commit_id)
             return True
-        state = ctx.catalog.branch(ctx.repository_id, found.id)
+        state = ctx.catalog.refs.branch(ctx.repository_id, found.id)
         if state.commit_id != found.commit_id:
             return False
         drop_branch(ctx, found.id, state)
@@ -491,9 +491,9 @@ def _idle_days(ctx: Context, ref: RefRecord, now: int, limit: int | None) -> int
     """For how many whole days a ref has not moved, if that is long enough for a rule."""
     if limit is None:
         return None
-    moves = ctx.catalog.reflog(ctx.repository_id, ref.id, limit=_MOVES)
+    moves = ctx.catalog.refs.reflog(ctx.repository_id, ref.id, limit=_MOVES)
     at = next((move.at for move in moves if move.new == ref.commit_id), None)
-    since = ctx.catalog.commit(ctx.repository_id, ref.commit_id).creation_date if at is None else at
+    since = ctx.catalog.commits.get(ctx.repository_id, ref.commit_id).creation_date if at is None else at
     days = (now - since) // DAY
     return days if days >= limit else None
 

@@ -59,7 +59,7 @@ def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
         MarkRefused: ``clock_in_doubt``: the clock jumped, and everything may look old.
     """
-    now = unix_seconds(ctx.catalog.now() if dry_run else ctx.catalog.check_clock())
+    now = unix_seconds(ctx.catalog.now() if dry_run else ctx.catalog.marks.check_clock())
     counts = {
         kind: _prune_in_steps(ctx, PrunePlan(kind, now - days * DAY), dry_run=dry_run)
         for kind, days in _days(ctx).items()
@@ -72,7 +72,7 @@ def _days(ctx: Context) -> dict[str, int]:
     rules = get_rules(ctx)
     key_days = KEY_DAYS if rules is None else rules.key_days
     log_days = LOG_DAYS if rules is None else max(rules.log_days, rules.mirror_lag_days)
-    grace_days = -(-int(ctx.catalog.grace(ctx.repository_id).at(ctx.catalog.now()).total_seconds()) // DAY)
+    grace_days = -(-int(ctx.catalog.retention.grace(ctx.repository_id).at(ctx.catalog.now()).total_seconds()) // DAY)
     return {
         "tokens": max(TOKEN_DAYS, grace_days),
         "keys": key_days,
@@ -84,7 +84,7 @@ def _days(ctx: Context) -> dict[str, int]:
 def _prune_in_steps(ctx: Context, plan: PrunePlan, *, dry_run: bool) -> int:
     count = 0
     while True:
-        step = ctx.catalog.prune(ctx.repository_id, plan, limit=PRUNE_STEP, dry_run=dry_run)
+        step = ctx.catalog.retention.prune(ctx.repository_id, plan, limit=PRUNE_STEP, dry_run=dry_run)
         count += step.count
         ctx.progress(f"pruning {plan.kind}", count, 0)
         if step.after is None:
@@ -134,7 +134,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
         StoreError, StoreUnavailable: the store refused, or does not answer.
     """
-    mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
+    mark = ctx.catalog.marks.get(ctx.repository_id, check_asked(mark_id, "a mark"))
     check_owner(ctx)
     if mark.state is MarkState.MARKED and not force:
         _check_limit(mark)
@@ -142,9 +142,9 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     if mark.state is MarkState.MARKED:
         with opened(ctx, mark):  # before the catalog says that it is being swept: then links wait for it no more
             pass
-        if REFS_DUMP in ctx.catalog.repository(ctx.repository_id).hooks:
+        if REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
             dump(ctx)  # so that the dump refers to nothing that is deleted now
-    mark = ctx.catalog.begin_sweep(ctx.repository_id, mark_id)
+    mark = ctx.catalog.marks.begin_sweep(ctx.repository_id, mark_id)
     if mark.state in (MarkState.SWEPT, MarkState.CARRIED):
         return Swept(mark, 0, 0, versioned)
     with opened(ctx, mark) as file:
@@ -225,7 +225,9 @@ class _Sweep:
 
     def _end(self, failed: dict[str, str], count: int) -> None:
         some = [*failed.items()][:_SHOWN]
-        self.mark = self._ctx.catalog.end_sweep(self._ctx.repository_id, self.mark.id, refused=count, failures=some)
+        self.mark = self._ctx.catalog.marks.end_sweep(
+            self._ctx.repository_id, self.mark.id, refused=count, failures=some
+        )
 
     def _ask(self, keys: list[str]) -> list[DeleteFailure]:
         """Delete files, several requests at a time. What the store refused comes back."""
@@ -234,7 +236,7 @@ class _Sweep:
         return [failure for some in answers for failure in some]
 
     def _advance(self, swept: int) -> None:
-        self.mark = self._ctx.catalog.advance_sweep(self._ctx.repository_id, self.mark.id, swept)
+        self.mark = self._ctx.catalog.marks.advance_sweep(self._ctx.repository_id, self.mark.id, swept)
 
 
 _OPEN = (MarkState.MARKING, MarkState.MARKED)
@@ -264,13 +266,13 @@ def restore(ctx: Context, mark_id: str) -> RestoredMark:
         MarkRefused: its sweep has begun.
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
     """
-    mark = ctx.catalog.restore_mark(ctx.repository_id, mark_id)
+    mark = ctx.catalog.marks.restore_mark(ctx.repository_id, mark_id)
     if mark.state in (MarkState.STALE, MarkState.FAILED):
-        marks = ctx.catalog.marks(ctx.repository_id)
+        marks = ctx.catalog.marks.on_record(ctx.repository_id)
         return RestoredMark(mark, 0, next((found.id for found in marks if found.state in _OPEN), None))
     commits = 0
     while mark.state is MarkState.RESTORING:
-        mark, some = ctx.catalog.restore_commits(ctx.repository_id, mark_id)
+        mark, some = ctx.catalog.retention.restore_commits(ctx.repository_id, mark_id)
         commits += some
         ctx.progress("restoring", commits, 0)
     return RestoredMark(mark, commits)

@@ -36,7 +36,7 @@ from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.location import relative_directory, split_address
+from lakeops.store.open import relative_directory, split_address
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

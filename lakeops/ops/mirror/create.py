@@ -29,8 +29,7 @@ from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
 from lakeops.ops.repository import exists
 from lakeops.store.base import ObjectStore
-from lakeops.store.location import overlap
-from lakeops.store.open import Stores, normalise_namespace
+from lakeops.store.open import Stores, normalise_namespace, overlap
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -68,7 +67,7 @@ def create_mirror(
     check_apart(catalog, stores, namespace)
     store = stores.at(namespace)
     check_claim(store, origin)
-    check_unowned(catalog, store, origin, source.catalog.identity())
+    check_unowned(catalog, store, origin, source.catalog.repositories.identity())
     first = source.initial_commit()
     mirror = MirrorRecord(
         repository_id=name,
@@ -97,11 +96,11 @@ def create_mirror(
     if reports:
         _register(source, mirror)
     try:
-        catalog.create_mirror(repository, first, mirror, token=ids.new(), actor=actor)
+        catalog.mirrors.create_mirror(repository, first, mirror, token=ids.new(), actor=actor)
     except LakeopsError:
         if reports:
             with contextlib.suppress(LakeopsError):
-                source.catalog.drop_mirror(origin.id, mirror.registration)
+                source.catalog.mirrors.drop_mirror(origin.id, mirror.registration)
         raise
     return repository
 
@@ -113,10 +112,10 @@ def fresh_registration(name: str, ids: Ids) -> str:
 
 def delete_mirror(ctx: Context, source: Source | None) -> bool:
     """Forget a mirror: see ``MirrorRecord.delete``. ``source`` is None when it is down."""
-    mirror = ctx.catalog.mirror(ctx.repository_id)
+    mirror = ctx.catalog.mirrors.get(ctx.repository_id)
     if mirror.promoted_writable is not None:
         raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
-    ctx.catalog.delete_repository(ctx.repository_id)
+    ctx.catalog.repositories.delete_repository(ctx.repository_id)
     return unregister(source, mirror)
 
 
@@ -126,7 +125,7 @@ def unregister(source: Source | None, mirror: MirrorRecord) -> bool:
         return True
     try:
         if source is not None:
-            source.catalog.drop_mirror(source.repository_id, mirror.registration)
+            source.catalog.mirrors.drop_mirror(source.repository_id, mirror.registration)
     except LakeopsError:
         return False
     return source is not None
@@ -134,7 +133,7 @@ def unregister(source: Source | None, mirror: MirrorRecord) -> bool:
 
 def _register(source: Source, mirror: MirrorRecord) -> None:
     try:
-        source.catalog.report_mirror(source.repository_id, mirror.registration, frozenset())
+        source.catalog.mirrors.report_mirror(source.repository_id, mirror.registration, frozenset())
     except CatalogError as error:
         raise CatalogError(
             f"the source's catalog takes no reports from mirrors ({error.message}): give the mirror the right to "

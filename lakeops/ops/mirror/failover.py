@@ -60,10 +60,10 @@ def prove(ctx: Context) -> Proved:
     Raises:
         PreconditionFailed: ``read_only_repository``: it is still a mirror.
     """
-    unproved = ctx.catalog.unproved(ctx.repository_id)
+    unproved = ctx.catalog.mirrors.unproved(ctx.repository_id)
     if not unproved:
         return Proved(0, 0)
-    commits = ctx.catalog.history(ctx.repository_id).commits
+    commits = ctx.catalog.commits.history(ctx.repository_id).commits
     newest_first = sorted(unproved & _below(commits), key=lambda one: (-commits[one].generation, one))
     older = [commits[one] for one in newest_first]
     prover = _Prover.at(ctx, commits)
@@ -76,7 +76,7 @@ def prove(ctx: Context) -> Proved:
         stretches = [some[first : first + share] for first in range(0, len(some), share)]
         answers = list(in_flight(partial(prover.along, known=known), stretches))
         known = next((last for whole, last in reversed(answers) if whole), known)
-        proved += ctx.catalog.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
+        proved += ctx.catalog.mirrors.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
         ctx.progress("proving commits", start + len(some), len(older))
     return Proved(proved, len(unproved) - proved)
 
@@ -107,7 +107,7 @@ class _Prover:
     def at(cls, ctx: Context, commits: Mapping[str, Commit]) -> _Prover:
         metaranges = (item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES))
         ranges = [item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES)]
-        how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
+        how = terms(ctx, ctx.catalog.mirrors.get(ctx.repository_id))
         followers: dict[str, list[Commit]] = {}
         for commit in commits.values():
             for parent in () if commit.expired else commit.parents:
@@ -217,7 +217,7 @@ class Loss:
 
 def loss(ctx: Context, source: Source | None) -> Loss:
     """What the source shows and the mirror does not: see ``MirrorRecord.loss``. ``source`` is None when it is down."""
-    state = ctx.catalog.mirror_state(ctx.repository_id)
+    state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     if source is not None:
         with contextlib.suppress(LakeopsError):
             get = history_of(source.catalog, source.repository_id)
@@ -232,11 +232,11 @@ def promote_writable(ctx: Context, source: Source | None) -> MirrorRecord:
     The source is told that it need keep nothing for this mirror any more, unless it is None: down. A call that was
     killed is made again. Replication into the namespace may have stopped by then.
     """
-    state = ctx.catalog.mirror_state(ctx.repository_id)
+    state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     take_for_writing(ctx)  # before the catalog opens: from here on nobody replicates over what is written
-    mirror = ctx.catalog.promote_writable(ctx.repository_id, state.mirror.sequence, actor=ctx.actor)
+    mirror = ctx.catalog.mirrors.promote_writable(ctx.repository_id, state.mirror.sequence, actor=ctx.actor)
     with contextlib.suppress(NamespaceTaken):  # the source's claim came along with everything else
-        claim(ctx.store, ctx.repository, ctx.catalog.identity())
+        claim(ctx.store, ctx.repository, ctx.catalog.repositories.identity())
     unregister(source, mirror)
     return mirror
 

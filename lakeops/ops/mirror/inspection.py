@@ -37,7 +37,7 @@ from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.verify import list_flaw, row_flaw
 from lakeops.store.layout import metarange_key, range_key
-from lakeops.store.policy import AddressPolicy
+from lakeops.store.open import AddressPolicy
 
 
 def list_error(
@@ -83,9 +83,9 @@ def disagreement(reader: RangeReader, metarange: Metarange, since: Metarange) ->
 
 def _others(ctx: Context, reader: RangeReader, commit: Commit, since: str | None) -> Iterator[Metarange]:
     """The metaranges of a commit's parents, and the one with the id ``since``; those of them that are here."""
-    found = [*ctx.catalog.commits(ctx.repository_id, commit.parents).values()]
+    found = [*ctx.catalog.commits.get_many(ctx.repository_id, commit.parents).values()]
     if since is not None and all(one.meta_range_id != since for one in found):
-        history = ctx.catalog.history(ctx.repository_id).commits.values()
+        history = ctx.catalog.commits.history(ctx.repository_id).commits.values()
         found += [one for one in history if one.meta_range_id == since]
     for one in found:
         if one.meta_range_file:
@@ -255,7 +255,7 @@ def _complete(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit) 
 def _readable(ctx: Context, commit_id: str) -> Metarange | None:
     """The metarange of a commit that is shown, unless the source has deleted it since."""
     try:
-        return ctx.reader.metarange(ctx.catalog.commit(ctx.repository_id, commit_id))
+        return ctx.reader.metarange(ctx.catalog.commits.get(ctx.repository_id, commit_id))
     except NotFound:
         return None
 

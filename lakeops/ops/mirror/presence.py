@@ -35,9 +35,8 @@ from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore, StoredObject, StoreSettings
 from lakeops.store.layout import is_absolute
-from lakeops.store.open import Stores
-from lakeops.store.policy import AddressPolicy
-from lakeops.store.presence import present
+from lakeops.store.listing import present
+from lakeops.store.open import AddressPolicy, Stores
 
 REMEMBERED = 1_000
 """Missing objects of one range that are worth remembering one by one; with more the range is looked at again."""

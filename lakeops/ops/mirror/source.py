@@ -66,7 +66,7 @@ class Source:
     @cached_property
     def repository(self) -> RepositoryRecord:
         """The repository's record. Raises ``RepositoryNotFound``, ``RecordRefused``."""
-        return record_validation.check_repository(self.catalog.repository(self.repository_id))
+        return record_validation.check_repository(self.catalog.repositories.get(self.repository_id))
 
     def state(self, mirror: MirrorRecord, initial: Commit) -> SourceState:
         """What the source shows now. ``initial`` is the mirror's initial commit.
@@ -93,13 +93,15 @@ class Source:
                 metadata = record_validation.check_repository_metadata(self.repository)
             except RecordRefused as error:
                 refused[None] = error
-            return SourceState(heads, self.catalog.unkept(self.repository_id, heads.values()), rules, refused, metadata)
+            return SourceState(
+                heads, self.catalog.mirrors.unkept(self.repository_id, heads.values()), rules, refused, metadata
+            )
 
         return self.catalog.in_snapshot(found)
 
     def heads(self, mirror: MirrorRecord) -> dict[RefName, str]:
         """Where the branches and tags that the mirror follows point now."""
-        listings = ((RefKind.BRANCH, self.catalog.branches), (RefKind.TAG, self.catalog.tags))
+        listings = ((RefKind.BRANCH, self.catalog.refs.branches), (RefKind.TAG, self.catalog.refs.tags))
         return {
             RefName(kind, ref.id): ref.commit_id
             for kind, listing in listings
@@ -110,28 +112,28 @@ class Source:
     def rules(self) -> tuple[str | None, tuple[str, ...]]:
         """The retention rules and protected branches of the source, or of its own source where it is a mirror."""
         try:
-            mirror = self.catalog.mirror(self.repository_id)
+            mirror = self.catalog.mirrors.get(self.repository_id)
         except NotAMirror:
             mirror = None
         if mirror is not None and mirror.promoted_writable is None:
             return mirror.rules, mirror.protections
-        protections = tuple(one.text for one in self.catalog.all_protections(self.repository_id))
-        return self.catalog.get_rules(self.repository_id), protections
+        protections = tuple(one.text for one in self.catalog.refs.all_protections(self.repository_id))
+        return self.catalog.retention.get_rules(self.repository_id), protections
 
     def lost(self, commits: Iterable[str]) -> frozenset[str]:
         """The commits that the source has expired, does not know, or cannot keep because it is a mirror itself."""
         asked = frozenset(commits)
 
         def found() -> frozenset[str]:
-            known = self.catalog.commits(self.repository_id, asked)
+            known = self.catalog.commits.get_many(self.repository_id, asked)
             gone = frozenset(one for one in asked if one not in known or known[one].expired)
-            return gone | self.catalog.unkept(self.repository_id, asked - gone)
+            return gone | self.catalog.mirrors.unkept(self.repository_id, asked - gone)
 
         return self.catalog.in_snapshot(found)
 
     def reported(self, mirror: MirrorRecord) -> int:
         """The sequence of the last report that it took under the mirror's name. 0 when there was none."""
-        found = [one for one in self.catalog.registrations(self.repository_id) if one.id == mirror.registration]
+        found = [one for one in self.catalog.mirrors.registrations(self.repository_id) if one.id == mirror.registration]
         return record_validation.check_sequence(found[0].sequence) if found else 0
 
     def line(self, commit_id: str, limit: int) -> list[Commit]:
@@ -143,7 +145,7 @@ class Source:
 
     def initial_commit(self) -> Commit:
         """The commit that its history begins with. Raises ``RecordRefused``."""
-        first = record_validation.check_commit(self.catalog.initial_commit(self.repository_id))
+        first = record_validation.check_commit(self.catalog.commits.initial_commit(self.repository_id))
         record_validation.check_generations([first], {}, lambda _: {})
         return first
 
@@ -152,7 +154,7 @@ class Source:
 
         Raises ``PreconditionFailed`` (``not_a_replica``).
         """
-        if self.catalog.initial_commit(self.repository_id).id != initial.id:
+        if self.catalog.commits.initial_commit(self.repository_id).id != initial.id:
             raise PreconditionFailed(
                 f"the source {mirror.source.text!r} is another repository than mirror {mirror.repository_id!r} was "
                 "made of: it was deleted and created again; create a new mirror for it",

@@ -33,7 +33,7 @@ def status(ctx: Context) -> MirrorStatus:
     """The progress of each ref, as the last pass saw it. Seconds count up to now. The source is not asked."""
 
     def found() -> MirrorStatus:
-        state = ctx.catalog.mirror_state(ctx.repository_id)
+        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
         now, get = ctx.seconds(), lookup(ctx).get
         refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
         return MirrorStatus(
@@ -94,14 +94,14 @@ def check_promoted(ctx: Context) -> list[str]:
     fail-over.
     """
     commits: dict[str, str] = {}
-    for kind, listing in (("branch", ctx.catalog.branches), ("tag", ctx.catalog.tags)):
+    for kind, listing in (("branch", ctx.catalog.refs.branches), ("tag", ctx.catalog.refs.tags)):
         for ref in pages(partial(listing, ctx.repository_id)):
             commits.setdefault(ref.commit_id, f"{kind} {ref.id!r}")
-    how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
+    how = terms(ctx, ctx.catalog.mirrors.get(ctx.repository_id))
     found: list[str] = []
     known = Metarange.empty()
     for commit_id, name in commits.items():
-        commit = ctx.catalog.commit(ctx.repository_id, commit_id)
+        commit = ctx.catalog.commits.get(ctx.repository_id, commit_id)
         try:
             wanted = RangeReader(ctx.store).metarange(commit)
         except (ObjectNotFound, Corrupted) as error:
@@ -139,7 +139,7 @@ NO_TICKET = 0
 
 def record(ctx: Context, ref: MirrorRef, found: CandidateInspection, *, ticket: int | None = None) -> MirrorRef | None:
     """Remember what a look at a candidate found. The ref, if it is still waited for."""
-    return ctx.catalog.record_arrivals(
+    return ctx.catalog.mirrors.record_arrivals(
         ctx.repository_id,
         ref.ref,
         ref.ticket if ticket is None else ticket,
@@ -169,7 +169,7 @@ def give_way(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pendi
         return False
     newest: CandidateInspection | None = None
     for head in _newer_heads(ctx, state.mirror, ref, wait):
-        found = inspect(ctx, state, ref, ctx.catalog.commit(ctx.repository_id, head), remembered)
+        found = inspect(ctx, state, ref, ctx.catalog.commits.get(ctx.repository_id, head), remembered)
         record(ctx, ref, found, ticket=NO_TICKET)
         remembered = merged(remembered, found.arrived)
         newest = newest or found
@@ -195,7 +195,7 @@ def _newer_heads(ctx: Context, mirror: MirrorRecord, ref: MirrorRef, wait: Wait)
 
 
 def _take(ctx: Context, ref: MirrorRef, head: str, *, stalled: bool) -> bool:
-    given = ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket, to=head, stalled=stalled)
+    given = ctx.catalog.mirrors.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket, to=head, stalled=stalled)
     return given is not None
 
 

@@ -55,18 +55,18 @@ def skip(ctx: Context, reach: Reach, ref: RefName) -> MirrorRef:
 
     The source is asked for its newest head. Where it does not answer, that is the head that the last pass saw.
     """
-    ctx.catalog.mirror(ctx.repository_id).check_following()
+    ctx.catalog.mirrors.get(ctx.repository_id).check_following()
     with contextlib.suppress(LakeopsError):
         discover(ctx, reach)
     found = _find(ctx, ref)
     if found.candidate is not None and found.candidate != found.source_head:
-        ctx.catalog.give_up_candidate(ctx.repository_id, ref, found.ticket)
+        ctx.catalog.mirrors.give_up_candidate(ctx.repository_id, ref, found.ticket)
         found = _find(ctx, ref)
     return found
 
 
 def _find(ctx: Context, ref: RefName) -> MirrorRef:
-    for found in ctx.catalog.mirror_state(ctx.repository_id).refs:
+    for found in ctx.catalog.mirrors.mirror_state(ctx.repository_id).refs:
         if found.ref == ref:
             return found
     raise RefNotFound(f"mirror {ctx.repository_id!r} follows no {ref.kind} {ref.name!r}")
@@ -88,10 +88,12 @@ def copy_history(ctx: Context, source: Source, heads: Iterable[str], *, known: I
     for head in pruned.intersection(heads):
         raise RecordRefused(f"commit {head[:16]} is a head of the source, and its record says that it was pruned")
     kept = [commit for commit in missing.values() if not commit.is_gone]
-    record_validation.check_generations(kept, missing, lambda some: ctx.catalog.commits(ctx.repository_id, some))
+    record_validation.check_generations(
+        kept, missing, lambda some: ctx.catalog.commits.get_many(ctx.repository_id, some)
+    )
     ordered = sorted(kept, key=lambda commit: (commit.generation, commit.id))
     for start in range(0, len(ordered), BATCH):
-        ctx.catalog.copy_commits(ctx.repository_id, ordered[start : start + BATCH], pruned=pruned)
+        ctx.catalog.mirrors.copy_commits(ctx.repository_id, ordered[start : start + BATCH], pruned=pruned)
         ctx.progress("copying commits", min(start + BATCH, len(ordered)), len(ordered))
     return len(ordered)
 
@@ -120,7 +122,7 @@ def _unknown(ctx: Context, ids: Iterable[str], known: set[str]) -> set[str]:
     """The commits that the mirror lacks. ``known`` remembers the ones that it has."""
     asked = set(ids) - known
     if asked:
-        known.update(ctx.catalog.commits(ctx.repository_id, asked))
+        known.update(ctx.catalog.commits.get_many(ctx.repository_id, asked))
     return asked - known
 
 
@@ -173,7 +175,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
         with contextlib.suppress(MirrorOvertaken):
             state, _, broken = _observe(ctx, source, initial, metadata, before)
             _note_refused(ctx, before.mirror, broken)
-            remembered = ctx.catalog.arrivals(ctx.repository_id)
+            remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
             given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
             if given:
                 _observe(ctx, source, initial, metadata)
@@ -184,7 +186,9 @@ def due(ctx: Context, reach: Reach) -> bool:
     """Whether a pass would find anything to do: see ``MirrorRecord.due``."""
 
     def found() -> tuple[MirrorState, Commit]:
-        return ctx.catalog.mirror_state(ctx.repository_id), ctx.catalog.initial_commit(ctx.repository_id)
+        return ctx.catalog.mirrors.mirror_state(ctx.repository_id), ctx.catalog.commits.initial_commit(
+            ctx.repository_id
+        )
 
     state, initial = ctx.catalog.in_snapshot(found)
     state.mirror.check_following()
@@ -201,7 +205,7 @@ def due(ctx: Context, reach: Reach) -> bool:
     kept = {ref: head for ref, head in known.items() if ref == (RefKind.BRANCH, ctx.repository.default_branch)}
     if kept | heads != known:
         return True
-    ctx.catalog.note_seen(ctx.repository_id)
+    ctx.catalog.mirrors.note_seen(ctx.repository_id)
     return False
 
 
@@ -215,14 +219,14 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
         NotAMirror: it was promoted to a writable repository.
         LakeopsError, Corrupted: ``replica_mismatch``: something arrived that is not what the source recorded.
     """
-    state = ctx.catalog.mirror_state(ctx.repository_id)
+    state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     state.mirror.check_following()
     for found in state.refs:
         if found.ref == ref and found.candidate is None:
             return found.promoted
         if found.ref == ref:
-            remembered = ctx.catalog.arrivals(ctx.repository_id)
-            commit = ctx.catalog.commit(ctx.repository_id, found.candidate or "")
+            remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
+            commit = ctx.catalog.commits.get(ctx.repository_id, found.candidate or "")
             seen = inspect(ctx, state, found, commit, remembered)
             record(ctx, found, seen)
             if seen.error is not None:
@@ -239,20 +243,20 @@ def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[st
     """
 
     def found() -> tuple[MirrorState, Commit, Mapping[str, str]]:
-        state = ctx.catalog.mirror_state(ctx.repository_id)
+        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
         state.mirror.check_following()
-        metadata = ctx.catalog.repository(ctx.repository_id).metadata
-        return state, ctx.catalog.initial_commit(ctx.repository_id), metadata
+        metadata = ctx.catalog.repositories.get(ctx.repository_id).metadata
+        return state, ctx.catalog.commits.initial_commit(ctx.repository_id), metadata
 
     before, initial, metadata = ctx.catalog.in_snapshot(found)
     try:
         yield before, initial, metadata
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
-            ctx.catalog.note_sync(ctx.repository_id, error.message)
+            ctx.catalog.mirrors.note_sync(ctx.repository_id, error.message)
         raise
     if before.mirror.error is not None:
-        ctx.catalog.note_sync(ctx.repository_id, None)
+        ctx.catalog.mirrors.note_sync(ctx.repository_id, None)
 
 
 def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
@@ -271,7 +275,7 @@ def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
         "refs": sum(ref.candidate is not None for ref in refs),
     }
     with contextlib.suppress(LakeopsError):  # what a pass has done does not depend on it
-        ctx.catalog.add_report(ctx.repository_id, ReportKind.LAG, lag, actor=ctx.actor, every=LAG_EVERY)
+        ctx.catalog.audit.add_report(ctx.repository_id, ReportKind.LAG, lag, actor=ctx.actor, every=LAG_EVERY)
     return found
 
 
@@ -291,20 +295,22 @@ def _observe(
     broken: dict[RefName | None, LakeopsError] = {}
     read: dict[RefName, str] = {}
     for _ in range(TRIES):
-        known = before or ctx.catalog.mirror_state(ctx.repository_id)
+        known = before or ctx.catalog.mirrors.mirror_state(ctx.repository_id)
         before = None
         theirs = source.state(known.mirror, initial)
         if theirs.rules is not None and theirs.rules != (known.mirror.rules, known.mirror.protections):
-            ctx.catalog.note_rules(ctx.repository_id, *theirs.rules)
+            ctx.catalog.mirrors.note_rules(ctx.repository_id, *theirs.rules)
         if theirs.metadata is not None and theirs.metadata != metadata:
-            ctx.catalog.note_metadata(ctx.repository_id, theirs.metadata)
+            ctx.catalog.mirrors.note_metadata(ctx.repository_id, theirs.metadata)
         broken |= theirs.refused
         heads = _followed(theirs, known, leave=broken)
         copied = {ref.source_head for ref in known.refs}
         try:
             if copy_history(ctx, source, heads.values(), known=copied) > BATCH:
                 continue  # it took its time: what is recorded should be what the source shows now
-            state = ctx.catalog.observe_source(ctx.repository_id, heads, since=known.mirror.sequence, actor=ctx.actor)
+            state = ctx.catalog.mirrors.observe_source(
+                ctx.repository_id, heads, since=known.mirror.sequence, actor=ctx.actor
+            )
         except MirrorOvertaken:
             continue
         except RefNotFound:
@@ -327,7 +333,7 @@ def _note_refused(ctx: Context, before: MirrorRecord, errors: Iterable[LakeopsEr
     """Record what was refused of the source, where that is something else than ``before``."""
     reasons = [" ".join(error.message.split())[:_REASON] for error in errors if isinstance(error, RecordRefused)]
     if (len(reasons), tuple(reasons[:SAMPLE])) != (before.refusals, before.refused):
-        ctx.catalog.note_refused(ctx.repository_id, len(reasons), reasons[:SAMPLE])
+        ctx.catalog.mirrors.note_refused(ctx.repository_id, len(reasons), reasons[:SAMPLE])
 
 
 def _broken(ctx: Context, source: Source, heads: Mapping[RefName, str]) -> dict[RefName | None, LakeopsError]:
@@ -376,7 +382,7 @@ def _keep_at_source(ctx: Context, source: Source, state: MirrorState) -> frozens
     lost = source.lost(state.needs)
     hopeless = [ref for ref in state.refs if ref.candidate in lost]
     for ref in hopeless:
-        ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
+        ctx.catalog.mirrors.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
     if hopeless or (reports and not _report(ctx, source, state.mirror, state.needs - lost)):
         return None
     return lost
@@ -388,7 +394,7 @@ def _report(ctx: Context, source: Source, mirror: MirrorRecord, needs: frozenset
     Raises ``MirrorOvertaken`` when a later pass has asked for something else.
     """
     try:
-        source.catalog.report_mirror(source.repository_id, mirror.registration, needs, sequence=mirror.sequence)
+        source.catalog.mirrors.report_mirror(source.repository_id, mirror.registration, needs, sequence=mirror.sequence)
     except (CommitExpired, RefNotFound):
         return False
     except MirrorOvertaken:
@@ -396,7 +402,7 @@ def _report(ctx: Context, source: Source, mirror: MirrorRecord, needs: frozenset
             raise
         return None
     if needs != frozenset(mirror.kept):
-        ctx.catalog.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
+        ctx.catalog.mirrors.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
     return True
 
 
@@ -407,9 +413,9 @@ def _restored(ctx: Context, source: Source, mirror: MirrorRecord) -> bool:
     of the catalog may rely on it.
     """
     reported = source.reported(mirror)
-    if reported <= ctx.catalog.mirror(ctx.repository_id).sequence:
+    if reported <= ctx.catalog.mirrors.get(ctx.repository_id).sequence:
         return False
-    ctx.catalog.start_over(ctx.repository_id, fresh_registration(ctx.repository_id, ctx.ids), sequence=reported)
+    ctx.catalog.mirrors.start_over(ctx.repository_id, fresh_registration(ctx.repository_id, ctx.ids), sequence=reported)
     return True
 
 
@@ -417,7 +423,9 @@ def _unsupported(ctx: Context, state: MirrorState, lost: frozenset[str]) -> list
     """An error for each ref that shows what its source keeps no longer, unless there is nothing to lose of it."""
     if not lost:
         return []
-    shown = ctx.catalog.commits(ctx.repository_id, {ref.promoted for ref in state.refs if ref.promoted in lost})
+    shown = ctx.catalog.commits.get_many(
+        ctx.repository_id, {ref.promoted for ref in state.refs if ref.promoted in lost}
+    )
     return [
         CommitExpired(
             f"{ref.kind} {ref.name!r} shows commit {ref.promoted[:16]}, which the source keeps no longer: objects of "
@@ -437,8 +445,8 @@ def _promote_complete(
     Returns whether any of these waits for another commit now, and what is wrong with others.
     """
     waiting = [ref for ref in state.refs if ref.candidate is not None and (only is None or ref.ref in only)]
-    commits = ctx.catalog.commits(ctx.repository_id, {ref.candidate or "" for ref in waiting})
-    remembered = ctx.catalog.arrivals(ctx.repository_id)
+    commits = ctx.catalog.commits.get_many(ctx.repository_id, {ref.candidate or "" for ref in waiting})
+    remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
     again, errors = False, []
     for number, ref in enumerate(waiting):
         ctx.progress("looking for what has arrived", number, len(waiting))
@@ -463,7 +471,7 @@ def _promote(ctx: Context, source: Source, state: MirrorState, ref: MirrorRef) -
     """
     candidate = ref.candidate or ""
     if not state.mirror.reports and source.lost([candidate]):
-        ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
+        ctx.catalog.mirrors.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
         return None
     token = ctx.ids.new()
-    return ctx.catalog.promote(ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor)
+    return ctx.catalog.mirrors.promote(ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor)

@@ -223,23 +223,23 @@ def status(ctx: Context) -> DumpStatus:
     found = None if text is None else parse(text)
     behind = found is None
     if found is not None:
-        behind = ctx.catalog.dump(ctx.repository_id, found.cut.since, lambda: _drop) is not None
+        behind = ctx.catalog.backups.dump(ctx.repository_id, found.cut.since, lambda: _drop) is not None
     return DumpStatus(
         None if found is None else _dumped(found, None),
         behind,
-        REFS_DUMP in ctx.catalog.repository(ctx.repository_id).hooks,
-        ctx.catalog.restored_at(ctx.repository_id),
+        REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks,
+        ctx.catalog.backups.restored_at(ctx.repository_id),
     )
 
 
 def settle(ctx: Context) -> None:
     """Let a restored repository collect garbage: say that nothing is needed that the dump does not know."""
-    ctx.catalog.settle_restored(ctx.repository_id)
+    ctx.catalog.backups.settle_restored(ctx.repository_id)
 
 
 def _check_no_mirror(ctx: Context) -> None:
     with suppress(NotAMirror):
-        if ctx.catalog.mirror(ctx.repository_id).promoted_writable is None:
+        if ctx.catalog.mirrors.get(ctx.repository_id).promoted_writable is None:
             raise PreconditionFailed(
                 f"{ctx.repository_id!r} is a mirror: make a lost one anew of its source, with `lakeops mirror create`"
             )
@@ -250,11 +250,11 @@ def _attempt(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
     folder = own(ctx.store)
     text = read_text(ctx.store, folder)
     before = None if text is None else parse(text)
-    cut = ctx.catalog.cut(ctx.repository_id)
+    cut = ctx.catalog.backups.cut(ctx.repository_id)
     name = f"{layout.attempt(from_ticks(cut.at), ctx.ids)}.jsonl.gz"
     with closing(_DumpWriter(place / name)) as file:
         since = None if full or before is None or _is_long(before) else before.cut.since
-        whole = ctx.catalog.dump(ctx.repository_id, since, file.begin)
+        whole = ctx.catalog.backups.dump(ctx.repository_id, since, file.begin)
         if whole is None and before is not None:
             return _dumped(before, None)
         part = file.end()
@@ -291,7 +291,7 @@ def _tidy(ctx: Context, folder: str, before: Manifest | None, after: Manifest) -
     same time may have added to it.
     """
     named = {one.file for one in after.parts} | {*after.retired}
-    grace = ctx.catalog.grace(ctx.repository_id).seconds
+    grace = ctx.catalog.retention.grace(ctx.repository_id).seconds
     old = f"{from_ticks(after.cut.at) - timedelta(seconds=grace):%Y%m%d%H%M%S}"
     gone = [name for name in (before.retired if before else ()) if name not in named]
     for item in ctx.store.list(folder):

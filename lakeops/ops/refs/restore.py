@@ -45,8 +45,7 @@ from lakeops.ops.refs.dump import DumpFile, Manifest, key_of
 from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.location import parse_location
-from lakeops.store.open import Stores, normalise_namespace
+from lakeops.store.open import Stores, normalise_namespace, parse_location
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -97,14 +96,14 @@ def restore(
     repository = replace(
         restored.repository, capabilities={**restored.repository.capabilities, **asdict(store.probe())}
     )
-    claim(store, repository, catalog.identity())
+    claim(store, repository, catalog.repositories.identity())
     commits, expired = _present(store, restored.commits)
     live = {commit.id for commit in commits if not commit.expired}
     shown = {**restored.tags, **restored.branches}
     missing = tuple(sorted(ref for ref, commit_id in shown.items() if commit_id not in live))
     kept = {*shown.values()}  # what a ref shows never expires; fsck names what is not there
     commits = [replace(one, expired=False) if one.id in kept else one for one in commits]
-    catalog.restore_repository(replace(restored, repository=repository, commits=commits), ids.new)
+    catalog.backups.restore_repository(replace(restored, repository=repository, commits=commits), ids.new)
     return RestoreResult(repository, restored.at // 1_000_000, len(commits), expired, missing)
 
 

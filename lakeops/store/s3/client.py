@@ -34,7 +34,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
-from lakeops.store.clients import PerProcess
+from lakeops.store.bucket import PerProcess
 from lakeops.store.s3.direct import DEFAULT_REGION, NO_ANSWER, check_answers, let_parsers_read_anything
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from urllib.parse import unquote_plus
 
 from lakeops.model.clock import stopwatch
 from lakeops.store.base import StoreSettings
-from lakeops.store.bucket import is_plain
-from lakeops.store.clients import PerProcess, threads_lost
+from lakeops.store.bucket import PerProcess, is_plain, threads_lost
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials

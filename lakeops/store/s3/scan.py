@@ -1,11 +1,9 @@
 """Every object below a prefix, in byte order, with several listings under way.
 
 One listing goes a page after another. So a bucket is listed by its folders: the first levels are asked for with a
-delimiter, one request a page, until there are enough folders to list beside each other. A folder of many pages is
-listed by stretches. The names of a page tell about where the next pages end, and those are asked for at once. Any name
-will do as an end: a stretch that holds nothing costs a request, and one that holds more pages is cut again. There
-are no more of them than there are idle threads: a folder goes on page by page while others keep all threads busy,
-because requests for nothing would only be in the way.
+delimiter, one request a page, until there are enough folders to list beside each other. What is left of a folder after
+a page is split into partitions, no more than there are idle threads. A partition that holds nothing costs a request,
+and one that holds many pages is split again.
 """
 
 from __future__ import annotations
@@ -20,11 +18,10 @@ from botocore.exceptions import ClientError
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
 from lakeops.model.text import excerpt
-from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import Listing
 from lakeops.store.bucket import object_name
+from lakeops.store.listing import Found, ParallelListing, split_points
 from lakeops.store.s3.client import status_of, xml_part
-from lakeops.store.stretches import ends
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -34,8 +31,6 @@ _THREADS = 16
 _ENOUGH = 16
 """Folders on a page that keep all threads busy. Fewer are taken apart once more."""
 _LEVELS = 3
-_FIRST, _MOST = 2, 16
-"""Stretches that the rest of a folder is cut into: after its first page, and after many."""
 
 
 def scan(
@@ -47,7 +42,7 @@ def scan(
     """
     scanning = _S3Scan(client, bucket, root, skip_special=skip_special, moving=moving)
     last = ""
-    for listing in in_order(partial(scanning.level, root + under, 1), threads=scanning.threads):
+    for listing in scanning.parallel.run(partial(scanning.level, root + under, 1)):
         if listing.keys[0] <= last:
             raise StoreError(f"bucket {bucket!r} does not list names in byte order; use another server")
         last = listing.keys[-1]
@@ -55,12 +50,12 @@ def scan(
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class _Partition:
     """What begins with ``prefix``, comes after ``after``, and not after ``until``.
 
     Attributes:
         token: what the server gave to go on with, in place of ``after``.
-        width: how many stretches the next page cuts the rest into.
+        width: how many points the rest is split at after the next page. A short folder asks for little in vain.
         empty: nothing was found yet, though the folder's name was listed.
     """
 
@@ -68,7 +63,7 @@ class _Stretch:
     after: str = ""
     until: str | None = None
     token: str = ""
-    width: int = _FIRST
+    width: int = 4
     empty: bool = False
 
 
@@ -79,7 +74,7 @@ class _S3Scan:
         self._root = root
         self._skip_special = skip_special
         self._moving = moving
-        self.threads = Threads(_THREADS)
+        self.parallel = ParallelListing(_THREADS)
 
     def level(self, prefix: str, depth: int, token: str = "") -> Sequence[Found]:
         """One page of a folder: its own objects, and a step for each folder in it."""
@@ -98,18 +93,18 @@ class _S3Scan:
             while at < len(objects) and objects[at]["Key"] < folder:
                 at += 1
             found += self._listing(objects[before:at])
-            inside = partial(self.stretch, _Stretch(folder, empty=True))
+            inside = partial(self.partition, _Partition(folder, empty=True))
             found.append(partial(self.level, folder, depth + 1) if apart else inside)
         found += self._listing(objects[at:])
         last = objects[-1]["Key"] if objects else ""
         if answer["IsTruncated"] and last and not folders and xml_part(last) == last:
-            found += self._scan_rest(_Stretch(prefix, after=last), objects, "")
+            found += self._split(_Partition(prefix, after=last), objects, "")
         elif answer["IsTruncated"]:
             found.append(partial(self.level, prefix, depth, answer["NextContinuationToken"]))
         return found
 
-    def stretch(self, which: _Stretch) -> Sequence[Found]:
-        """One page of a stretch, and steps for what is left of it."""
+    def partition(self, which: _Partition) -> Sequence[Found]:
+        """One page of a partition, and steps for what is left of it."""
         after = {"StartAfter": which.after} if which.after and not which.token else {}
         answer = self._page(which.prefix, which.token, **after)
         objects = self._wanted_objects(which.prefix, answer)
@@ -120,20 +115,18 @@ class _S3Scan:
         found: list[Found] = [*self._listing(inside)]
         if answer["IsTruncated"] and len(inside) == len(objects):
             last = inside[-1]["Key"] if inside else which.after
-            rest = replace(which, after=last, width=min(_MOST, 2 * which.width), empty=empty)
-            found += self._scan_rest(rest, inside, answer["NextContinuationToken"])
+            rest = replace(which, after=last, width=2 * which.width, empty=empty)
+            found += self._split(rest, inside, answer["NextContinuationToken"])
         return found
 
-    def _scan_rest(self, rest: _Stretch, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
+    def _split(self, rest: _Partition, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
         """Steps for what is behind a page. A token is the server's own way to go on. It takes the place of a name."""
-        names, count = [item["Key"] for item in page], min(rest.width, self.threads.idle)
-        guessed = ends(names, rest.until, start=len(rest.prefix), count=count)
-        after = rest.after
-        for end in guessed:
-            if xml_part(end) == end:
-                yield partial(self.stretch, replace(rest, after=after, until=end, token=token))
-                after, token = end, ""
-        yield partial(self.stretch, replace(rest, after=after, token=token))
+        names, after, count = [item["Key"] for item in page], rest.after, min(rest.width, self.parallel.idle)
+        for point in split_points(names, rest.until, start=len(rest.prefix), count=count):
+            if xml_part(point) == point:
+                yield partial(self.partition, replace(rest, after=after, until=point, token=token))
+                after, token = point, ""
+        yield partial(self.partition, replace(rest, after=after, token=token))
 
     def _page(self, prefix: str, token: str, **more: Any) -> ListObjectsV2OutputTypeDef:  # noqa: ANN401 - boto3's parameters
         if token:

@@ -30,9 +30,8 @@ from lakeops.store.base import (
     lists_consistently,
 )
 from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix, object_name
-from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import PROBE
-from lakeops.store.reader import BUFFER_BYTES, ObjectReader
+from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
 from lakeops.store.s3.client import (
     CONNECTION,
     client,

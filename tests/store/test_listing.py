@@ -1,4 +1,4 @@
-"""A bucket listed by stretches of its names: the same as one page after another, in fewer rounds."""
+"""A bucket listed in partitions of its names: the same as one page after another, in fewer rounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.far import Requests
 
+from lakeops.store.listing import split_points
 from lakeops.store.s3.scan import scan
-from lakeops.store.stretches import ends
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -143,9 +143,9 @@ def test_a_folder_of_a_page_is_a_request():
 
 
 @given(st.lists(NAMES, min_size=1, unique=True), NAMES | st.none(), st.integers(0, 20))
-def test_ends_lie_behind_the_page_and_ascend(names, until, count):
+def test_split_points_lie_behind_the_page_and_ascend(names, until, count):
     names = sorted(names)
-    found = ends(names, until, start=0, count=count)
+    found = split_points(names, until, start=0, count=count)
     assert len(found) <= count
     assert [names[-1], *found] == sorted({names[-1], *found})
     assert until is None or all(end < until for end in found)
