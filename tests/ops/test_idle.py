@@ -71,15 +71,16 @@ def test_a_tag_of_a_branchs_name_does_not_keep_it_young(ruled, clock):
 
 
 @pytest.mark.parametrize("use", ["put", "commit", "delete"])
-def test_a_branch_that_is_used_again_at_the_last_moment_stays(faulty_lake, ruled, fill, clock, faults, use):
-    """It is the second one to go, after ``busy``."""
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_branch_that_is_used_again_meanwhile_stays(faulty_lake, ruled, fill, clock, faults, use, at):
+    """``dev`` is the second one to go, after ``busy``: it is used before either goes."""
     clock.advance(days=20)
     uses = {
         "put": lambda _: ruled.branch("dev").put("late", b"x"),
         "commit": lambda _: fill(ruled, "dev", late="x"),
         "delete": lambda _: (ruled.delete_branch("dev"), ruled.delete_tag("nightly-1")),
     }
-    faults.hook("delete_branch", at=2, action=uses[use])
+    faults.hook("delete_branch", at=at, action=uses[use])
     gone = {ref.id for ref in faulty_lake.repository("repo").gc.expire_refs() if ref.kept is None}
     assert gone == ({"busy"} if use == "delete" else {"busy", "nightly-1"})
     assert ("dev" in {ref.id for ref in ruled.branches()}) is (use != "delete")

@@ -91,6 +91,8 @@ def test_all_rows_at_once_many_times_over(lake: Lake, strategy: Strategy | None,
         with pytest.raises(MergeConflict) as caught:
             repo.merge("source", "main")
         assert caught.value.conflicts == sorted(path for path, row in rows.items() if row[3] == CONFLICT)
+        seen = [change.path for change in repo.compare("main", "source") if change.type == "conflict"]
+        assert seen == caught.value.conflicts
         return
     result = repo.merge("source", "main", strategy=strategy)
     wanted = {path: expected(row, strategy) for path, row in rows.items()}
