@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
 import pytest
+from support.copies import open_at, sqlite_url
 from support.quick_joins import quick_joins
 from support.scenes import fill_paths, open_faulty
 
@@ -85,3 +87,16 @@ def wander(repo: Repository, clock: ManualClock) -> Callable[..., Repository]:
         return repo
 
     return wander
+
+
+@pytest.fixture
+def opened(clock: ManualClock, tmp_path: Path) -> Iterator[Callable[..., Lake]]:
+    """Opens lakes, each over a catalog of its own name, or at a URL."""
+    with ExitStack() as stack:
+
+        def open_one(name: str, faults: Faults | None = None) -> Lake:
+            url = name if "://" in name else sqlite_url(tmp_path / name)
+            (tmp_path / name).mkdir(exist_ok=True) if "://" not in name else None
+            return stack.enter_context(open_at(tmp_path / "home", url, clock, faults))
+
+        yield open_one

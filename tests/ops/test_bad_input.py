@@ -14,9 +14,14 @@ from support.scenes import open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.model import errors
+from lakeops.model.errors import InvalidInput, InvalidSettings, InvalidUri, ObjectNotFound
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
+from lakeops.model.refs import LakeUri
+from lakeops.ops.files import translated
+from lakeops.ops.gc.unreferenced import _explained
 from lakeops.ranges.digest import EMPTY_METARANGE_ID
+from lakeops.store.local import translated as translated_by_the_store
 from lakeops.testing import Faults, ManualClock
 
 
@@ -368,3 +373,33 @@ def test_a_catalog_newer_than_the_code_is_refused(lake: Lake, repo: Repository, 
     connection.close()
     with pytest.raises(errors.PreconditionFailed, match="newer", check=has_kind("catalog_version")):
         Lake.open(settings=settings)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [lambda: translated_by_the_store("file:///x", "k"), lambda: _explained(Path("x")), lambda: translated(Path("x"))],
+)
+@pytest.mark.parametrize("error", [ObjectNotFound("no object 'a'"), InvalidInput("of another kind")])
+def test_what_lakeops_says_is_not_put_into_other_words(guard, error) -> None:
+    with pytest.raises(type(error)) as caught, guard():
+        raise error
+    assert caught.value is error
+
+
+def test_settings_that_are_refused_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lakeops.toml").write_text("cache_mb = 7\n")
+    (tmp_path / "lakeops.toml").chmod(0o666)
+    with pytest.raises(InvalidSettings, match="because others can write it"):
+        Settings.load()
+
+
+def test_callers_may_catch_python_s_errors(lake: Lake) -> None:
+    repo = lake.create_repository("repo")
+    with pytest.raises(FileNotFoundError):
+        repo.ref("main").read("nothing")
+    with pytest.raises(ValueError, match="nothing"):
+        repo.merge("main", "main", strategy="nothing")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lakefs://") as caught:
+        LakeUri.parse("s3://repo")
+    assert type(caught.value) is InvalidUri

@@ -33,17 +33,6 @@ from lakeops.testing import Call, Crash, Faults, ManualClock
 Open = Callable[..., Lake]
 
 
-@pytest.fixture
-def opened(clock: ManualClock, tmp_path: Path) -> Iterator[Open]:
-    """Opens lakes, and closes them in the end."""
-    with ExitStack() as stack:
-
-        def open_one(url: str, faults: Faults | None = None) -> Lake:
-            return stack.enter_context(open_at(tmp_path / "home", url, clock, faults))
-
-        yield open_one
-
-
 def fill(repo: Repository, clock: ManualClock, text: str = "prod", days: float = 9) -> None:
     """Two commits of which the rules keep one, longer ago than moves can be taken back."""
     main = repo.branch("main")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -18,12 +18,12 @@ from random import Random, randrange
 
 import pytest
 from sqlalchemy import delete
-from support.copies import copied_file, open_at, sqlite_url
+from support.copies import copied_file, sqlite_url
 from support.damage import sql
 from support.errors import has_kind
 from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import SPLIT, tree
-from support.soundness import assert_sound
+from support.soundness import assert_sound, worse_than_information
 
 from lakeops import Lake, Repository
 from lakeops.catalog.tables import REFLOG
@@ -40,22 +40,10 @@ from lakeops.model.errors import (
 from lakeops.ops.refs import dump
 from lakeops.ops.refs.dump import key_of, own
 from lakeops.store import layout
+from lakeops.store.layout import CLAIM, owner_key
 from lakeops.testing import Crash, Faults, ManualClock
 
 Open = Callable[..., Lake]
-
-
-@pytest.fixture
-def opened(clock: ManualClock, tmp_path: Path) -> Iterator[Open]:
-    """Opens lakes, each over a catalog of its own name, or at a URL."""
-    with ExitStack() as stack:
-
-        def open_one(name: str, faults: Faults | None = None) -> Lake:
-            url = name if "://" in name else sqlite_url(tmp_path / name)
-            (tmp_path / name).mkdir(exist_ok=True) if "://" not in name else None
-            return stack.enter_context(open_at(tmp_path / "home", url, clock, faults))
-
-        yield open_one
 
 
 def full_of_history(lake: Lake, place: Path, clock: ManualClock) -> Repository:
@@ -485,3 +473,38 @@ def test_a_ref_that_was_deleted_stays_deleted_whatever_the_log_has_lost(opened, 
     restored.create_tag("y", "main")
     restored.refs.dump()
     assert [ref.id for ref in (*restored.branches(), *restored.tags())] == ["main", "y"]
+
+
+HUGE = 8 << 30  # sparse: it takes no space
+
+
+def huge(file: Path) -> None:
+    os.truncate(file, HUGE)
+
+
+def deep(file: Path) -> None:
+    file.write_bytes(b'{"a":' * 100_000)
+
+
+@pytest.mark.parametrize("damage", [huge, deep])
+@pytest.mark.parametrize("name", ["claim", "owner", "manifest"])
+def test_it_is_damage_and_takes_no_memory(lake: Lake, tmp_path: Path, damage, name: str):
+    place = tmp_path / "bucket"
+    repo = lake.create_repository("repo", place.as_uri(), split=SPLIT)
+    repo.refs.dump()
+    store = repo._ctx.store
+    keys = {"claim": CLAIM, "owner": owner_key(store.url), "manifest": dump.key_of(dump.own(store))}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    damage(place / keys[name])
+    if name == "manifest":
+        with pytest.raises((Corrupted, NotFound)):
+            lake.delete_repository("repo")
+            lake.restore_repository("repo", place.as_uri())
+    else:
+        assert {one.kind for one in worse_than_information(repo)} <= {"claim_mismatch", "owner_missing"}
+        assert worse_than_information(repo)
+        with pytest.raises(LakeopsError):
+            repo.gc.mark()
+    with pytest.raises(NamespaceTaken):
+        lake.create_repository("other", place.as_uri(), split=SPLIT)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10, "in KiB"

@@ -1,8 +1,9 @@
-"""What a newcomer does in the first five minutes, through the public interface."""
+"""What a newcomer does in the first five minutes, and how far long work says that it is."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from support.errors import has_kind
@@ -118,3 +119,62 @@ def test_a_lake_is_found_again_by_its_settings(lake: Lake, repo: Repository, fil
         again.delete_repository("repo")
     with pytest.raises(NotFound):
         lake.repository("repo")
+
+
+def _import(repo, place: Path) -> None:
+    (place / "from").mkdir()
+    (place / "from/x").write_text("x")
+    repo.branch("main").import_objects(str((place / "from").as_uri()), "taken/", "take over")
+
+
+def _upload(repo, place: Path) -> None:
+    (place / "up").mkdir()
+    (place / "up/x").write_text("x")
+    repo.branch("dev").upload(place / "up", "up/")
+
+
+VERBS = {
+    "commit": lambda repo, _: repo.branch("dirty").commit("more"),
+    "merge": lambda repo, _: repo.merge("dev", "main"),
+    "cherry-pick": lambda repo, _: repo.cherry_pick("dev", "main"),
+    "import": _import,
+    "upload": _upload,
+    "copy": lambda repo, _: repo.branch("dev").copy("a/", "b/", recursive=True),
+    "rename": lambda repo, _: repo.branch("dev").rename("a/", "b/", recursive=True),
+    "delete_prefix": lambda repo, _: repo.branch("dev").delete_prefix("a/"),
+    "diff": lambda repo, _: list(repo.diff("main~1", "main")),
+    "blame": lambda repo, _: list(repo.ref("main").blame()),
+    "history": lambda repo, _: list(repo.ref("main").history("a/1")),
+    "log": lambda repo, _: list(repo.log("main", path="a/1")),
+    "mark": lambda repo, _: repo.gc.mark(),
+    "fsck": lambda repo, _: list(repo.fsck()),
+    "clone": lambda repo, place: repo.ref("main").clone(place / "clone"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_progress_is_told(lake, repo, fill, tmp_path, verb):
+    fill(repo, "main", **{f"a/{number}": "1" for number in range(4)})
+    repo.gc.set_rules({"default_retention_days": 1, "branches": []})
+    for name in ("dev", "dirty"):
+        repo.create_branch(name, source="main")
+    fill(repo, "dev", **{"a/1": "2", "c": "3"})
+    fill(repo, "main", d="4")
+    repo.branch("dirty").put("e", b"5")
+    told = []
+    lake.progress = lambda *report: told.append(report)
+    VERBS[verb](repo, tmp_path)
+    assert told
+    assert all(isinstance(label, str) and done >= 0 and (done <= total or not total) for label, done, total in told)
+
+
+def test_long_work_says_what_it_will_do_and_how_far_it_is(lake, repo, fill):
+    fill(repo, "main", **{f"f{number:02}": "1" for number in range(30)})
+    shown = []
+    lake.progress = lambda *report: shown.append(report)
+    fill(repo, "main", f05="2", f25="2")
+    label, done, total = shown[0]
+    assert label.startswith("commit: will rewrite 2 of ")
+    assert label.endswith("in process")
+    assert (done, total) == (0, 2)
+    assert shown[-1] == (label, 2, 2)

@@ -1,27 +1,24 @@
-"""Bulk staging and managed output prefixes."""
+"""Bulk staging: what rows may say, and how their addresses are kept."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops import Branch, Lake, Repository
+from lakeops import Repository
 from lakeops.model import errors
 from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.ids import check_checksum, check_content_type, check_metadata, check_mtime, check_size
 from lakeops.model.names import check_path
 from lakeops.model.text import excerpt
+from lakeops.ops.view import full, joined, relative
 from lakeops.ranges.entry_validation import check_entries
-from lakeops.store.local import LocalStore
+from lakeops.store import layout
 
 
 def table(**columns) -> pa.Table:
@@ -221,203 +218,33 @@ def test_a_missing_column_is_named(repo: Repository) -> None:
         repo.branch("main").stage(table().drop_columns(["checksum"]))
 
 
-def write(url: str, name: str, text: str) -> None:
-    Path(urlsplit(url).path, name).write_text(text)
-
-
-def test_output_replaces_a_prefix_in_one_step(repo: Repository, fill, contents) -> None:
-    fill(repo, "main", **{"events/day=1/old": "1", "events/day=2/kept": "2"})
-    main = repo.branch("main")
-    main.put("events/day=1/staged", b"3")
-    with main.output("events/day=1/") as url:
-        assert url.startswith(repo.storage_namespace + "/data/")
-        pq.write_table(pa.table({"n": [1, 2]}), url + "/part-0.parquet")
-        write(url, "_SUCCESS", "")
-        write(url, ".part-0.parquet.crc", "engine's own")
-        assert "events/day=1/old" in contents(repo, "main"), "nothing shows before the block ends"
-    assert [item.path for item in main.list()] == [
-        "events/day=1/_SUCCESS",
-        "events/day=1/part-0.parquet",
-        "events/day=2/kept",
-    ]
-    with main.open("events/day=1/part-0.parquet") as file:
-        assert pq.read_table(file)["n"].to_pylist() == [1, 2]
-    main.commit("day 1")
-    with main.output("events/day=1", mode="append") as url:
-        write(url, "more", "4")
-    assert main.read("events/day=1/more") == b"4"
-    assert main.exists("events/day=1/_SUCCESS")
-
-
-@pytest.mark.parametrize(
-    ("told", "says"),
-    [
-        ({"mtime": 1_790_000_000_000}, "'t/a': mtime"),
-        ({"size_bytes": -1}, "'t/a': size_bytes"),
-        ({"content_type": "text/html\r\nSet-Cookie: x"}, "'t/a': content type"),
-    ],
+keys = st.text(alphabet="az09/._~=-% +é😀?#\x00", max_size=8)
+addresses = st.one_of(
+    keys.map(lambda key: f"data/{key}"), keys, keys.map(lambda key: f"s3://bucket/{key}"), st.just("file:///x/y")
 )
-def test_what_a_store_says_of_an_output_is_checked(repo: Repository, monkeypatch, told, says: str) -> None:
-    listed = LocalStore.list
-
-    def odd(self: LocalStore, *args: Any, **given: Any) -> Any:
-        return (replace(item, **told) for item in listed(self, *args, **given))
-
-    with pytest.raises(errors.InvalidInput, match=says), repo.branch("main").output("t/") as url:
-        write(url, "a", "1")
-        monkeypatch.setattr(LocalStore, "list", odd)
-    assert list(repo.branch("main").uncommitted()) == []
+namespaces = pytest.mark.parametrize("namespace", ["file:///lake/a%20b", "s3://bucket/prefix"])
 
 
-def test_the_same_output_again_is_no_change(repo: Repository) -> None:
-    main = repo.branch("main")
-    for _ in range(2):
-        with main.output("t/") as url:
-            write(url, "part", "same")
-        if list(main.uncommitted()):
-            main.commit("once")
-    assert len(list(repo.log("main"))) == 2
+def chunks(parts: list[list[str]]) -> pa.ChunkedArray:
+    """A column of several chunks, each of them a slice of something longer."""
+    return pa.chunked_array([pa.array(["é", *part, "%"], pa.string()).slice(1, len(part)) for part in parts])
 
 
-def test_an_output_without_files_is_refused_unless_that_is_meant(repo: Repository, fill, contents) -> None:
-    fill(repo, "main", **{"t/old": "1", "other": "2"})
-    main = repo.branch("main")
-    with pytest.raises(errors.ObjectNotFound, match=r"'t/' by nothing.*allow_empty=True"), main.output("t/"):
-        pass
-    opened = main.open_output("t/")
-    with pytest.raises(errors.ObjectNotFound, match="nothing was staged"):
-        main.link_output(opened)
-    assert list(main.uncommitted()) == []
-    with main.output("t/", mode="append"):
-        pass
-    assert list(main.uncommitted()) == []
-    with main.output("t/", allow_empty=True):
-        pass
-    assert contents(repo, "main") == {"other": "2"}
+@namespaces
+@given(parts=st.lists(st.lists(addresses, max_size=6), min_size=1, max_size=3))
+def test_stored_addresses_become_urls(namespace, parts):
+    whole = [address for part in parts for address in part]
+    assert full(namespace, chunks(parts)).to_pylist() == [layout.absolute(namespace, one) for one in whole]
 
 
-def test_an_output_whose_files_are_named_may_have_none(repo: Repository, fill, contents) -> None:
-    """An engine that says which files it has written says also that there are none."""
-    fill(repo, "main", **{"t/old": "1"})
-    main = repo.branch("main")
-    assert main.link_output(main.open_output("t/"), names=()) == 0
-    assert contents(repo, "main") == {}
+@namespaces
+@given(part=st.lists(keys.map(lambda key: f"data/x{key}"), min_size=1, max_size=6))
+def test_keys_of_a_location_are_quoted_where_they_must_be(namespace, part):
+    column = pa.array(["é", *part]).slice(1)
+    assert joined(namespace, column).to_pylist() == [layout.absolute(namespace, key) for key in part]
 
 
-def test_a_file_beside_the_directory_is_no_silent_loss(repo: Repository) -> None:
-    """Without the slash the directory stays empty, and ``replace`` would empty the prefix."""
-    main = repo.branch("main")
-    main.put("t/kept", b"kept")
-    with (
-        pytest.raises(errors.InvalidInput, match="'part-0' was written beside the directory"),
-        main.output("t/") as url,
-    ):
-        Path(urlsplit(url + "part-0").path).write_bytes(b"1")
-    with main.output("t/", mode="append") as url:
-        Path(urlsplit(url + "_$folder$").path).write_bytes(b"")
-        Path(urlsplit(url.file("a")).path).write_bytes(b"1")
-    assert [entry.path for entry in main.list()] == ["t/a", "t/kept"]
-
-
-def test_a_failed_output_stages_nothing(lake: Lake, repo: Repository) -> None:
-    main = repo.branch("main")
-    with pytest.raises(ZeroDivisionError), main.output("t/") as url:
-        write(url, "part", "x")
-        raise ZeroDivisionError
-    assert list(main.list()) == []
-    assert lake.catalog.staging.uploads("repo") == {}
-
-
-def test_an_output_of_a_deleted_branch_is_refused(repo: Repository) -> None:
-    repo.create_branch("dev")
-    with pytest.raises(errors.RefNotFound), repo.branch("dev").output("t/") as url:
-        write(url, "part", "x")
-        repo.delete_branch("dev")
-
-
-def test_names_that_urls_spell_otherwise(repo: Repository) -> None:
-    main = repo.branch("main")
-    with main.output("t") as url:
-        write(url, "a b%41é.csv", "odd")
-    assert main.read("t/a b%41é.csv") == b"odd"
-    shown = main.stat("t/a b%41é.csv").physical_address
-    assert main.entries().read_all()["physical_address"].to_pylist() == [shown]
-    assert Path(url2path(shown)).read_text() == "odd"
-    main.stage(table(path=["again"], physical_address=[shown], size_bytes=[3]))
-    assert main.read("again") == b"odd"
-
-
-def url2path(url: str) -> str:
-    from urllib.request import url2pathname
-
-    return url2pathname(urlsplit(url).path)
-
-
-def test_what_was_deleted_stays_deleted_when_its_prefix_is_replaced(repo: Repository, fill, contents) -> None:
-    fill(repo, "main", **{"a/1": "1", "a/2": "2"})
-    main = repo.branch("main")
-    main.delete("a/1")
-    with main.output("a/") as url:
-        write(url, "3", "3")
-    assert contents(repo, "main") == {"a/3": "3"}
-
-
-def appended(branch: Branch, text: str, name: str = "part-0.csv", **options: Any) -> None:
-    """Append one file to the table ``t/``."""
-    with branch.output("t/", mode="append", **options) as url:
-        write(url, name, text)
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_an_append_refuses_a_path_that_is_taken(repo: Repository, lake: Lake, committed: bool) -> None:
-    main = repo.branch("main")
-    appended(main, "1")
-    if committed:
-        main.commit("first")
-    with (
-        pytest.raises(
-            errors.PathTaken, match=r"1 of 2 new files have the path .*'main': 't/part-0.csv'; nothing"
-        ) as told,
-        main.output("t/", mode="append") as url,
-    ):
-        write(url, "part-0.csv", "2")
-        write(url, "part-1.csv", "2")
-    assert told.value.exit_code == 5
-    assert told.value.to_json()["paths"] == ["t/part-0.csv"]
-    assert [main.read(item.path) for item in main.list()] == [b"1"]
-    assert lake.catalog.staging.uploads("repo") == {}
-
-
-def test_an_append_may_rename_or_overwrite(repo: Repository) -> None:
-    main = repo.branch("main")
-    appended(main, "1")
-    appended(main, "2", on_collision="rename")
-    first, second = main.list()
-    assert second.path == "t/part-0.csv" or first.path == "t/part-0.csv"
-    assert {main.read(one.path) for one in (first, second)} == {b"1", b"2"}
-    assert all(one.path.endswith(".csv") for one in (first, second))
-    appended(main, "3", on_collision="overwrite")
-    assert main.read("t/part-0.csv") == b"3"
-    with pytest.raises(errors.InvalidInput, match="'merge' is not one of"):
-        appended(main, "4", on_collision="merge")
-
-
-def test_an_append_takes_a_path_that_was_deleted_or_holds_the_same(repo: Repository) -> None:
-    main = repo.branch("main")
-    appended(main, "1")
-    main.commit("first")
-    appended(main, "1")
-    assert list(main.uncommitted()) == []
-    main.delete("t/part-0.csv")
-    appended(main, "2")
-    assert main.read("t/part-0.csv") == b"2"
-
-
-@pytest.mark.parametrize("on_collision", ["refuse", "rename"])
-def test_what_was_committed_can_be_appended_any_number_of_times(repo: Repository, on_collision: str) -> None:
-    main = repo.branch("main")
-    for number in range(4):
-        appended(main, "the same", on_collision=on_collision)
-        if not number:
-            main.commit("once")
-    assert [entry.path for entry in main.list("t/")] == ["t/part-0.csv"]
+@namespaces
+def test_what_is_shown_is_stored_again_as_it_was(namespace):
+    column = chunks([["data/a", "data/b c", "data/é"], ["data/%41", "file:///imported/x", "s3://other/y"]])
+    assert relative(namespace, full(namespace, column)).equals(column)

@@ -1,8 +1,9 @@
-"""Sums of a difference: the same as counting its changes one by one, and little read however large it is."""
+"""Differences in short, and their sums: as counting the changes one by one."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from uuid import uuid4
 
@@ -108,3 +109,21 @@ def test_what_is_read_for_sums_does_not_grow_with_what_differs(tmp_path: Path) -
     renewed, requests = summed(many, "main~1", "main")
     assert (renewed.all.total, renewed.exact) == (300, False), "what changed path by path is counted up to a bound"
     assert requests <= few + 2
+
+
+# --- seen before it is done --------------------------------------------------------------------------------------
+
+
+# --- a difference in short ---------------------------------------------------------------------------------------
+
+
+def test_a_difference_in_short_counts_as_the_long_one_does(repo, fill):
+    fill(repo, "main", **{f"t{table}/day={day}/part": "1" for table in range(3) for day in range(9)})
+    left = repo.branch("main").commit_id
+    fill(repo, "main", **{"t0/day=0/part": None, "t1/day=3/part": "2", "new": "1", "t2/day=x/deep/er": "1"})
+    short = repo.changed(left, "main", partition_by="day")
+    counted = Counter(change.type.value for change in repo.diff(left, "main"))
+    assert short.summary.to_json() == {kind: counted[kind] for kind in ("added", "removed", "changed")}
+    assert (short.prefixes, short.more_prefixes) == (("new", "t0/", "t1/", "t2/"), False)
+    assert short.partitions == ("0", "3", "x")
+    assert repo.changed("main", "main").summary.total == 0
