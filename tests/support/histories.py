@@ -906,11 +906,6 @@ def rules(world: World, process: Process) -> None:
     process.repo.gc.set_rules({"default_retention_days": days, "branches": [], "log_days": 30})
 
 
-@operation("mark", 1, 3)
-def mark(world: World, process: Process) -> None:
-    process.repo.gc.mark()
-
-
 @operation("sweep", 1, 3)
 def sweep(world: World, process: Process) -> None:
     marks = process.repo.gc.marks()
@@ -925,42 +920,11 @@ def restore(world: World, process: Process) -> None:
         process.repo.gc.restore(world.random.choice(marks[:2]).id)
 
 
-@operation("dry run")
-def dry_run(world: World, process: Process) -> None:
-    process.repo.gc.mark(dry_run=True)
-
-
-@operation("prune")
-def prune(world: World, process: Process) -> None:
-    process.repo.gc.prune()
-
-
-@operation("collect", 2, 12)
-def collect(world: World, process: Process) -> None:
-    process.repo.gc.sweep(process.repo.gc.mark().id, force=True)
-
-
-@operation("confirm clock")
-def confirm_clock(world: World, process: Process) -> None:
-    """Somebody says that the clock is right, whatever it shows."""
-    process.repo.gc.confirm_clock()
-
-
-@operation("grace")
-def grace(world: World, process: Process) -> None:
-    process.repo.gc.set_grace(world.random.choice([3600, 6 * 3600, 24 * 3600, 48 * 3600]))
-
-
 @operation("look")
 def look(world: World, process: Process) -> None:
     """Read a branch in whole; what it shows may move meanwhile, so it is pinned to a commit."""
     repo = process.repo
     world.read(repo, repo.branch(world.branch(repo)).commit_id)
-
-
-@operation("fsck")
-def fsck(world: World, process: Process) -> None:
-    list(process.repo.fsck())
 
 
 @operation("blame")
@@ -977,9 +941,18 @@ def blame(world: World, process: Process) -> None:
         repo.end_bisect()
 
 
-@operation("wait", 3, 2)
-def wait(world: World, process: Process) -> None:
-    world.pass_time()
+operation("mark", 1, 3)(lambda world, process: process.repo.gc.mark())
+operation("dry run")(lambda world, process: process.repo.gc.mark(dry_run=True))
+operation("prune")(lambda world, process: process.repo.gc.prune())
+operation("collect", 2, 12)(lambda world, process: process.repo.gc.sweep(process.repo.gc.mark().id, force=True))
+operation("confirm clock")(lambda world, process: process.repo.gc.confirm_clock())
+operation("grace")(
+    lambda world, process: process.repo.gc.set_grace(world.random.choice([3600, 6 * 3600, 24 * 3600, 48 * 3600]))
+)
+operation("fsck")(lambda world, process: list(process.repo.fsck()))
+operation("wait", 3, 2)(lambda world, process: world.pass_time())
+operation("automatic dumps")(lambda world, process: process.repo.refs.automatic(world.random.random() < 0.7))
+operation("dump")(lambda world, process: process.repo.refs.dump(full=world.random.random() < 0.3))
 
 
 # --- copies, backups and dumps of the catalog ---
@@ -1064,16 +1037,6 @@ def _is_readable(branch: Branch, path: str) -> bool:
     except errors.ObjectNotFound:
         return False
     return True
-
-
-@operation("automatic dumps")
-def automatic_dumps(world: World, process: Process) -> None:
-    process.repo.refs.automatic(world.random.random() < 0.7)
-
-
-@operation("dump")
-def dump(world: World, process: Process) -> None:
-    process.repo.refs.dump(full=world.random.random() < 0.3)
 
 
 @operation("restore dump")
