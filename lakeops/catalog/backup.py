@@ -4,7 +4,7 @@
   the cut's is visible from then on, so the next dump need look at later numbers alone.
 * ``restore_repository`` needs a free name and namespace. Leaves the repository as the dump had it, without staged rows,
   and collecting nothing. Everything that began before is refused. Recovery: none needed, it is one transaction.
-* ``settle_restored`` leaves a restored repository that may collect. Recovery: repeat it.
+* ``accept_restored`` leaves a restored repository that may collect. Recovery: repeat it.
 
 A dump is whole, or holds what came after an earlier cut. Whatever a list of moves cannot say makes it whole: when
 commits expired, came back or were pruned, or the earlier cut is not of this catalog's history.
@@ -46,7 +46,7 @@ TOLD = frozenset(
         *("commit", "merge", "revert", "cherry-pick", "import", "reset"),
         *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
         *("protect", "unprotect", "pass-check", "withdraw-check", "set-rules", "set-grace", "set-read-only"),
-        *("add-hook", "remove-hook", "register-mirror", "drop-mirror", "take-owner", "settle-restored"),
+        *("add-hook", "remove-hook", "register-mirror", "drop-mirror", "take-owner", "accept-restored"),
         *("begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
     }
 )
@@ -150,7 +150,7 @@ class Backups(NewRepositories):
 
         self.database.write(work, settle=settle)
 
-    def settle_restored(self, repository_id: str) -> None:
+    def accept_restored(self, repository_id: str) -> None:
         """Let a restored repository collect what no commit needs that it knows. Nothing happens to any other one."""
 
         def work(conn: Connection) -> None:
@@ -158,12 +158,12 @@ class Backups(NewRepositories):
             if row.restored is not None:
                 conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))
                 at = f"{from_ticks(row.restored):%Y-%m-%d %H:%M:%S}"
-                self._record(conn, repository_id, "settle-restored", "repository", repository_id, at, "settled")
+                self._record(conn, repository_id, "accept-restored", "repository", repository_id, at, "accepted")
 
         self.database.write(work, settle=run_again)
 
     def restored_at(self, repository_id: str) -> int | None:
-        """When the dump was made that the repository was restored from (Unix seconds). None: nothing is unsettled."""
+        """When the dump was made that the repository was restored from (Unix seconds). None once it was accepted."""
 
         def work(conn: Connection) -> int | None:
             found = find_repository(conn, repository_id).restored

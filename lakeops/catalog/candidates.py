@@ -56,7 +56,7 @@ class Candidates(NewRepositories):
             ref: the ref.
             ticket: the wait that was decided about.
             to: a head that the source showed since the wait began, in place of the last one.
-            stalled: it gives way because nothing of it arrives, to one that is not complete either. Such candidates are
+            stalled: nothing of it arrives, and the head that replaces it is not complete either. Such candidates are
                 counted until the next promotion.
         """
 
@@ -74,7 +74,7 @@ class Candidates(NewRepositories):
                 found,
                 promoted=found.promoted,
                 newer=newer,
-                given_way=wait.given_way + stalled,
+                fallbacks=wait.fallbacks + stalled,
             )
             if following.candidate is None:
                 forget_arrivals(conn, repository_id, ref)
@@ -181,7 +181,7 @@ class Candidates(NewRepositories):
         *,
         promoted: str | None,
         newer: str | None = None,
-        given_way: int = 0,
+        fallbacks: int = 0,
     ) -> MirrorRef:
         """Let a ref wait for ``newer``, or for what the source showed last, if that is not what is promoted."""
         now = unix_seconds(self.database.dialect.now(conn))
@@ -192,7 +192,7 @@ class Candidates(NewRepositories):
         else:
             # Heads before the new candidate are not gone back to. None is after what the source showed last.
             heads = ref.wait.after(candidate) if ref.wait is not None and newer is not None else ()
-            wait = Wait(now, now, given_way=given_way, heads=heads)
+            wait = Wait(now, now, fallbacks=fallbacks, heads=heads)
             values |= {"candidate": candidate, "ticket": mirror.sequence + 1, "wait": wait_value(wait)}
         if promoted != ref.promoted:
             values["checked"] = now

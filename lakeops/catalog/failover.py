@@ -71,14 +71,14 @@ class FailOver(CatalogPart):
         wanted = sorted(set(ids))
 
         def work(conn: Connection) -> int:
-            check_writable(conn, lock_repository(conn, repository_id), action="prove")
+            check_writable(conn, lock_repository(conn, repository_id), action="verify-history")
             revived = 0
             for start in range(0, len(wanted), IN_CHUNK):
                 some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
                 mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
                 revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
             if revived:
-                self._record(conn, repository_id, "prove", "commits", "", None, f"{revived} live again")
+                self._record(conn, repository_id, "verify-history", "commits", "", None, f"{revived} live again")
             return revived
 
         return self.database.write(work, settle=run_again)

@@ -219,7 +219,7 @@ def expired(commit_id: str) -> CommitExpired:
     return CommitExpired(
         f"commit {commit_id} was expired by the retention rules and its objects may be gone; "
         "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over, "
-        "`lakeops mirror prove` brings back what is whole)"
+        "`lakeops mirror verify-history` brings back what is whole)"
     )
 
 

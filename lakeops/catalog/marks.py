@@ -60,13 +60,13 @@ class Marks(CatalogPart):
         before ``cutoff`` links or publishes any more.
         Raises ``MarkRefused`` (``clock_in_doubt``), and ``MarkRefused`` when ``cutoff`` is within the grace period, or
         the repository was
-        restored from a dump and not settled.
+        restored from a dump and not accepted.
         """
 
         def work(conn: Connection) -> tuple[Mark, int]:
             repository = lock_repository(conn, repository_id, exclusive=True)
             check_writable(conn, repository, action="mark")
-            _check_settled(repository)
+            _check_accepted(repository)
             now = self.database.dialect.now(conn)
             _check_cutoff(repository, cutoff, now)
             here = MARK.c.repository_id == repository_id
@@ -298,14 +298,14 @@ def _check_clock(conn: Connection, repository_id: str, now: datetime) -> None:
         )
 
 
-def _check_settled(repository: AnyRow) -> None:
+def _check_accepted(repository: AnyRow) -> None:
     """Refuse to collect what a lost catalog may have had commits of, or staged rows, that its dump lacks."""
     if repository.restored is not None:
         raise MarkRefused(
             f"repository {repository.id!r} was restored from a dump of "
             f"{from_ticks(repository.restored):%Y-%m-%d %H:%M:%S} UTC, and what was committed later is not known here: "
             "nothing is collected until somebody has looked (`lakeops fsck`, `lakeops gc mark --dry-run`) and runs "
-            "`lakeops refs settle`"
+            "`lakeops refs accept`"
         )
 
 

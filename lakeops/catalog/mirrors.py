@@ -240,15 +240,15 @@ class Mirrors(Candidates):
 
         return self.database.write(work, settle=run_again)
 
-    def set_patience(self, repository_id: str, seconds: int) -> MirrorRecord:
+    def set_stall_timeout(self, repository_id: str, seconds: int) -> MirrorRecord:
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
 
         def work(conn: Connection) -> MirrorRecord:
             mirror, _ = lock_mirror(conn, repository_id)
-            set_mirror(conn, repository_id, patience=seconds)
-            if mirror.patience != seconds:
-                patience = (mirror.patience, seconds)
-                self._record(conn, repository_id, "set-patience", "mirror", repository_id, *patience)
+            set_mirror(conn, repository_id, stall_timeout=seconds)
+            if mirror.stall_timeout != seconds:
+                stall_timeout = (mirror.stall_timeout, seconds)
+                self._record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
             return mirror_record(mirror_row(conn, repository_id))
 
         return self.database.write(work, settle=run_again)

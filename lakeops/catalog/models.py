@@ -50,7 +50,7 @@ class RepositoryRow(_Row, table=True):
     latest cutoff of any mark ever begun. Both times are in microseconds since the Unix epoch.
     ``pruned`` is the highest generation of a commit that was pruned. ``hooks`` are what runs beside changes of refs.
     ``restored`` is when the dump was made that the repository was restored from, in microseconds too; null otherwise,
-    and once somebody has settled it.
+    and once somebody has accepted it.
     """
 
     __tablename__ = "lakeops_repository"
@@ -90,8 +90,8 @@ class OwnerRow(_Row, table=True):
 
     __tablename__ = "lakeops_owner"
     repository_id: str = _text(key=True)
-    held: str | None = _text(null=True)
-    taking: str | None = _text(null=True)
+    current_lease: str | None = _text(null=True)
+    pending_lease: str | None = _text(null=True)
 
 
 class CommitRow(_Row, table=True):
@@ -321,7 +321,7 @@ class MirrorRow(_Row, table=True):
     last_sync: int | None = _number(null=True)
     error: str | None = _text(null=True)
     promoted_writable: int | None = _number(null=True)
-    patience: int = _number()
+    stall_timeout: int = _number()
     kept: list[str] = _json()
     rules: str | None = _text(null=True)
     protections: list[str] = _json()

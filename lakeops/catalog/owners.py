@@ -47,15 +47,15 @@ class Owners(CatalogPart):
             # Exclusively, for a moment: two that take at once must see each other.
             lock_repository(conn, repository_id, exclusive=True)
             known = _ownership(conn, repository_id, identity)
-            if known.held is None and known.taking is None:
+            if known.current_lease is None and known.pending_lease is None:
                 row = select(OWNER.c.repository_id).where(OWNER.c.repository_id == repository_id)
                 if not conn.execute(row).first():
                     conn.execute(insert(OWNER).values(repository_id=repository_id))
-            if over or known.taking is None:
+            if over or known.pending_lease is None:
                 here = OWNER.c.repository_id == repository_id
-                conn.execute(update(OWNER).where(here).values(taking=record))
-                if known.taking != record:
-                    self._record(conn, repository_id, "take-owner", "owner", repository_id, known.held, record)
+                conn.execute(update(OWNER).where(here).values(pending_lease=record))
+                if known.pending_lease != record:
+                    self._record(conn, repository_id, "take-owner", "owner", repository_id, known.current_lease, record)
             return _ownership(conn, repository_id, identity)
 
         return self.database.write(work, settle=run_again)
@@ -65,8 +65,8 @@ class Owners(CatalogPart):
 
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id)
-            here = (OWNER.c.repository_id == repository_id, OWNER.c.taking == record)
-            conn.execute(update(OWNER).where(*here).values(held=record, taking=None))
+            here = (OWNER.c.repository_id == repository_id, OWNER.c.pending_lease == record)
+            conn.execute(update(OWNER).where(*here).values(current_lease=record, pending_lease=None))
 
         self.database.write(work, settle=run_again)
 
@@ -87,5 +87,7 @@ class Owners(CatalogPart):
 
 
 def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:
-    row = conn.execute(select(OWNER.c.held, OWNER.c.taking).where(OWNER.c.repository_id == repository_id)).one_or_none()
-    return Ownership(identity, row.held, row.taking) if row is not None else Ownership(identity)
+    row = conn.execute(
+        select(OWNER.c.current_lease, OWNER.c.pending_lease).where(OWNER.c.repository_id == repository_id)
+    ).one_or_none()
+    return Ownership(identity, row.current_lease, row.pending_lease) if row is not None else Ownership(identity)

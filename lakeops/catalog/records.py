@@ -282,8 +282,8 @@ class Ownership:
     """What a catalog knows of a namespace's owner record at one instant, and which catalog it is."""
 
     identity: Identity
-    held: str | None = None
-    taking: str | None = None
+    current_lease: str | None = None
+    pending_lease: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Repositories(NewRepositories):
         def work(conn: Connection) -> bool:
             self._insert_repository(conn, repository, first, token=token, actor=actor, action="create-repository")
             if owner is not None:
-                conn.execute(insert(OWNER).values(repository_id=repository.id, held=owner))
+                conn.execute(insert(OWNER).values(repository_id=repository.id, current_lease=owner))
             return True
 
         self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))

@@ -327,7 +327,7 @@ def mirror_record(row: AnyRow) -> MirrorRecord:
         last_sync=optional_number(row.last_sync),
         error=row.error,
         promoted_writable=optional_number(row.promoted_writable),
-        patience=number(row.patience),
+        stall_timeout=number(row.stall_timeout),
         kept=text_list(row.kept),
         rules=row.rules,
         protections=text_list(row.protections),

@@ -26,7 +26,8 @@ CATALOG = Table(
     "lakeops_catalog", METADATA, number("only", key=True), text("id"),
 )
 OWNER = Table(
-    "lakeops_owner", METADATA, text("repository_id", key=True), text("held", null=True), text("taking", null=True),
+    "lakeops_owner", METADATA,
+    text("repository_id", key=True), text("current_lease", null=True), text("pending_lease", null=True),
 )
 COMMIT = Table(
     "lakeops_commit", METADATA, text("repository_id", key=True), text("id", key=True), json("parents"),
@@ -91,7 +92,7 @@ MIRROR = Table(
     "lakeops_mirror", METADATA, text("repository_id", key=True), json("source"), text("registration"),
     json("branches"), json("tags"), flag("reports"), flag("check_imported"), number("created"), number("sequence"),
     number("last_sync", null=True), text("error", null=True), number("promoted_writable", null=True),
-    number("patience"), json("kept"), text("rules", null=True), json("protections"), number("refusals"),
+    number("stall_timeout"), json("kept"), text("rules", null=True), json("protections"), number("refusals"),
     json("refused"),
 )
 MIRROR_REF = Table(

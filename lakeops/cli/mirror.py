@@ -137,15 +137,15 @@ def skip(
     session.answer(found, [f"{found.kind} ", (name, "green"), f" {waits}"])
 
 
-@command(app, "patience", example="mirror patience lakefs://flights 30m")
-def patience(
+@command(app, "stall-timeout", example="mirror stall-timeout lakefs://flights 30m")
+def stall_timeout(
     session: Session,
     uri: RepositoryUri,
     time: Annotated[str, typer.Argument(metavar="TIME", help="Seconds, or 30m, 2h, 1d.", show_default=False)],
 ) -> None:
     """Set how long a mirror waits while no object arrives before it takes a newer head instead."""
-    mirror = session.lake.mirror(uri.only_repository()).set_patience(seconds(time))
-    session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.patience)])
+    mirror = session.lake.mirror(uri.only_repository()).set_stall_timeout(seconds(time))
+    session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.stall_timeout)])
 
 
 @command(app, "list")
@@ -255,7 +255,7 @@ def promote_writable(
         {**record.to_json(), "mirror": done, "lost": loss, "flaws": flaws},
         ["Repository ", (f"lakefs://{name}", "green"), " is writable now and follows no source."],
         [lost],
-        [f"Older commits cannot be read yet: lakeops mirror prove lakefs://{name}"],
+        [f"Older commits cannot be read yet: lakeops mirror verify-history lakefs://{name}"],
     )
     for flaw in flaws or ():
         session.note(("Lost:", "red"), " ", flaw)
@@ -263,15 +263,15 @@ def promote_writable(
         raise typer.Exit(1)
 
 
-@command(app, "prove", progress=True)
-def prove(session: Session, uri: RepositoryUri) -> None:
+@command(app, "verify-history", progress=True)
+def verify_history(session: Session, uri: RepositoryUri) -> None:
     """After a fail-over, let those older commits live again that are complete.
 
     Their metaranges are read, and no objects.
     """
     mirror = session.lake.mirror(uri.only_repository())
-    with session.progress("prove"):
-        proved = mirror.prove()
+    with session.progress("verify-history"):
+        proved = mirror.verify_history()
     commits = counted(proved.commits, "commit")
     session.answer(proved, [f"{commits} live again; {proved.unproved:,} are not complete, or were never shown"])
 

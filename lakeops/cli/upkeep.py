@@ -118,7 +118,7 @@ def status(session: Session, uri: RepositoryUri) -> None:
         lines += [["It has everything." if not found.behind else "It lacks what changed since."]]
     lines += [["Each change of a ref is added to it."]] if found.automatic else []
     if found.restored_at is not None:
-        lines += [["Restored from the dump of ", moment(found.restored_at), "; not settled, so nothing is collected."]]
+        lines += [["Restored from the dump of ", moment(found.restored_at), "; not accepted, so nothing is collected."]]
     session.answer(found, *lines)
 
 
@@ -156,11 +156,11 @@ def restore(
         *([["Files are missing of ", ", ".join(done.missing), "."]] if done.missing else []),
     )
     session.note(f"Look at it: lakeops fsck lakefs://{name}")
-    session.note(f"If it takes the lost catalog's place: lakeops repo adopt lakefs://{name}, then lakeops refs settle")
+    session.note(f"If it takes the lost catalog's place: lakeops repo adopt lakefs://{name}, then lakeops refs accept")
 
 
-@command(refs, "settle", example="refs settle lakefs://flights --yes", asks=True)
-def settle(session: Session, uri: RepositoryUri) -> None:
+@command(refs, "accept", example="refs accept lakefs://flights --yes", asks=True)
+def accept(session: Session, uri: RepositoryUri) -> None:
     """Let a restored repository collect garbage: what was committed after the dump is given up."""
     repository = session.repository(uri)
     at = repository.refs.status().restored_at
@@ -170,8 +170,8 @@ def settle(session: Session, uri: RepositoryUri) -> None:
             session.message("Files that were written or staged after the dump of ", moment(at), " can be deleted then.")
             session.message("`lakeops gc mark --dry-run` counts them.")
 
-        session.confirm(f"Settle lakefs://{repository.id}?", show)
-    repository.refs.settle()
+        session.confirm(f"Accept lakefs://{repository.id}?", show)
+    repository.refs.accept()
     session.answer({"id": repository.id, "restored_at": None}, ["Garbage of ", repository.id, " may be collected."])
 
 

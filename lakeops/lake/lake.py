@@ -64,7 +64,7 @@ class Lake(LakeConnection):
     def restore_repository(self, name: str, storage_namespace: str, *, of: str | None = None) -> RestoreResult:
         """Make a repository of the dump in its storage namespace, after its catalog was lost.
 
-        It reads and writes at once. It collects no garbage before ``Repository.adopt`` and ``RefsDump.settle``, because
+        It reads and writes at once. It collects no garbage before ``Repository.adopt`` and ``RefsDump.accept``, because
         the lost catalog may have committed more than it dumped. All of the dump is checked first, and nothing is
         restored when any of it is wrong.
 
@@ -233,11 +233,10 @@ class Lake(LakeConnection):
         here = stores.at(source)
         if source_endpoint is not None:
             here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
-        return ops.replicate.replicate_to(
-            self.catalog,
-            stores,
-            destination,
+        ops.overlap.check_apart(self.catalog, stores, destination, mirrors=True)
+        return ops.replicate.replicate(
             here,
+            stores.at(destination),
             self._range_engine(),
             delete=delete,
             force=force,

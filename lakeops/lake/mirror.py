@@ -30,7 +30,7 @@ from lakeops.model.mirrors import (
     SourceKind,
     SourceReference,
     check_no_password,
-    check_patience,
+    check_stall_timeout,
     parse_source,
 )
 from lakeops.model.names import check_repository
@@ -109,7 +109,7 @@ class Mirror(Repository):
     ) -> RefStatus:
         """Drop a ref's candidate and wait for the newest head of the branch, or for what the tag is now.
 
-        Use it when a part of the candidate will never arrive. ``set_patience`` does the same without a person.
+        Use it when a part of the candidate will never arrive. ``set_stall_timeout`` does the same without a person.
 
         Raises:
             InvalidInput: neither ``branch`` nor ``tag`` is given, or both are.
@@ -123,14 +123,14 @@ class Mirror(Repository):
         status = self.status()
         return status.branches[ref.name] if ref.kind is RefKind.BRANCH else status.tags[ref.name]
 
-    def set_patience(self, seconds: int) -> MirrorRecord:
+    def set_stall_timeout(self, seconds: int) -> MirrorRecord:
         """Set for how long nothing of a candidate may arrive before the mirror takes a newer head instead.
 
         Raises:
             InvalidInput: it is no length of time that makes sense.
             NotAMirror: it was promoted to a writable repository.
         """
-        return self._ctx.catalog.mirrors.set_patience(self._ctx.repository_id, check_patience(seconds))
+        return self._ctx.catalog.mirrors.set_stall_timeout(self._ctx.repository_id, check_stall_timeout(seconds))
 
     def loss(self, source: LakeConnection | None = None) -> Loss:
         """Find the commits that ``promote_writable`` would lose. Asks the source, or takes the last pass if it is down.
@@ -155,7 +155,7 @@ class Mirror(Repository):
         with self._try(source) as found:
             return ops.mirror.failover.promote_writable(self._ctx, found)
 
-    prove: Final = verb(lambda: ops.mirror.failover.prove)
+    verify_history: Final = verb(lambda: ops.mirror.failover.verify_history)
     check: Final = verb(lambda: ops.mirror.status.check_promoted)
 
     def delete(self, source: LakeConnection | None = None) -> bool:
@@ -196,11 +196,10 @@ class Mirror(Repository):
         if self.configuration.promoted_writable is not None:
             raise NotAMirror(f"{self.id!r} is a writable repository now; nothing is copied over it")
         with self._origin(source) as (lake, namespace):
-            return ops.replicate.replicate_to(
-                self._ctx.catalog,
-                self._ctx.stores,
-                self.storage_namespace,
+            ops.overlap.check_apart(self._ctx.catalog, self._ctx.stores, self.storage_namespace, mirrors=True)
+            return ops.replicate.replicate(
                 lake.stores().at(namespace),
+                self._ctx.stores.at(self.storage_namespace),
                 self._ctx.engine,
                 delete=delete,
                 force=force,

@@ -220,7 +220,7 @@ class RefsDump:
     dump: Final = verb(lambda: ops.refs.dump.dump)
     automatic: Final = verb(lambda: ops.hooks.automatic)
     status: Final = verb(lambda: ops.refs.dump.status)
-    settle: Final = verb(lambda: ops.refs.dump.settle)
+    accept: Final = verb(lambda: ops.refs.dump.accept)
 
 
 class Repository:

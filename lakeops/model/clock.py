@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from tenacity import Retrying
+
+T = TypeVar("T")
 
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
@@ -112,6 +114,18 @@ def retrying(
         sleep=pause,
         reraise=True,
     )
+
+
+def retry(attempt: Callable[[], T | None], tries: int, otherwise: Callable[[], Exception]) -> T:
+    """Try a compare-and-swap at once again while others are quicker, which ``attempt`` says by returning None.
+
+    Returns its first other result. Raises what ``otherwise`` makes after so many ``tries``.
+    """
+    for _ in range(tries):
+        done = attempt()
+        if done is not None:
+            return done
+    raise otherwise()
 
 
 def pause(seconds: float) -> None:

@@ -143,10 +143,10 @@ def _local(text: str) -> tuple[SourceKind, str]:
     return (SourceKind.SETTINGS if path.suffix == ".toml" else SourceKind.HOME), str(path)
 
 
-PATIENCE = 15 * 60
+STALL_TIMEOUT = 15 * 60
 """For how many seconds nothing of a candidate may arrive before a newer one is looked at."""
 
-MOST_PATIENCE = 366 * 86_400
+LONGEST_STALL_TIMEOUT = 366 * 86_400
 
 HEADS = 16
 """How many heads that the source showed during a wait are remembered."""
@@ -155,10 +155,10 @@ SAMPLE = 5
 """How many of the things that a candidate lacks are remembered by name."""
 
 
-def check_patience(seconds: int) -> int:
+def check_stall_timeout(seconds: int) -> int:
     """The seconds, when a mirror can be as patient. Raises ``InvalidInput``."""
-    if not 1 <= seconds <= MOST_PATIENCE:
-        raise InvalidInput(f"a mirror's patience is between 1 second and {MOST_PATIENCE // 86_400} days")
+    if not 1 <= seconds <= LONGEST_STALL_TIMEOUT:
+        raise InvalidInput(f"a mirror's stall timeout is between 1 second and {LONGEST_STALL_TIMEOUT // 86_400} days")
     return seconds
 
 
@@ -210,7 +210,7 @@ class Wait:
         progressed: when something of the candidate arrived last, or the wait began.
         best: the least that was remaining at any look. None before the first.
         missing: some of what it lacked at the last look.
-        given_way: how many candidates gave way since the last promotion, because nothing of them arrived.
+        fallbacks: how many candidates a newer head replaced since the last promotion, as nothing of them arrived.
         heads: commits that the source showed since, oldest first. Newer ones and a few old ones.
     """
 
@@ -218,7 +218,7 @@ class Wait:
     progressed: int
     best: Remaining | None = None
     missing: tuple[Missing, ...] = ()
-    given_way: int = 0
+    fallbacks: int = 0
     heads: tuple[str, ...] = ()
 
     def passed(self, head: str) -> Wait:
@@ -272,7 +272,7 @@ class MirrorRecord:
         last_sync: when the source was last seen, Unix seconds.
         error: what the last pass ended with, None when it went well.
         promoted_writable: when the mirror became a writable repository, None while it is one that follows its source.
-        patience: for how many seconds nothing of a candidate may arrive before a newer one is looked at.
+        stall_timeout: for how many seconds nothing of a candidate may arrive before a newer one is looked at.
         kept: the commits that the source has agreed to keep for this mirror and for the mirrors of it.
         rules: the source's retention rules as they were last seen. They hold here from a fail-over on.
         protections: the same of its patterns of protected branches.
@@ -292,7 +292,7 @@ class MirrorRecord:
     last_sync: int | None = None
     error: str | None = None
     promoted_writable: int | None = None
-    patience: int = PATIENCE
+    stall_timeout: int = STALL_TIMEOUT
     kept: tuple[str, ...] = ()
     rules: str | None = None
     protections: tuple[str, ...] = ()
@@ -325,7 +325,7 @@ class MirrorRecord:
             "last_sync": self.last_sync,
             "error": self.error,
             "promoted_writable": self.promoted_writable,
-            "patience": self.patience,
+            "stall_timeout": self.stall_timeout,
             "refused_records": self.refusals,
             "refused": list(self.refused),
         }

@@ -251,7 +251,7 @@ def expired(commit: Commit) -> CommitExpired:
     """The error for a commit that retention took."""
     return CommitExpired(
         f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone "
-        "(after a fail-over, `lakeops mirror prove` brings back what is whole)"
+        "(after a fail-over, `lakeops mirror verify-history` brings back what is whole)"
     )
 
 

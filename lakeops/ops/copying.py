@@ -1,8 +1,7 @@
 """Copying and deleting objects as plain tasks: in threads of this process or on a cluster.
 
-A task brings the store that it copies from. The store that it is given is the one that it copies to. What fails is
-told, object by object, and the rest goes on: one object that cannot be read must not hold up all others. Only when a
-store refuses again and again a task gives up.
+A task brings the store that it copies from, and is given the one that it copies to. What fails is told, object by
+object, and the rest goes on. Only when a store refuses again and again a task gives up.
 """
 
 from __future__ import annotations
@@ -40,11 +39,6 @@ class CopyFailure:
     key: str
     error: LakeopsError
 
-    @property
-    def is_refusal(self) -> bool:
-        """Whether a store is at fault, and not this object: one that changes, is damaged or has an odd name."""
-        return isinstance(self.error, StoreError | StoreUnavailable | Unsupported)
-
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
@@ -68,7 +62,7 @@ class DeleteTask:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What became of a task: objects and bytes copied or deleted, what the source had no longer, and failures."""
+    """The result of a task: objects and bytes copied or deleted, how many the source had no longer, and failures."""
 
     index: int
     objects: int = 0
@@ -136,8 +130,9 @@ def delete_tasks(source: ObjectStore, keys: Iterable[str], known: Known = frozen
 
 
 def gives_up(failures: Sequence[CopyFailure]) -> bool:
-    """Whether so many of these are refusals that trying more is in vain."""
-    return sum(failure.is_refusal for failure in failures) >= GIVE_UP
+    """Whether trying more is in vain: it was the store that refused so often, and not single objects that failed."""
+    refusals = (StoreError, StoreUnavailable, Unsupported)
+    return sum(isinstance(failure.error, refusals) for failure in failures) >= GIVE_UP
 
 
 def worth_in_ranges(items: Sequence[StoredObject]) -> int:
@@ -147,7 +142,7 @@ def worth_in_ranges(items: Sequence[StoredObject]) -> int:
 
 
 def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[CopyFailure]]:
-    """What ``do`` gave for each item, and which ones failed. After ``GIVE_UP`` refusals the rest is left out."""
+    """Call ``do`` for each item. Returns results and failures. After ``GIVE_UP`` refusals the rest is left out."""
     done: list[tuple[Item, bool]] = []
     failures: list[CopyFailure] = []
 

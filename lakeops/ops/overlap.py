@@ -1,11 +1,8 @@
 """No two repositories share a place: the one rule for creating, mirroring, copying, importing and staging.
 
 A repository deletes in its namespace, below ``data/`` and ``_lakefs/``, whatever it does not need itself. So no
-namespace may lie in another one, and nothing that one repository manages may be linked by another: its garbage
-collection would take it. The catalog knows its own repositories. Those of other lakes are known by the claim in their
-namespace.
-
-Places are compared as they really are: links of directories are followed, percent-encoding is undone.
+namespace lies in another one, and nothing that one repository manages is linked by another. Repositories of other lakes
+are known by the claim in their namespace. Links of directories are followed, and percent-encoding is undone.
 """
 
 from __future__ import annotations
@@ -45,16 +42,9 @@ LOOKED_AT = 10_000
 
 
 def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bool = False) -> None:
-    """Refuse a namespace that lies in another repository's, or holds one.
+    """Refuse a namespace that lies in another repository's, of this lake or another one, or holds one.
 
-    Args:
-        catalog: whose repositories are known.
-        stores: how claims of other lakes are looked for.
-        namespace: a storage namespace.
-        mirrors: whether a mirror of this catalog may have this very namespace.
-
-    Raises:
-        NamespaceTaken: it overlaps with a repository of this catalog, or of another lake.
+    With ``mirrors`` a mirror of this catalog may have this very namespace. Raises ``NamespaceTaken``.
     """
     here = real_place(namespace)
     for other in pages(catalog.repositories.page):
@@ -78,16 +68,10 @@ def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bo
 
 
 def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], own: RepositoryRecord) -> None:
-    """Refuse to link objects that a repository manages.
+    """Refuse to link objects in directories that a repository manages: its garbage collection would delete them.
 
-    Args:
-        catalog: whose repositories are known.
-        stores: how claims of other lakes are looked for.
-        places: directories of objects, as the absolute addresses spell them.
-        own: the repository that would link them. Its own objects are linked by their relative address alone.
-
-    Raises:
-        InvalidInput: garbage collection of a repository would delete them.
+    ``places`` are spelt as the absolute addresses spell them. ``own`` links its objects by relative addresses alone.
+    Raises ``InvalidInput``.
     """
     known = [(one, real_place(one.storage_namespace)) for one in pages(catalog.repositories.page)]
     claimed: dict[str, bool] = {}
@@ -141,7 +125,7 @@ CATALOG = "catalog"
 
 
 def claim_of(repository: RepositoryRecord) -> dict[str, Any]:
-    """What the claim file in the repository's namespace, and in every replica of it, says."""
+    """The contents of the claim file in the repository's namespace, and in every replica of it."""
     return {
         "format": FORMAT,
         "repository": repository.id,
@@ -157,8 +141,8 @@ def claim_text(repository: RepositoryRecord, identity: Identity) -> bytes:
 
 def claim(store: ObjectStore, repository: RepositoryRecord, identity: Identity) -> None:
     """Claim the namespace for a repository, unless it has this very claim. Raises ``NamespaceTaken``."""
-    with suppress(AlreadyExists):
-        if read_claim(store) is None:
+    if read_claim(store) is None:
+        with suppress(AlreadyExists):
             store.put(layout.CLAIM, claim_text(repository, identity), if_absent=True, content_type="application/json")
     # Read again: where a server ignores the condition, a later claim is in place of this one.
     check_claim(store, repository)
@@ -176,7 +160,7 @@ def check_claim(store: ObjectStore, repository: RepositoryRecord) -> None:
 
 
 def read_claim(store: ObjectStore) -> dict[str, Any] | None:
-    """What the claim in a namespace says. None when there is none, empty when it cannot be read."""
+    """Read the claim in a namespace. None when there is none, empty when it cannot be read."""
     try:
         text = read_small(store, layout.CLAIM)
     except ObjectNotFound:

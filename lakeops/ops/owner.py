@@ -1,11 +1,9 @@
 """Who may delete in a storage namespace: the protocol of the owner record.
 
-The record lies in the namespace, and names one catalog. Every mark, every sweep and every fail-over asks it first, so
-the copy of a catalog, or a restored one, deletes nothing until somebody says that it is meant: ``adopt``.
-
-A record changes in three steps: the catalog notes what it is about to write, the namespace takes it in place of what
-was read there (``ObjectStore.swap``), the catalog notes that it is written. Whoever is killed between two of them
-leaves a record that is the noted one or the one before. Both are this catalog's, and the next call finishes it.
+The record names one catalog. Every mark, sweep and fail-over asks it first, so a copy of a catalog, or a restored one,
+deletes nothing until somebody says that it is meant (``adopt``). The catalog notes the pending lease, the namespace
+takes it in place of what was read there (``ObjectStore.swap``), the catalog notes that it is current. A killed call
+leaves either of the two in the namespace. Both are this catalog's, and the next call finishes it.
 """
 
 from __future__ import annotations
@@ -14,13 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakeops.catalog.records import Ownership
-from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import (
-    NamespaceTaken,
-    ObjectNotFound,
-    PreconditionFailed,
-    Transient,
-)
+from lakeops.model.clock import Ids, retry, unix_seconds
+from lakeops.model.errors import NamespaceTaken, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.formatting import moment
 from lakeops.model.marks import Identity, Owner, read_owner
 from lakeops.model.records import JsonRecord, RepositoryRecord
@@ -35,13 +28,13 @@ from lakeops.store.reader import read_small
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
 
-TRIES = 16
+TRIES = 32
 """How often a call that meets others of the same catalog begins again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted(JsonRecord):
-    """What an adoption did: the record now, and what was there before (None: nothing that could be read)."""
+    """The result of an adoption: the record now, and the one before (None: nothing that could be read)."""
 
     owner: Owner
     before: Owner | None
@@ -52,21 +45,22 @@ def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids)
 
     The record that an earlier try of this catalog left is used again. Raises ``NamespaceTaken`` for another one's.
     """
-    identity = catalog.repositories.identity()
-    record = Owner(repository, identity, 1, ids.new(), unix_seconds(catalog.now())).to_text()
-    for _ in range(TRIES):
+    own = Ownership(catalog.repositories.identity())
+    record = Owner(repository, own.identity, 1, ids.new(), unix_seconds(catalog.now())).to_text()
+
+    def attempt() -> str | None:
         found = _read(store)
-        before = None if found is None else read_owner(found)
-        if found is not None and before is not None and before.identity.is_same(identity):
-            return found
-        if found is not None:
-            raise NamespaceTaken(f"storage namespace {store.url!r} {_owner_text(before)}; choose an empty location")
-        if store.swap(owner_key(store.url), record.encode(), expected=None):
-            return record
-    raise _busy(store)
+        if found is None:
+            return record if store.swap(owner_key(store.url), record.encode(), expected=None) else None
+        if not _is_ours(found, own):
+            taken = _owner_text(read_owner(found))
+            raise NamespaceTaken(f"storage namespace {store.url!r} {taken}; choose an empty location")
+        return found
+
+    return retry(attempt, TRIES, lambda: _busy(store))
 
 
-def take_turn(ctx: Context) -> None:
+def renew_lease(ctx: Context) -> None:
     """Begin a mark: prove that this catalog may delete here, and put a fresh nonce into the record.
 
     Raises:
@@ -74,24 +68,22 @@ def take_turn(ctx: Context) -> None:
         NamespaceTaken: the namespace is another repository's.
     """
     check_claim(ctx.store, ctx.repository)
-    for _ in range(TRIES):
-        held = _finish(ctx)
-        owner = read_owner(held)
-        if owner is None:
-            raise _refusal(ctx, None)
+
+    def attempt() -> bool | None:
+        own, owner = _current(ctx)
+        if own.pending_lease is not None:  # an earlier call, or another mark of this catalog: it is finished first
+            _write(ctx, own.current_lease or own.pending_lease, own.pending_lease)
+            return None
         fresh = owner.again(ctx.ids.new(), ctx.seconds()).to_text()
-        own = ctx.catalog.repositories.take_owner(ctx.repository_id, fresh)
-        # Another mark of this catalog may be at it as well: then its record is finished first.
-        if own.taking == fresh and _swap(ctx, held, fresh):
-            ctx.catalog.repositories.hold_owner(ctx.repository_id, fresh)
-            return
-    raise _busy(ctx.store)
+        noted = ctx.catalog.repositories.take_owner(ctx.repository_id, fresh).pending_lease
+        return (noted == fresh and _write(ctx, own.current_lease, fresh)) or None
+
+    retry(attempt, TRIES, lambda: _busy(ctx.store))
 
 
 def check_owner(ctx: Context) -> Owner:
     """The record in the namespace, which is this catalog's. Raises ``PreconditionFailed`` (``not_the_owner``)."""
-    _, owner = _current(ctx)
-    return owner
+    return _current(ctx)[1]
 
 
 def find_owner(ctx: Context) -> tuple[Owner | None, bool]:
@@ -116,20 +108,21 @@ def adopt(ctx: Context) -> Adopted:
     """
     check_claim(ctx.store, ctx.repository)
     claim(ctx.store, ctx.repository, ctx.catalog.repositories.identity())
-    for _ in range(TRIES):
+
+    def attempt() -> Adopted | None:
         owner, ours = find_owner(ctx)
         if owner is not None and ours:
-            return Adopted(check_owner(ctx), owner)
+            return Adopted(owner, owner)
         found = _read(ctx.store)
         if found is None and ctx.catalog.repositories.get(ctx.repository_id).read_only:
             raise PreconditionFailed(
                 f"repository {ctx.repository_id!r} is read-only and nobody deletes in its namespace; "
                 "`lakeops mirror promote-writable` opens a mirror for writing"
             )
-        done = _take_over(ctx, found)
-        if done is not None:
-            return Adopted(done, None if found is None else read_owner(found))
-    raise _busy(ctx.store)
+        taken = _take_over(ctx, found)
+        return None if taken is None else Adopted(taken, None if found is None else read_owner(found))
+
+    return retry(attempt, TRIES, lambda: _busy(ctx.store))
 
 
 def take_for_writing(ctx: Context) -> Owner:
@@ -140,14 +133,11 @@ def take_for_writing(ctx: Context) -> Owner:
     Raises:
         PreconditionFailed: ``not_the_owner``: another catalog has opened it for writing.
     """
-    for _ in range(TRIES):
-        found = _read(ctx.store)
-        if found is not None:
-            return check_owner(ctx)
-        done = _take_over(ctx, None)
-        if done is not None:
-            return done
-    raise _busy(ctx.store)
+
+    def attempt() -> Owner | None:
+        return check_owner(ctx) if _read(ctx.store) is not None else _take_over(ctx, None)
+
+    return retry(attempt, TRIES, lambda: _busy(ctx.store))
 
 
 def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord, source_identity: Identity) -> None:
@@ -165,7 +155,7 @@ def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord
         and owner.identity.catalog == source_identity.catalog
     ):
         return  # the source's, which replication brought along under the same name
-    mine = Ownership(catalog.repositories.identity(), held=found)
+    mine = Ownership(catalog.repositories.identity(), current_lease=found)
     rows = pages(catalog.repositories.page)
     if _is_ours(found, mine) and not any(one.storage_namespace == store.url for one in rows):
         release(store, mine)
@@ -176,65 +166,60 @@ def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord
 def release(store: ObjectStore, own: Ownership) -> None:
     """Remove the record of a repository that this catalog has forgotten, if it is still what this catalog wrote."""
     found = _read(store)
-    if found is not None and found in (own.held, own.taking) and _is_ours(found, own):
+    if found is not None and found in (own.current_lease, own.pending_lease) and _is_ours(found, own):
         store.delete([owner_key(store.url)])
 
 
 def _take_over(ctx: Context, found: str | None) -> Owner | None:
     """Write a record of a higher epoch in place of what was found. None when something else is there by now."""
     epoch = max((owner.epoch for owner in owners_at(ctx.store).values() if owner is not None), default=0)
-    owner = Owner(ctx.repository_id, ctx.catalog.repositories.identity(), epoch + 1, ctx.ids.new(), ctx.seconds())
+    text = Owner(
+        ctx.repository_id, ctx.catalog.repositories.identity(), epoch + 1, ctx.ids.new(), ctx.seconds()
+    ).to_text()
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
-    own = ctx.catalog.repositories.take_owner(ctx.repository_id, owner.to_text(), over=found is not None)
-    text = own.taking or ""
-    if not _is_ours(text, own):
-        text = owner.to_text()
+    own = ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=found is not None)
+    if own.pending_lease is not None and _is_ours(own.pending_lease, own):
+        text = own.pending_lease
+    else:
         ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=True)
-    if not _swap(ctx, found, text):
-        return None
-    ctx.catalog.repositories.hold_owner(ctx.repository_id, text)
-    return read_owner(text)
+    return read_owner(text) if _write(ctx, found, text) else None
 
 
-def _finish(ctx: Context) -> str:
-    """The record in the namespace, this catalog's, with what an earlier call began brought to its end."""
-    for _ in range(TRIES):
-        own, _ = _current(ctx)
-        if own.taking is None:
-            return own.held or ""
-        if own.held is None or _swap(ctx, own.held, own.taking):
-            ctx.catalog.repositories.hold_owner(ctx.repository_id, own.taking)
-    raise _busy(ctx.store)
+def _write(ctx: Context, expected: str | None, text: str) -> bool:
+    """Put a noted record in place of ``expected`` and note that it is written; whether it took that place."""
+    before = None if expected is None else expected.encode()
+    written = ctx.store.swap(owner_key(ctx.store.url), text.encode(), expected=before)
+    if written:
+        ctx.catalog.repositories.hold_owner(ctx.repository_id, text)
+    return written
 
 
 def _current(ctx: Context) -> tuple[Ownership, Owner]:
-    """What the catalog knows and the record in the namespace, when they agree.
+    """Read the leases in the catalog and the record in the namespace, which have to agree.
 
     Raises ``PreconditionFailed`` (``not_the_owner``).
     """
-    last: tuple[str | None, Ownership] | None = None
-    for _ in range(TRIES):
+    last: list[tuple[str | None, Ownership]] = []
+
+    def attempt() -> tuple[Ownership, Owner] | None:
         found, own = _read(ctx.store), ctx.catalog.repositories.ownership(ctx.repository_id)
-        if found is not None and found in (own.held, own.taking):
-            owner = read_owner(found)
-            if owner is not None and owner.identity.is_same(own.identity):
-                return own, owner
-            raise _refusal(ctx, owner)
+        owner = None if found is None else read_owner(found)
+        if found is not None and found in (own.current_lease, own.pending_lease):
+            if owner is None or not owner.identity.is_same(own.identity):
+                raise _refusal(ctx, owner)
+            return own, owner
         # The two are read one after the other, and a mark of this catalog may have gone on in between.
-        if (found, own) == last:
-            raise _refusal(ctx, None if found is None else read_owner(found))
-        last = found, own
-    raise _busy(ctx.store)
+        if (found, own) in last[-1:]:
+            raise _refusal(ctx, owner)
+        last.append((found, own))
+        return None
+
+    return retry(attempt, TRIES, lambda: _busy(ctx.store))
 
 
 def _is_ours(text: str, own: Ownership) -> bool:
     owner = read_owner(text)
     return owner is not None and owner.identity.is_same(own.identity)
-
-
-def _swap(ctx: Context, expected: str | None, text: str) -> bool:
-    before = None if expected is None else expected.encode()
-    return ctx.store.swap(owner_key(ctx.store.url), text.encode(), expected=before)
 
 
 def _read(store: ObjectStore) -> str | None:

@@ -1,11 +1,8 @@
 """Copying what a storage namespace has and another one lacks: replication for stores that have none of their own.
 
-It keeps what a bucket's replication keeps and no more: objects arrive whole, in any order, and what the source wrote
-arrives at some time. So a mirror needs nothing else to be told: it waits for what its next head needs.
-
-What is to be done is the difference of two listings, so a run that was killed is simply run again, and never copies
-what is there with the right size. Written files have names that are never used again, so the same name and size means
-the same object.
+Objects arrive whole, in any order, as with a bucket's replication: a mirror waits for what its next head needs. What is
+to be done is the difference of two listings, so a killed run is run again. Names of written files are never used again,
+so the same name and size means the same object.
 """
 
 from __future__ import annotations
@@ -13,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
-from lakeops.engine.base import Engine
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import (
     InvalidInput,
     NamespaceTaken,
@@ -36,15 +32,11 @@ from lakeops.ops.copying import (
     gives_up,
     worth_in_ranges,
 )
-from lakeops.ops.overlap import check_apart
 from lakeops.store.base import ObjectStore, StoredObject
-from lakeops.store.copy import Known, check_nobody_owns, known_at
+from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
-from lakeops.store.open import Stores, overlap
+from lakeops.store.open import overlap
 from lakeops.store.reader import parse_json, read_small
-
-if TYPE_CHECKING:
-    from lakeops.catalog.open import Catalog
 
 MANAGED = (DATA, RANGES, METARANGES)
 """What is replicated: objects first, so that what names them finds them there when nothing is in a hurry."""
@@ -52,21 +44,14 @@ MANAGED = (DATA, RANGES, METARANGES)
 _LOOKED_AT = 5_000
 """Missing objects that the choice of the engine is made by. The listing goes on while these are copied."""
 
-Task = TypeVar("Task")
-
 
 @dataclass(frozen=True, slots=True)
 class Replicated(JsonRecord):
-    """What a run did.
+    """The result of a run: how many objects were copied, found and deleted.
 
-    Attributes:
-        copied: objects that were copied, those with a wrong size included.
-        copied_bytes: their size.
-        present: objects that were there already.
-        replaced: how many of the copied were there with another size.
-        vanished: objects that the source deleted before they could be copied.
-        extra: objects at the destination that the source does not have.
-        deleted: how many of these were deleted.
+    ``replaced`` of the ``copied`` were there with another size. ``present`` were there already. ``vanished`` were
+    deleted at the source before they could be copied. ``extra`` are at the destination alone, and ``deleted`` of these
+    were deleted.
     """
 
     copied: int = 0
@@ -78,14 +63,6 @@ class Replicated(JsonRecord):
     deleted: int = 0
 
 
-class How(TypedDict, total=False):
-    """Options of ``replicate``."""
-
-    delete: bool
-    force: bool
-    progress: Progress
-
-
 def replicate(
     source: ObjectStore,
     destination: ObjectStore,
@@ -95,47 +72,38 @@ def replicate(
     force: bool = False,
     progress: Progress = quiet,
 ) -> Replicated:
-    """Copy objects, ranges and metaranges that the destination lacks or has with another size.
+    """Copy objects, ranges and metaranges that the destination lacks or has with another size: see ``Lake.replicate``.
 
-    Args:
-        source: a repository's storage namespace; only read.
-        destination: where the mirror's objects go.
-        engine: where the copying runs. It may choose by the amount.
-        delete: afterwards remove what the source does not have. Only below the prefixes that are replicated.
-        force: remove even a large share of what is there.
-        progress: told how many objects were copied, of how many found missing so far.
-
-    Raises:
-        InvalidInput: the two places overlap.
-        NotFound: the source is no repository's storage namespace.
-        NamespaceTaken: the destination is another repository's.
-        PreconditionFailed: ``not_the_owner``: a catalog writes to the destination: it was opened for writing, before
-            or meanwhile.
-        PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
-        NotAllReplicated: some objects could not be copied or deleted. The others were. Run it again.
+    Progress is told how many objects were copied, of how many found missing so far.
     """
     if overlap(source.url, destination.url):
         raise InvalidInput(f"{source.url} and {destination.url} overlap; copy to another place")
     known = known_at(source)
     check_nobody_owns(destination, known)
     _claim(source, destination)
-    walk = _Comparison(source, destination, keep_extra=delete)
-    run = _Run(engine, destination, progress, walk, known)
-    run.copy(source)
+    compared = _Comparison(source, destination, keep_extra=delete)
+    lacking = compared.lacking()
+    first = list(islice(lacking, _LOOKED_AT))
+    results = engine.for_work(worth_in_ranges(first)).run(
+        copy_objects, copy_tasks(source, chain(first, lacking), known), destination
+    )
+    copied = _sum_up(results, destination.url, "copied", lambda done: progress("Copying", done, compared.missing))
+    deleted = Moved(0)
     if delete:
-        run.delete(source, force=force)
-    return run.result()
-
-
-def replicate_to(
-    catalog: Catalog, stores: Stores, destination: str, source: ObjectStore, engine: Engine, **how: Unpack[How]
-) -> Replicated:
-    """``replicate`` to a storage namespace that no other repository of this lake or of another one may have.
-
-    A mirror of this catalog may have it. Raises what ``replicate`` raises, ``NamespaceTaken`` for such a place too.
-    """
-    check_apart(catalog, stores, destination, mirrors=True)
-    return replicate(source, stores.at(destination), engine, **how)
+        doomed = compared.extra_keys
+        _check_doomed(compared, force=force)
+        tasks = delete_tasks(source, reversed(doomed), known)  # what names others first
+        results = engine.for_work(1).run(delete_objects, tasks, destination)
+        deleted = _sum_up(results, destination.url, "deleted", lambda done: progress("Deleting", done, len(doomed)))
+    return Replicated(
+        copied=copied.objects,
+        copied_bytes=copied.size_bytes,
+        present=compared.present,
+        replaced=compared.replaced,
+        vanished=copied.vanished,
+        extra=compared.extra,
+        deleted=deleted.objects,
+    )
 
 
 @dataclass
@@ -152,7 +120,7 @@ class _Comparison:
     extra_keys: list[str] = field(default_factory=list)
 
     def lacking(self) -> Iterator[StoredObject]:
-        """What has to be copied, in the order of the source's listings."""
+        """The objects that have to be copied, in the order of the source's listings."""
         for prefix in MANAGED:
             listings = (_listed(store, prefix) for store in (self.source, self.destination))
             for there, here in _side_by_side(*listings):
@@ -168,88 +136,51 @@ class _Comparison:
                     yield there
 
 
-class _Run:
-    """One run and its tally."""
+def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callable[[int], None]) -> Moved:
+    """Sum up the results of all tasks.
 
-    def __init__(
-        self, engine: Engine, destination: ObjectStore, progress: Progress, walk: _Comparison, known: Known
-    ) -> None:
-        self._engine = engine
-        self._destination = destination
-        self._progress = progress
-        self._walk = walk
-        self._known = known
-        self._copied = Moved(0)
-        self._deleted = Moved(0)
-
-    def copy(self, source: ObjectStore) -> None:
-        """Copy what is lacking."""
-        lacking = self._walk.lacking()
-        first = list(islice(lacking, _LOOKED_AT))
-        engine = self._engine.for_work(worth_in_ranges(first))
-        tasks = copy_tasks(source, chain(first, lacking), self._known)
-        for moved in self._moves(engine, copy_objects, tasks):
-            self._copied = _added(self._copied, moved)
-            self._progress("Copying", self._copied.objects, self._walk.missing)
-            self._stop_at(self._copied, "copied", final=False)
-        self._stop_at(self._copied, "copied", final=True)
-
-    def delete(self, source: ObjectStore, *, force: bool) -> None:
-        """Delete what the source does not have: what names others first."""
-        doomed = self._walk.extra_keys
-        inner = next((key for key in doomed if key.endswith("/" + CLAIM)), None)
-        if inner is not None:
-            raise NamespaceTaken(
-                f"{self._destination.url} holds another repository, by {inner}; nothing was deleted. Copy to another "
-                "place, or move that repository away"
-            )
-        total = len(doomed) + self._walk.present + self._walk.missing
-        if not force and exceeded(len(doomed), total):
-            raise PreconditionFailed(
-                f"{len(doomed):,} of the {total:,} objects in {self._destination.url} are not in "
-                f"{source.url}; if that is right, delete them with --force. Nothing was deleted"
-            )
-        tasks = delete_tasks(source, reversed(doomed), self._known)
-        for moved in self._moves(self._engine.for_work(1), delete_objects, tasks):
-            self._deleted = _added(self._deleted, moved)
-            self._progress("Deleting", self._deleted.objects, len(doomed))
-            self._stop_at(self._deleted, "deleted", final=False)
-        self._stop_at(self._deleted, "deleted", final=True)
-
-    def result(self) -> Replicated:
-        """What was done so far."""
-        return Replicated(
-            copied=self._copied.objects,
-            copied_bytes=self._copied.size_bytes,
-            present=self._walk.present,
-            replaced=self._walk.replaced,
-            vanished=self._copied.vanished,
-            extra=self._walk.extra,
-            deleted=self._deleted.objects,
+    Raises ``NotAllReplicated`` when objects failed: at the end, or before it when so many did that the store must be at
+    fault.
+    """
+    total, rest = Moved(0), ""
+    for moved in first_of_each(results):
+        total = Moved(
+            0,
+            total.objects + moved.objects,
+            total.size_bytes + moved.size_bytes,
+            total.vanished + moved.vanished,
+            total.failures + moved.failures,
         )
-
-    def _moves(
-        self, engine: Engine, work: Callable[[Task, ObjectStore], Moved], tasks: Iterable[Task]
-    ) -> Iterator[Moved]:
-        """Each task's result, once."""
-        seen: set[int] = set()
-        for moved in engine.run(work, tasks, self._destination):
-            if moved.index not in seen:
-                seen.add(moved.index)
-                yield moved
-
-    def _stop_at(self, moved: Moved, verb: str, *, final: bool) -> None:
-        """Raise when objects failed: at the end, or before it when so many did that the store must be at fault."""
-        failures = moved.failures
-        if not failures or not (final or gives_up(failures)):
-            return
+        on_progress(total.objects)
+        if gives_up(total.failures):
+            rest = ", and the rest was not tried"
+            break
+    failures = total.failures
+    if failures:
         objects = "object was" if len(failures) == 1 else "objects were"
-        rest = "" if final else ", and the rest was not tried"
         raise NotAllReplicated(
-            f"{self._destination.url}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
-            f"{failures[0].error.message}; {moved.objects:,} were, and running it again goes on from there",
+            f"{place}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
+            f"{failures[0].error.message}; {total.objects:,} were, and running it again goes on from there",
             [(one.key, one.error) for one in failures],
-            moved.objects,
+            total.objects,
+        )
+    return total
+
+
+def _check_doomed(compared: _Comparison, *, force: bool) -> None:
+    """Refuse to delete another repository, or a large share without a word."""
+    doomed, here = compared.extra_keys, compared.destination.url
+    inner = next((key for key in doomed if key.endswith("/" + CLAIM)), None)
+    if inner is not None:
+        raise NamespaceTaken(
+            f"{here} holds another repository, by {inner}; nothing was deleted. Copy to another place, or move that "
+            "repository away"
+        )
+    total = len(doomed) + compared.present + compared.missing
+    if not force and exceeded(len(doomed), total):
+        raise PreconditionFailed(
+            f"{len(doomed):,} of the {total:,} objects in {here} are not in {compared.source.url}; if that is right, "
+            "delete them with --force. Nothing was deleted"
         )
 
 
@@ -282,7 +213,7 @@ def _decode_claim(claim: bytes) -> object:
 
 
 def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
-    """What is in a folder, in byte order, with several requests under way. Others write to it meanwhile."""
+    """List a folder in byte order, with several requests under way. Others write to it meanwhile."""
     for listing in store.scan(under=prefix, skip_special=True, moving=True):
         # A copy is made of what was listed and of nothing else. Remote stores tell it by the ETag.
         etags = listing.marks if store.remote else [""] * len(listing.keys)
@@ -307,13 +238,3 @@ def _side_by_side(
         else:
             yield one, other
             one, other = next(left, None), next(right, None)
-
-
-def _added(one: Moved, other: Moved) -> Moved:
-    return Moved(
-        0,
-        one.objects + other.objects,
-        one.size_bytes + other.size_bytes,
-        one.vanished + other.vanished,
-        one.failures + other.failures,
-    )

@@ -1,9 +1,8 @@
 """Setting up S3's own replication between two namespaces: compare it with what the buckets have, and write it.
 
-Only settings of the buckets are written. The permissions of the role that S3 replicates as are printed and never
-written, because roles belong to the people who manage IAM. Nothing is written that was not shown: each setting is read
-again before it is replaced, and a setting that somebody else changed meanwhile stops the run. Versioning comes first,
-because S3 takes no replication without it.
+Only settings of the buckets are written, and none that was not shown: each is read again before it is replaced. The
+permissions of the role that S3 replicates as are printed for the people who manage IAM. Versioning comes first, because
+S3 takes no replication without it.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,13 +78,10 @@ class BatchCopyJob:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSetup:
-    """The steps that let one namespace be replicated to another.
+    """The steps that let one namespace be replicated to another, in the order in which they are written.
 
-    Attributes:
-        steps: settings in the order in which they are written, those that stay as they are included.
-        warnings: what would go wrong, and what to do about it.
-        batch: the job for the objects that are there already. None when there are none, or the server has no such jobs.
-        existing: whether there are objects already, which the rule does not concern.
+    Steps that change nothing are included. ``batch`` is the job for the objects that are there already. None when there
+    are none (``existing``), or the server has no such jobs.
     """
 
     wish: Replication
@@ -110,17 +107,11 @@ def make_plan(
     replica_key: str = "",
     ids: Ids | None = None,
 ) -> ReplicationSetup:
-    """What has to change so that S3 replicates a namespace. Reads the buckets' settings, writes nothing.
+    """Plan what has to change so that S3 replicates a namespace. Reads the buckets' settings, writes nothing.
 
-    Args:
-        source: the namespace that is written to, ``s3://bucket/prefix``.
-        destination: the mirror's namespace: another bucket, the same prefix.
-        settings: how both buckets are reached.
-        role: the ARN of the role that S3 replicates as. The one that the bucket has when empty.
-        batch_role: the ARN of the role for the batch job. The replication's when empty.
-        noncurrent_days: how long versions of deleted objects are kept.
-        replica_key: the ARN of the KMS key for replicas.
-        ids: names the batch job's request.
+    The destination is another bucket, with the same prefix. ``role`` is the ARN that S3 replicates as, by default the
+    one that the bucket has; ``batch_role`` that of the batch job, by default the same. Versions of deleted objects are
+    kept for ``noncurrent_days``. ``replica_key`` is the ARN of the KMS key for replicas.
 
     Raises:
         InvalidInput: not two buckets, or different prefixes, or no role.
@@ -132,23 +123,23 @@ def make_plan(
     found = {(bucket.name, name): bucket.read(name) for bucket in (here, there) for name in _READ}
     replication = here.read("replication")
     after = merged_replication(replication, wish)
-    steps = [
-        *(
-            SettingChange(one, "versioning", old := found[one.name, "versioning"], merged_versioning(old))
-            for one in (there, here)
-        ),
-        *(
-            SettingChange(one, "lifecycle", old := found[one.name, "lifecycle"], merged_lifecycle(old, wish))
-            for one in (there, here)
-        ),
-        SettingChange(here, "replication", replication, after),
-    ]
+    steps = []
+    for one in (there, here):
+        old = found[one.name, "versioning"]
+        steps.append(SettingChange(one, "versioning", old, merged_versioning(old)))
+    for one in (there, here):
+        old = found[one.name, "lifecycle"]
+        steps.append(SettingChange(one, "lifecycle", old, merged_lifecycle(old, wish)))
+    steps.append(SettingChange(here, "replication", replication, after))
     warnings = [
         danger
         for one in (here, there)
         for danger in lifecycle_dangers(one.name, found[one.name, "lifecycle"], wish.prefix)
     ]
-    if replicates_back(_read_if_allowed(there), wish):
+    back: Document | None = None
+    with suppress(StoreError):  # these credentials may not look there
+        back = there.read("replication")
+    if replicates_back(back, wish):
         warnings.append(
             f"bucket {wish.destination!r} replicates to {wish.source!r} as well: what is deleted on one side goes on "
             "both. After a fail-over, take the old rule away first: setup-s3 --remove"
@@ -158,7 +149,7 @@ def make_plan(
             f"bucket {wish.source!r} encrypts with KMS, and S3 does not replicate such objects unless a key for the "
             "replicas is named: pass --replica-kms-key ARN"
         )
-    existing = _has_objects(S3Store(wish.source, wish.prefix.rstrip("/"), settings))
+    existing = next(iter(S3Store(wish.source, wish.prefix.rstrip("/"), settings).list()), None) is not None
     batch = None
     if existing and settings.endpoint_url is None:
         region = here.region
@@ -168,7 +159,7 @@ def make_plan(
 
 
 def make_removal_plan(source: str, destination: str, settings: StoreSettings) -> ReplicationSetup:
-    """What has to change so that S3 replicates the namespace no longer. Versions and lifecycle stay as they are.
+    """Plan how S3 stops to replicate the namespace. Versions and lifecycle stay as they are.
 
     Only the source bucket is asked, so it works when the other one is out of reach.
     """
@@ -180,7 +171,7 @@ def make_removal_plan(source: str, destination: str, settings: StoreSettings) ->
 
 
 def replication_of(source: str, destination: str, **more: Any) -> Replication:  # noqa: ANN401 - Replication's fields
-    """What is to be replicated, from the URLs of two namespaces. Raises ``InvalidInput``."""
+    """Make a replication of the URLs of two namespaces. Raises ``InvalidInput``."""
     here, there = (_bucket_place(url) for url in (source, destination))
     if here.bucket != there.bucket and here.path != there.path:
         raise InvalidInput(
@@ -224,14 +215,6 @@ def start_batch(plan: ReplicationSetup) -> str:
     return start_job(control_client(plan.batch.region), plan.batch.job)
 
 
-def _read_if_allowed(bucket: Bucket) -> Document | None:
-    """The bucket's replication. None too where these credentials may not look."""
-    try:
-        return bucket.read("replication")
-    except StoreError:
-        return None
-
-
 _READ: tuple[Setting, ...] = ("versioning", "lifecycle")
 
 
@@ -243,10 +226,6 @@ def _bucket_place(url: str) -> Location:
             "and to directories"
         )
     return place
-
-
-def _has_objects(store: S3Store) -> bool:
-    return next(iter(store.list()), None) is not None
 
 
 def _times_as_text(document: Document | None) -> Any:  # noqa: ANN401 - any JSON value

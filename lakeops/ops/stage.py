@@ -54,7 +54,7 @@ def _link(ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started:
     clear = None
     if len(objects):
         clear = cleared(ctx, objects)
-        check_present(ctx, objects)  # after the look into the marks: see ops.gc.links
+        check_present(ctx, objects)  # after the look into the marks: see ops.gc.files.cleared
     ctx.catalog.staging.put_staged(ctx.repository_id, branch, rows, started=started, cleared=clear)
 
 

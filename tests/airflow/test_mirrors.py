@@ -97,7 +97,7 @@ def test_what_never_comes_is_no_green_task(source: Repository, mirror: Mirror, w
     mirror.discover()
     with pytest.raises(AirflowSkipException):
         wait().end(partial(sensor, branch="main", soft_fail=True), timeout=0)
-    mirror.set_patience(1)
+    mirror.set_stall_timeout(1)
     earlier = {"since": 0, "progressed": 0}
     change = "UPDATE lakeops_mirror_ref SET wait = json_patch(wait, :earlier)"
     with mirror._ctx.catalog.database.engine.begin() as conn:  # type: ignore[attr-defined]

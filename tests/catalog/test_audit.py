@@ -229,9 +229,9 @@ TRANSITIONS = {
         nothing, lambda c, _: restore(c),
         ("restore-repository", "repository", "again", None, "file:///again, dump of 2026-01-01 00:00:00 UTC"),
     ),
-    "settle_restored": (
-        restore, lambda c, _: c.backups.settle_restored("again"),
-        ("settle-restored", "repository", "again", "2026-01-01 00:00:00", "settled"),
+    "accept_restored": (
+        restore, lambda c, _: c.backups.accept_restored("again"),
+        ("accept-restored", "repository", "again", "2026-01-01 00:00:00", "accepted"),
     ),
     "report_mirror": (
         nothing, lambda c, _: c.mirrors.report_mirror(REPO, "far", frozenset()),
@@ -251,9 +251,9 @@ TRANSITIONS = {
         following, lambda c, _: c.mirrors.start_over("mirror", "new", sequence=1),
         ("start-over", "mirror", "mirror", "mirror-x", "new"),
     ),
-    "set_patience": (
-        following, lambda c, _: c.mirrors.set_patience("mirror", 60),
-        ("set-patience", "mirror", "mirror", "900", "60"),
+    "set_stall_timeout": (
+        following, lambda c, _: c.mirrors.set_stall_timeout("mirror", 60),
+        ("set-stall-timeout", "mirror", "mirror", "900", "60"),
     ),
     "promote_writable": (
         following, lambda c, _: c.mirrors.promote_writable("mirror", 0, actor="ada"),
@@ -265,7 +265,7 @@ TRANSITIONS = {
             c.mirrors.promote_writable("mirror", c.mirrors.get("mirror").sequence, actor="ada"),
         ),
         lambda c, _: c.mirrors.revive_proved("mirror", [FIRST.id]),
-        ("prove", "commits", "", None, "1 live again"),
+        ("verify-history", "commits", "", None, "1 live again"),
     ),
 }  # fmt: skip
 

@@ -218,5 +218,5 @@ def test_a_candidate_is_skipped_and_patience_is_set(run, two):
     assert (skipped["candidate"], skipped["promoted"] == waiting) == (newest, False)
     assert run.json("mirror", "skip", "lakefs://flights-eu", "v1", "--tag")["id"] == "v1"
     assert run.error("mirror", "skip", "lakefs://flights-eu", "none")["kind"] == "ref_not_found"
-    assert run.json("mirror", "patience", "lakefs://flights-eu", "30m")["patience"] == 1800
-    assert run.error("mirror", "patience", "lakefs://flights-eu", "0")["kind"] == "invalid_input"
+    assert run.json("mirror", "stall-timeout", "lakefs://flights-eu", "30m")["stall_timeout"] == 1800
+    assert run.error("mirror", "stall-timeout", "lakefs://flights-eu", "0")["kind"] == "invalid_input"

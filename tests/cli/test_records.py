@@ -103,16 +103,16 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 ELSEWHERE = [
     "db grants",  # on PostgreSQL
     *(f"bisect {verb}" for verb in ("start", "good", "bad", "skip", "reset", "run")),
-    *(f"refs {verb}" for verb in ("dump", "status", "restore", "settle", "automatic")),
+    *(f"refs {verb}" for verb in ("dump", "status", "restore", "accept", "automatic")),
     *(f"hook {verb}" for verb in ("set", "list", "remove")),
     *(f"local {verb}" for verb in ("clone", "init", "status", "pull", "checkout", "commit", "list")),
     *("fs presign", "gateway", "mirror setup-s3", "gc report", "gc sweep", "gc idle", "gc restore", "gc prune"),
     *(
         f"mirror {verb}"
-        for verb in ("create", "sync", "status", "skip", "patience", "list", "delete", "registrations", "drop")
+        for verb in ("create", "sync", "status", "skip", "stall-timeout", "list", "delete", "registrations", "drop")
     ),
     "mirror promote-writable",
-    "mirror prove",
+    "mirror verify-history",
     "ui",
 ]
 """Tested elsewhere: for its error, as a process, on servers in place of S3, with a mark, between two lakes."""

@@ -22,8 +22,8 @@ def test_a_repository_is_dumped_lost_and_restored(run, flights, lake):
     assert (again["kind"], again["exit_code"]) == ("already_exists", 5)
     run("repo", "adopt", R, "--yes")
     assert run.error("gc", "mark", R)["kind"] == "mark_refused"
-    assert "not settled" in run("refs", "status", R).stdout
-    assert run.json("refs", "settle", R, "--yes") == {"id": "flights", "restored_at": None}
+    assert "not accepted" in run("refs", "status", R).stdout
+    assert run.json("refs", "accept", R, "--yes") == {"id": "flights", "restored_at": None}
     assert run("gc", "mark", R).exit_code == 0
 
 

@@ -10,11 +10,11 @@ from support.rows import THOROUGH, Groups, built, change_sets, numbered, reposit
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import Transient
 from lakeops.model.records import Split
-from lakeops.ops.mirror.presence import Terms, is_memorable, plan, prove, remember
+from lakeops.ops.mirror.presence import CheckOptions, check_presence, is_memorable, plan_presence, remember
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import StoreSettings
 
-TERMS = Terms(StoreSettings(fsync=False))
+TERMS = CheckOptions(StoreSettings(fsync=False))
 
 
 def address(value) -> str:
@@ -22,8 +22,8 @@ def address(value) -> str:
 
 
 def run(store, wanted, known, arrived, engine=None):
-    planned = plan(wanted, known, arrived)
-    return list(prove(planned, engine=engine or LocalEngine(threads=2), store=store, terms=TERMS))
+    planned = plan_presence(wanted, known, arrived)
+    return list(check_presence(planned, engine=engine or LocalEngine(threads=2), store=store, options=TERMS))
 
 
 @given(st.data())
@@ -71,7 +71,7 @@ def test_a_file_of_a_known_range_is_looked_for_alone(store):
     known = built(store, numbered(range(200)))
     wanted = built(store, numbered(range(200)))  # the same ranges, in files of other names
     assert known.id == wanted.id
-    planned = plan(wanted, known, {})
+    planned = plan_presence(wanted, known, {})
     assert (planned.rows.num_rows, len(planned.files)) == (0, len(wanted))
     proofs = run(store, wanted, known, {})
     assert all(proof.complete for proof in proofs)
@@ -123,11 +123,11 @@ def test_an_object_of_another_size_is_no_arrival(store):
     [("0" * 32, True, True), ("1" * 32, True, False), ("0" * 32, False, False), ("0" * 31 + "-2", True, False)],
 )
 def test_etags_are_compared_where_they_say_something(etag, etags, differs):
-    from lakeops.ops.mirror.presence import Awaited, _mismatch
+    from lakeops.ops.mirror.presence import MissingObject, _mismatch
     from lakeops.store.base import StoredObject
 
-    one = Awaited("a", "data/1/x", "1" * 32, 5)
-    found = _mismatch(one, StoredObject("data/1/x", 5, 0, etag=etag), Terms(StoreSettings(), etags=etags))
+    one = MissingObject("a", "data/1/x", "1" * 32, 5)
+    found = _mismatch(one, StoredObject("data/1/x", 5, 0, etag=etag), CheckOptions(StoreSettings(), etags=etags))
     assert (found is not None) == differs
 
 
@@ -146,9 +146,9 @@ def test_imported_objects_are_looked_for_where_they_are_or_trusted(store, tmp_pa
     (tmp_path / "outside" / "a").write_bytes(b"x")
     [proof] = run(store, wanted, Metarange.empty(), {})
     assert [one.path for one in proof.missing] == ["b"]
-    planned = plan(wanted, Metarange.empty(), {})
-    trusting = Terms(StoreSettings(), imported=False)
-    assert all(one.complete for one in prove(planned, engine=LocalEngine(), store=store, terms=trusting))
+    planned = plan_presence(wanted, Metarange.empty(), {})
+    trusting = CheckOptions(StoreSettings(), imported=False)
+    assert all(one.complete for one in check_presence(planned, engine=LocalEngine(), store=store, options=trusting))
 
 
 class Forgetful(LocalEngine):

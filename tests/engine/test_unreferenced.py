@@ -59,8 +59,7 @@ ENGINES = [LocalEngine(2), Groups(1), Racing(3)]
 def short(monkeypatch):
     """Short slices and batches, so that little data takes many of them."""
     monkeypatch.setattr(module, "SLICE", 16)
-    monkeypatch.setattr(module, "_LISTED_BATCH", 5)
-    monkeypatch.setattr(module, "_BATCH", 9)
+    monkeypatch.setattr(module, "_BATCH", 5)
     monkeypatch.setattr(module, "_TOGETHER", 1)
 
 
@@ -288,7 +287,7 @@ def test_a_disk_that_takes_nothing_is_one_clear_error(store, tmp_path, monkeypat
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module._Search, "_sort_out", full)
+    monkeypatch.setattr(module, "_joined_here", full)
     with pytest.raises(
         Transient, match=r"No space left on device; see that .* has room", check=has_kind("engine_unavailable")
     ):
@@ -349,8 +348,8 @@ def test_every_range_file_is_opened_once(store):
 def test_distinct_ranges_of_many_metaranges(store, monkeypatch):
     monkeypatch.setattr(module, "_COMPACT", 5)
     metaranges = [built_from(store, numbered(range(20 * number))) for number in range(1, 12)]
-    expected = {identifier for metarange in metaranges for identifier in metarange.table["id"].to_pylist()}
-    got = distinct_ranges(metaranges).column("id").to_pylist()
+    expected = {file for metarange in metaranges for file in metarange.table["file"].to_pylist()}
+    got = distinct_ranges(metaranges).column("file").to_pylist()
     assert len(got) == len(expected)
     assert set(got) == expected
     assert distinct_ranges([]).num_rows == 0

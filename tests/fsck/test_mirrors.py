@@ -19,8 +19,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     with open_pair(tmp_path, clock=ManualClock(), random=Random(1)) as opened:
         for number in range(5):
             opened.commit(**{"shared": str(number), f"f{number}": "x"})
-        opened.replicator.settle()
-        opened.mirror.sync()
+        opened.catch_up()
         yield opened
 
 

@@ -52,8 +52,7 @@ def test_equal_contents_under_another_name_have_not_arrived(pair: Pair) -> None:
     pair.commit_paths("main", {"p/000": "main"})
     pair.repo.create_branch("other", source="main")
     pair.repo.merge("dev", "main")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.mirror.ref("main").read("p/029") == b"dev"
     before = pair.heads()
     pair.repo.merge("dev", "other")
@@ -61,8 +60,7 @@ def test_equal_contents_under_another_name_have_not_arrived(pair: Pair) -> None:
     assert first.meta_range_digest == second.meta_range_digest
     [name] = set(keys_of(pair, second)) - set(keys_of(pair, first))
     pair.replicator.hold(name)
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.heads() == before
     pair.replicator.deliver(name)
     pair.mirror.sync()
@@ -73,8 +71,7 @@ def test_equal_contents_under_another_name_have_not_arrived(pair: Pair) -> None:
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_a_file_that_arrived_torn_is_not_shown(pair: Pair, harm: Harm) -> None:
     pair.commit_paths("main", dict(FIRST))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     first = pair.repo.branch("main").head
     second = pair.commit_paths("main", dict(SECOND))
     pair.replicator.settle()
@@ -114,15 +111,13 @@ def test_one_torn_file_hides_nothing_of_what_arrived(pair: Pair) -> None:
     pair.mirror.sync()
     assert pair.faults.keys_opened(layout.RANGES) == {key}
     pair.replicator.release()
-    pair.replicator.settle()
-    assert pair.mirror.sync().caught_up
+    assert pair.catch_up().caught_up
 
 
 def test_a_shown_commit_that_was_harmed_vouches_for_nothing(pair: Pair) -> None:
     """A range of what is shown was damaged at the mirror: what stands in its place is looked at as a whole."""
     pair.commit_paths("main", dict(FIRST))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     shown = ranges_of(pair, pair.repo.branch("main").head)
     second = pair.commit_paths("main", dict(SECOND))
     gone = pair.repo.ref("main").stat("p/001").physical_address

@@ -78,6 +78,10 @@ class Chain:
                 missing = [key for key in self.needs.get(ref.commit_id, ()) if not (root / key).is_file()]
                 assert not missing, (place, ref, missing)
 
+    def catch_up(self, place: int) -> None:
+        self.settle()
+        self.sync(place)
+
     def settle(self) -> None:
         for replicator in self.replicators:
             replicator.settle()
@@ -113,19 +117,15 @@ def test_what_the_last_one_shows_is_kept_at_the_first(chains: Callable[[int], Ch
     chain = chains(1)
     first = chain.commit()
     for _ in range(2):
-        chain.settle()
-        chain.sync(0)
-        chain.settle()
-        chain.sync(1)
+        chain.catch_up(0)
+        chain.catch_up(1)
     assert chain.mirrors[1].branch("main").commit_id == first
     [registration] = chain.mirrors[0].registrations()
     assert first in registration.commits
     chain.commit()
-    chain.settle()
-    chain.sync(0)
+    chain.catch_up(0)
     chain.commit()
-    chain.settle()
-    chain.sync(0)
+    chain.catch_up(0)
     chain.collect()
     chain.settle()
     assert read_whole(chain.replicators[1].destination, "", chain.source.ref(first).commit)
@@ -141,8 +141,7 @@ def test_what_the_last_one_shows_is_kept_at_the_first(chains: Callable[[int], Ch
 def test_a_mirror_takes_no_report_of_what_its_source_does_not_keep_for_it(chains: Callable[[int], Chain]) -> None:
     chain = chains(2)
     first, second = chain.commit(), chain.commit()
-    chain.settle()
-    chain.sync(0)
+    chain.catch_up(0)
     catalog = chain.lakes[1].catalog
     catalog.mirrors.report_mirror("flights", "other", frozenset({second}), sequence=1)
     with pytest.raises(CommitExpired, match="next pass"):
@@ -157,8 +156,7 @@ def test_a_mirror_that_moves_on_while_it_is_followed(chains: Callable[[int], Cha
     chain = chains(3)
     chain.commit()
     for place in (0, 1):
-        chain.settle()
-        chain.sync(place)
+        chain.catch_up(place)
 
     def go_on(_call: object) -> None:
         chain.commit()
@@ -169,14 +167,12 @@ def test_a_mirror_that_moves_on_while_it_is_followed(chains: Callable[[int], Cha
         chain.replicators[0].settle()
 
     chain.commit()
-    chain.settle()
-    chain.sync(0)
+    chain.catch_up(0)
     chain.settle()
     chain.faults.hook(moment, action=go_on, when="after" if moment == "branches" else "before")
     chain.sync(1)
     chain.faults.revive()
-    chain.settle()
-    chain.sync(1)
+    chain.catch_up(1)
     chain.settle()
     assert chain.mirrors[1].status().caught_up
 
@@ -227,10 +223,8 @@ def play(chain: Chain, seed: int, steps: int) -> None:
         chain.check()
     newest = chain.commit()
     for _ in range(3):
-        chain.settle()
-        chain.sync(0)
-        chain.settle()
-        chain.sync(1)
+        chain.catch_up(0)
+        chain.catch_up(1)
     assert [mirror.branch("main").commit_id for mirror in chain.mirrors] == [newest, newest]
 
 

@@ -12,7 +12,7 @@ from support.mirrors import Pair, check_whole, forge
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted, RecordRefused
 from lakeops.model.records import Commit
-from lakeops.ops.mirror.failover import Proved
+from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.read import RangeReader
@@ -31,8 +31,7 @@ def scattered(pair: Pair, text: str) -> Commit:
 @pytest.fixture
 def first(pair: Pair) -> Commit:
     made = pair.commit_paths("main", dict.fromkeys(PATHS, "0"))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     return made
 
 
@@ -115,23 +114,21 @@ def test_what_a_list_is_about_may_come_later(pair: Pair, first: Commit) -> None:
     assert changes is not None
     lying = with_list(pair, third, changes.before.slice(1), changes.after)
     pair.replicator.hold(metarange_key(second.meta_range_file))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.head() == lying.id
     pair.mirror.promote_writable()
     pair.replicator.release()
     pair.replicator.settle()
-    assert pair.mirror.prove() == Proved(1, 1)
+    assert pair.mirror.verify_history() == VerifiedHistory(1, 1)
     assert pair.there.catalog.mirrors.unproved("flights") == {second.id}
 
 
 def test_true_lists_are_proved(pair: Pair, first: Commit) -> None:
     second = scattered(pair, "1")
     third = scattered(pair, "2")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.head() == third.id
     pair.mirror.promote_writable()
-    assert pair.mirror.prove() == Proved(2, 0)
+    assert pair.mirror.verify_history() == VerifiedHistory(2, 0)
     repo = pair.there.repository("flights")
     assert len([*repo.diff(second.id, third.id)]) == len(PATHS[::3])

@@ -28,8 +28,7 @@ def scene(tmp_path):
         pair = opened.__enter__()
         pair.commit(a="1", b="1")
         pair.repo.create_branch("old", source="main")
-        pair.replicator.settle()
-        pair.mirror.sync()
+        pair.catch_up()
         pair.commit(a="2")
         pair.mirror.sync()  # waits for it
         pair.commit(c="3")
@@ -151,7 +150,7 @@ MORE_PLACES = [(when, first + more) for when, first in PLACES for more in (9, 18
 def test_a_look_at_history_may_be_killed_or_refused(taken_over, when, first):
     """At every transaction, and at some calls of a store."""
     opened, pair = taken_over()
-    pair.mirror.prove()
+    pair.mirror.verify_history()
     calls, effects, whole = len(pair.faults.calls), count_effects(pair.faults), live(pair)
     assert (effects, len(whole)) == (3, 5)
     opened.__exit__(None, None, None)
@@ -163,11 +162,11 @@ def test_a_look_at_history_may_be_killed_or_refused(taken_over, when, first):
         else:
             pair.faults.crash(at=at, when=when, operations=operations)
         with pytest.raises((Crash, StoreUnavailable)):
-            pair.mirror.prove()
+            pair.mirror.verify_history()
         pair.faults.revive()
         assert {*live(pair)} <= {*whole}
         if at % 2:
-            assert pair.mirror.prove().unproved == 2
+            assert pair.mirror.verify_history().unproved == 2
         pair.clock.advance(days=2)
         repo = pair.there.repository("flights")
         repo.gc.sweep(repo.gc.mark().id, force=True)

@@ -6,25 +6,17 @@ from random import Random
 
 import pytest
 from support.errors import has_kind
-from support.mirrors import check_whole, open_lake, open_pair, read_whole, replicator
+from support.mirrors import check_whole, open_lake, read_whole, replicator
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import (
-    CommitExpired,
-    MarkRefused,
-    MirrorOvertaken,
-    NotAMirror,
-    PreconditionFailed,
-)
-from lakeops.ops.mirror.failover import Proved
+from lakeops.model.errors import CommitExpired, MarkRefused, MirrorOvertaken, NotAMirror, PreconditionFailed
+from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.store import layout
-from lakeops.testing import ManualClock
 
 
 def test_a_mirror_becomes_a_repository_like_any_other(pair):
     one = pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     two = pair.commit(a="2", b="2")
     pair.mirror.sync()
     [lost] = pair.mirror.loss().refs
@@ -51,12 +43,10 @@ def test_garbage_can_be_collected_and_the_repository_checked_afterwards(pair):
     pair.repo.gc.set_rules({"default_retention_days": 1, "branches": []})
     for number in range(3):
         pair.commit(a=str(number))
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.commit(a="never arrived", b="never arrived")
     pair.mirror.sync()
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     repo.gc.set_rules({"default_retention_days": 1, "branches": []})
     pair.clock.advance(days=40)
     repo.branch("main").put("z", b"z")
@@ -73,15 +63,13 @@ def test_history_is_unproved_until_somebody_looks_and_what_is_whole_comes_back(p
     two = pair.commit(a="2")
     three = pair.commit(a="3")
     pair.replicator.hold(f"{layout.METARANGES}{two.meta_range_file}")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.head() == three.id
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     for older in (one, two):
-        with pytest.raises(CommitExpired, match="mirror prove"):
+        with pytest.raises(CommitExpired, match="mirror verify-history"):
             repo.ref(older.id).read("a")
-    assert pair.mirror.prove() == Proved(1, 1)
+    assert pair.mirror.verify_history() == VerifiedHistory(1, 1)
     assert repo.ref(one.id).read("a") == b"1"
     with pytest.raises(CommitExpired):
         repo.ref(two.id).read("a")
@@ -90,40 +78,20 @@ def test_history_is_unproved_until_somebody_looks_and_what_is_whole_comes_back(p
     assert repo.create_branch("old", source=one.id).read("a") == b"1"
     pair.replicator.release()
     pair.replicator.settle()
-    assert pair.mirror.prove() == Proved(1, 0)
+    assert pair.mirror.verify_history() == VerifiedHistory(1, 0)
     assert repo.ref(two.id).read("a") == b"2"
-
-
-def cost_of_a_fail_over(place, older: int) -> int:
-    """Store calls of a fail-over with so many older commits, each with a metarange of its own."""
-    with open_pair(place, clock=ManualClock(), random=Random(1)) as pair:
-        for number in range(older):
-            pair.commit(**{f"p{number}": str(number)})
-        pair.replicator.settle()
-        pair.mirror.sync()
-        pair.faults.revive()
-        pair.mirror.promote_writable()
-        assert pair.faults.keys_opened(layout.METARANGES) == set()
-        assert len(pair.there.catalog.mirrors.unproved("flights")) == older - 1
-        return len(pair.faults.calls)
-
-
-def test_a_fail_over_costs_the_same_however_many_commits_are_older(tmp_path):
-    assert cost_of_a_fail_over(tmp_path / "few", 2) == cost_of_a_fail_over(tmp_path / "many", 40)
 
 
 def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_rest(pair):
     commits = [pair.commit(a=str(number), **{f"only{number}": "x"}) for number in range(4)]
     lost = commits[1]
     pair.replicator.hold(f"{layout.METARANGES}{lost.meta_range_file}")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     beyond = pair.commit(a="beyond")
     pair.mirror.sync()
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     pair.clock.advance(days=40)
-    with pytest.raises(MarkRefused, match="mirror prove"):
+    with pytest.raises(MarkRefused, match="mirror verify-history"):
         repo.gc.mark(dry_run=True)
     assert len(pair.there.catalog.mirrors.unproved("flights")) == 4
     made = repo.gc.mark()
@@ -134,7 +102,7 @@ def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_r
                 repo.ref(commit.id).read("a")
         else:
             check_readable(pair, commit)
-    assert pair.mirror.prove() == Proved(0, 0), "what was given up is never taken back: it may be swept"
+    assert pair.mirror.verify_history() == VerifiedHistory(0, 0), "what was given up may be swept"
     assert pair.there.catalog.commits.get("flights", beyond.id).expired
     assert [finding for finding in repo.fsck(data=True) if finding.severity == "error"] == []
 
@@ -148,8 +116,7 @@ def check_readable(pair, commit) -> None:
 def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair):
     older = pair.commit(a="1")
     pair.commit(a="2")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.mirror.promote_writable()
     catalog = pair.there.catalog
 
@@ -160,7 +127,7 @@ def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair)
         )
 
     pair.faults.hook("revive_proved", action=begin)
-    assert pair.mirror.prove().commits == 0
+    assert pair.mirror.verify_history().commits == 0
     pair.faults.revive()
     assert catalog.commits.get("flights", older.id).expired
 
@@ -168,10 +135,8 @@ def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair)
 def test_pruning_leaves_unproved_commits(pair):
     for number in range(3):
         pair.commit(a=str(number))
-    pair.replicator.settle()
-    pair.mirror.sync()
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    pair.catch_up()
+    repo = pair.fail_over()
     repo.gc.set_rules({"default_retention_days": 1, "branches": [], "log_days": 30})
     unproved = pair.there.catalog.mirrors.unproved("flights")
     pair.clock.advance(days=400)
@@ -182,8 +147,7 @@ def test_pruning_leaves_unproved_commits(pair):
 
 def test_the_source_need_not_be_reachable(pair, tmp_path):
     made = pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     late = pair.commit(a="2")
     mirror = pair.there.mirror("flights")
     mirror.sync()
@@ -210,10 +174,8 @@ def test_a_pass_that_went_on_meanwhile_is_not_overruled(pair):
 
 def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
-    pair.mirror.promote_writable()
-    new = pair.there.repository("flights")
+    pair.catch_up()
+    new = pair.fail_over()
     new.branch("main").put("b", b"2")
     made = new.branch("main").commit("at the new source")
     pair.here.delete_repository("flights")  # the old source's objects stay where they are
@@ -226,8 +188,7 @@ def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):
 
 def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.here.catalog.commits.history("flights").mirrors != {}
     assert pair.mirror.delete()
     assert pair.here.catalog.commits.history("flights").mirrors == {}
@@ -244,8 +205,7 @@ def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
 def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
     rules = {"default_retention_days": 9, "branches": [{"branch_id": "main", "retention_days": 90}]}
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.repo.gc.set_rules(rules)
     pair.repo.protect("main")
     pair.repo.protect("release-*")
@@ -255,8 +215,7 @@ def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
     assert pair.mirror.gc.rules() is None, "they are for the fail-over"
     pair.repo.unprotect("release-*")
     pair.mirror.sync()
-    pair.mirror.promote_writable()
-    repo = pair.there.repository("flights")
+    repo = pair.fail_over()
     assert repo.gc.rules() == rules
     assert list(repo.protections()) == ["main"]
     assert repo.tag_protections() == ["v*"]
@@ -272,8 +231,7 @@ def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
     pair.commit_paths("main", {f"p/{number:02}": str(number) for number in range(12)})
     pair.repo.create_branch("dev", source="main")
     pair.commit("dev", **{"p/07": "dev"})
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.mirror.promote_writable()
     assert pair.mirror.check() == []
     new = pair.repo.ref("dev").stat("p/07").physical_address
@@ -298,14 +256,13 @@ def test_history_of_which_something_is_not_there_stays_unproved(pair, prefix, ha
     [key, *_] = sorted({item.key for item in pair.replicator.source.list(prefix)} - before)
     pair.commit(a="2", b="2")
     pair.replicator.hold(key)
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.mirror.promote_writable()
     if harm == "torn":
         data = bytearray(pair.replicator.source.get(key))
         data[len(data) // 2] ^= 0x40
         pair.store.put(key, bytes(data) + (b"more" if prefix == layout.DATA else b""))
-    assert pair.mirror.prove() == Proved(0, 1)
+    assert pair.mirror.verify_history() == VerifiedHistory(0, 1)
     repo = pair.there.repository("flights")
     with pytest.raises(CommitExpired):
         repo.branch("main").revert("main")

@@ -16,12 +16,7 @@ from support.soundness import assert_sound
 from lakeops import Lake
 from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark.jobs import explained
-from lakeops.model.errors import (
-    Corrupted,
-    NamespaceTaken,
-    NotAMirror,
-    PreconditionFailed,
-)
+from lakeops.model.errors import Corrupted, NamespaceTaken, NotAMirror, PreconditionFailed
 from lakeops.ops.copying import CopyTask, DeleteTask, copy_objects, delete_objects
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
@@ -126,8 +121,7 @@ def test_a_record_that_replication_brought_along_closes_nothing(tmp_path, clock)
         again(pair)
         assert pair.mirror.sync()["main"].promoted == made.id
         assert_sound(pair.mirror)
-        pair.mirror.promote_writable()
-        repo = pair.there.repository("flights")
+        repo = pair.fail_over()
         assert repo.owner()[1]
         assert repo.owner()[0].epoch == 2
         assert repo.adopt().owner.epoch == 2

@@ -39,8 +39,7 @@ FORGERIES: dict[str, dict[str, Any]] = {
 def test_a_forged_commit_is_an_error_of_its_ref_alone(pair: Pair, changes: dict[str, Any]) -> None:
     pair.repo.create_branch("dev", source="main")
     kept = pair.commit("main", a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.head() == kept.id
     pair.commit("main", a="2")
     forge(pair, "main", **changes)
@@ -103,8 +102,7 @@ def test_a_name_that_is_none_is_not_followed(pair: Pair, name: str) -> None:
 @pytest.mark.parametrize("head", ["", "main", "G" * 64, "A" * 64, "0" * 63])
 def test_a_head_that_is_no_commit_id_keeps_the_ref_where_it_is(pair: Pair, head: str) -> None:
     shown = pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     point(pair, "main", head)
     with pytest.raises(RecordRefused, match="'main'"):
         pair.mirror.sync()
@@ -181,8 +179,7 @@ def test_every_byte_of_a_commit_counts(pair: Pair) -> None:
 
 def test_metadata_that_is_too_large_is_not_taken_over(pair: Pair) -> None:
     pair.repo.update_metadata({"owner": "ada"})
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     write(pair, REPOSITORY.update().values(metadata={"owner": "x" * 100_000}))
     made = pair.commit(a="1")
     pair.replicator.settle()

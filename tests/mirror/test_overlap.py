@@ -15,6 +15,11 @@ from lakeops.model.mirrors import RefKind, RefName
 MAIN = RefName(RefKind.BRANCH, "main")
 
 
+def watched(pair) -> Lake:
+    """The source as a pass sees it: calls of its catalog may be hooked."""
+    return Lake(FaultyCatalog(pair.here.catalog, pair.faults), pair.here.settings)  # type: ignore[arg-type]
+
+
 def expire_all(pair) -> list[str]:
     """Expire all that the source may: what no ref and no mirror needs."""
     return pair.here.catalog.retention.expire_commits("flights", lambda history: history.commits)
@@ -22,8 +27,7 @@ def expire_all(pair) -> list[str]:
 
 def test_the_source_keeps_what_the_mirror_shows_and_waits_for(pair):
     one = pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     two = pair.commit(a="2")
     pair.mirror.sync()
     three = pair.commit(a="3")
@@ -43,8 +47,7 @@ def test_a_candidate_that_expired_is_given_up_for_the_newest_head(pair):
     expire_all(pair)
     status = pair.mirror.sync()["main"]
     assert (status.promoted, status.candidate) == (first, new.id)
-    pair.replicator.settle()
-    assert pair.mirror.sync()["main"].promoted == new.id
+    assert pair.catch_up()["main"].promoted == new.id
 
 
 def test_a_mirror_that_only_reads_does_not_show_what_expired_while_it_looked(pair):
@@ -67,7 +70,6 @@ def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on
     """A pass is held up just before its report; another one goes by and shows something newer."""
     pair.commit(a="1")
     pair.replicator.settle()
-    seen = Lake(FaultyCatalog(pair.here.catalog, pair.faults), pair.here.settings)  # type: ignore[arg-type]
 
     def overtake(_call):
         pair.mirror.sync(pair.here)
@@ -76,7 +78,7 @@ def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on
         pair.mirror.sync(pair.here)
 
     pair.faults.hook("report_mirror", action=overtake)
-    pair.mirror.sync(seen)
+    pair.mirror.sync(watched(pair))
     pair.faults.revive()
     head = pair.repo.branch("main").commit_id
     assert pair.head() == head
@@ -90,7 +92,6 @@ def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on
 def test_heads_that_were_read_before_another_pass_do_not_take_the_mirror_back(pair):
     one = pair.commit(a="1")
     pair.replicator.settle()
-    seen = Lake(FaultyCatalog(pair.here.catalog, pair.faults), pair.here.settings)  # type: ignore[arg-type]
 
     def overtake(_call):
         pair.commit(a="2")
@@ -98,7 +99,7 @@ def test_heads_that_were_read_before_another_pass_do_not_take_the_mirror_back(pa
         pair.mirror.sync(pair.here)
 
     pair.faults.hook("observe_source", action=overtake)
-    pair.mirror.sync(seen)
+    pair.mirror.sync(watched(pair))
     pair.faults.revive()
     assert pair.head() == pair.repo.branch("main").commit_id != one.id
     assert one.id not in [move.new for move in pair.mirror.reflog("main")]

@@ -24,8 +24,11 @@ def test_copy_and_sync_brings_the_mirror_up_to_date(pair):
     assert copied(pair) > 6
     pair.mirror.sync()
     assert pair.head() == head
-    check_whole(pair)
     assert copied(pair) == 0
+    pair.store.put("data/2026010100/garbage", b"g")
+    assert pair.mirror.replicate(delete=True).deleted == 1
+    check_whole(pair)
+    assert pair.mirror.source_namespace() == pair.repo.storage_namespace
 
 
 def test_it_helps_a_replicator_that_is_stuck(pair):
@@ -39,15 +42,6 @@ def test_it_helps_a_replicator_that_is_stuck(pair):
     pair.replicator.run(50)
     pair.mirror.sync()
     assert pair.head() == head
-    check_whole(pair)
-
-
-def test_deletes_leave_what_the_mirror_shows(pair):
-    pair.commit("main", a="1")
-    copied(pair)
-    pair.mirror.sync()
-    pair.store.put("data/2026010100/garbage", b"g")
-    assert pair.mirror.replicate(delete=True).deleted == 1
     check_whole(pair)
 
 
@@ -68,10 +62,6 @@ def test_nothing_is_copied_over_a_repository(pair, tmp_path: Path):
     other = pair.here.create_repository("other")
     with pytest.raises(PreconditionFailed, match="storage namespace of repository 'other'"):
         pair.here.replicate(pair.repo.storage_namespace, other.storage_namespace)
-
-
-def test_the_source_is_asked_where_it_lies(pair):
-    assert pair.mirror.source_namespace() == pair.repo.storage_namespace
 
 
 def test_the_sources_garbage_goes_and_what_the_mirror_shows_stays(pair, clock):

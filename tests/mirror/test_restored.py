@@ -21,14 +21,12 @@ def copied(database: Path, copy: Path) -> None:
 def test_a_restored_mirror_catches_up_under_a_name_of_its_own(pair: Pair, tmp_path: Path, clock: ManualClock) -> None:
     database, backup = tmp_path / "there" / "catalog.db", tmp_path / "backup.db"
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     copied(database, backup)
     before = pair.mirror.configuration
     for number in range(5):
         pair.commit(a=str(number), b=str(number))
-        pair.replicator.settle()
-        pair.mirror.sync()
+        pair.catch_up()
     pair.there.close()
     copied(backup, database)
     pair.commit(a="new")
@@ -45,16 +43,14 @@ def test_a_restored_mirror_catches_up_under_a_name_of_its_own(pair: Pair, tmp_pa
     assert known.keys() == {before.registration, after.registration}, "another copy may rely on the old one"
     assert pair.head() in known[after.registration].commits
     pair.commit(a="newer")
-    pair.replicator.settle()
-    assert pair.mirror.sync().caught_up
+    assert pair.catch_up().caught_up
     assert pair.mirror.configuration.registration == after.registration
 
 
 def test_two_copies_of_a_catalog_come_to_have_a_name_each(pair: Pair, tmp_path: Path, clock: ManualClock) -> None:
     """A copy of the catalog, as for a drill: each shows what its source keeps for it, whoever reports first."""
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     (tmp_path / "copy").mkdir()
     copied(tmp_path / "there" / "catalog.db", tmp_path / "copy" / "catalog.db")
     with open_lake(tmp_path / "copy", clock) as drill:

@@ -6,10 +6,7 @@ import pytest
 from support.errors import has_kind
 from support.mirrors import check_whole
 
-from lakeops.model.errors import (
-    NotReplicated,
-    PreconditionFailed,
-)
+from lakeops.model.errors import NotReplicated, PreconditionFailed
 from lakeops.store import layout
 
 
@@ -27,40 +24,14 @@ def test_a_head_is_shown_once_everything_of_it_is_there(pair):
     assert (waiting.promoted, waiting.candidate) == (first, made.id)
     assert (waiting.lag_commits, waiting.missing_objects) == (1, 1)
     pair.replicator.hold("data/")
-    pair.replicator.settle()
-    waiting = pair.mirror.sync()["main"]
+    waiting = pair.catch_up()["main"]
     assert (waiting.promoted, waiting.missing_objects, waiting.missing_bytes) == (first, 2, 2)
     pair.replicator.release()
-    pair.replicator.settle()
-    done = pair.mirror.sync()["main"]
+    done = pair.catch_up()["main"]
     assert (done.promoted, done.candidate, done.lag_commits, done.lag_seconds) == (made.id, None, 0, 0)
     assert done.missing_objects == done.missing_bytes == 0
     assert pair.mirror.ref("main").read("a") == b"1"
     check_whole(pair)
-
-
-def test_it_always_advances_while_the_source_never_stops(pair):
-    seen = []
-    for number in range(20):
-        pair.commit(**{f"f{number}": "x"})
-        pair.mirror.sync()
-        pair.replicator.settle()
-        pair.commit(**{f"g{number}": "y"})  # what replication has not even begun with
-        pair.clock.advance(seconds=30)
-        pair.mirror.sync()
-        seen.append(pair.head())
-        check_whole(pair)
-    assert len(set(seen)) == 20
-
-
-def test_a_thousand_commits_behind_is_one_promotion(pair):
-    for number in range(60):
-        pair.commit(**{f"f{number % 7}": str(number)})
-    pair.replicator.settle()
-    pair.mirror.sync()
-    assert pair.head() == pair.repo.branch("main").commit_id
-    assert [move.action for move in pair.mirror.reflog("main")] == ["promote", "create-mirror"]
-    assert [commit.id for commit in pair.mirror.log("main")] == [commit.id for commit in pair.repo.log("main")]
 
 
 def test_branches_and_tags_come_move_back_and_go(pair):
@@ -68,8 +39,7 @@ def test_branches_and_tags_come_move_back_and_go(pair):
     pair.repo.create_branch("dev", source="main")
     two = pair.commit("dev", b="2")
     pair.repo.create_tag("v1", "main")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.heads() == {"main": one.id, "dev": two.id, "tag:v1": one.id}
     pair.repo.delete_branch("dev")
     pair.repo.delete_tag("v1")
@@ -84,8 +54,7 @@ def test_older_commits_are_not_promised(pair, late):
     [range_key] = [item.key for item in pair.repo._ctx.store.list(layout.RANGES)]
     pair.commit(a="2")
     pair.replicator.hold(f"_lakefs/metaranges/{one.meta_range_file}" if late == "metarange" else range_key)
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert pair.mirror.ref("main").read("a") == b"2"
     with pytest.raises(NotReplicated, match="not been replicated yet"):
         pair.mirror.ref("main~1").read("a")
@@ -105,8 +74,7 @@ def test_a_mirror_shows_the_metadata_of_its_source(pair):
     pair.repo.update_metadata({"tier": None})
     pair.mirror.sync()
     assert pair.mirror.metadata == {"owner": "ada"}
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     pair.mirror.promote_writable()
     own = pair.there.repository(pair.mirror.id)
     assert own.update_metadata({"owner": "grace"}) == {"owner": "grace"}
@@ -121,8 +89,7 @@ def test_how_far_it_was_behind_stays_on_record_while_it_waits(pair):
     pair.mirror.sync()
     assert [one.number("seconds") for one in pair.mirror.lags()] == [100], "of five minutes the largest"
     pair.clock.advance(seconds=900)
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     assert [(one.number("seconds"), one.number("objects")) for one in pair.mirror.lags()] == [(100, 1), (0, 0)]
 
 
@@ -132,8 +99,7 @@ def test_reserved_keys_arrive_with_the_commits_that_have_them(pair):
     dev.commit("dev")
     pair.repo.merge("dev", "main", squash=True)
     pair.repo.branch("main").revert("main")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     said = [commit.metadata for commit in pair.mirror.log("main")]
     assert said == [commit.metadata for commit in pair.repo.log("main")]
     assert {"squash-origin", "revert-origin"} <= {key for each in said for key in each}

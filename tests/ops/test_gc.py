@@ -20,7 +20,7 @@ from lakeops import Lake, Repository, Settings
 from lakeops.model import errors
 from lakeops.model.clock import Ids
 from lakeops.ops import copying
-from lakeops.ops.gc.plan import KINDS, Held, _Sorting
+from lakeops.ops.gc.files import KINDS, StoreListing
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
 from lakeops.store import layout
 from lakeops.testing import ManualClock
@@ -478,10 +478,10 @@ def names_of_attempt(started: datetime) -> dict[str, str]:
 def held(addresses: list[str], cutoff: datetime) -> set[str]:
     """Those that are old enough for a mark of this cutoff."""
     with TemporaryDirectory() as name:
-        found = Held(Path(name) / "objects.arrow")
+        found = StoreListing(Path(name) / "objects.arrow", cutoff)
         rows = {"physical_address": addresses, "size_bytes": [1] * len(addresses), "mtime": [0] * len(addresses)}
         with pa.ipc.new_stream(found.objects, LISTED_SCHEMA) as spool:
-            _Sorting(found, cutoff).sort(pa.table(rows, schema=LISTED_SCHEMA), spool)
+            found.sort(pa.table(rows, schema=LISTED_SCHEMA), spool)
         tables = [*found.batches(), *(found.old(kind) for kind in KINDS)]
     return {address for table in tables for address in table["physical_address"].to_pylist()}
 

@@ -26,7 +26,7 @@ from lakeops.model.errors import (
     StoreUnavailable,
 )
 from lakeops.model.marks import read_owner
-from lakeops.ops.owner import take_turn
+from lakeops.ops.owner import renew_lease
 from lakeops.store import layout
 from lakeops.testing import Call, Crash, Faults, ManualClock
 
@@ -180,7 +180,7 @@ def test_marks_of_one_catalog_do_not_mistake_each_other(opened, tmp_path):
     repos = [opened(url).repository("flights") for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
-            assert list(pool.map(_outcome, [lambda repo=repo: take_turn(repo._ctx) for repo in repos])) == [None] * 4
+            assert list(pool.map(_outcome, [lambda repo=repo: renew_lease(repo._ctx) for repo in repos])) == [None] * 4
     assert repos[0].owner()[1]
 
 

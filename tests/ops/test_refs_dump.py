@@ -38,9 +38,8 @@ from lakeops.model.errors import (
     RecordRefused,
 )
 from lakeops.ops.refs import dump
-from lakeops.ops.refs.dump import key_of, own
 from lakeops.store import layout
-from lakeops.store.layout import CLAIM, owner_key
+from lakeops.store.layout import CLAIM, dump_folder, owner_key
 from lakeops.testing import Crash, Faults, ManualClock
 
 Open = Callable[..., Lake]
@@ -119,7 +118,7 @@ def test_a_lost_catalog_is_rebuilt_in_a_new_process(opened, tmp_path, clock):
     assert everything(repo) == before
     assert {finding.kind for finding in repo.fsck(data=True)} == {"owner_mismatch"}
     repo.adopt()
-    repo.refs.settle()
+    repo.refs.accept()
     assert list(repo.fsck(data=True)) == []
     garbage = layout.object_key(clock.now(), repo._ctx.ids)
     repo._ctx.store.put(garbage, b"nobody's")
@@ -168,7 +167,7 @@ def test_the_restored_catalog_takes_nothing_from_the_living_one(opened, tmp_path
     with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         drill.refs.dump()
     drill.adopt()
-    with pytest.raises(MarkRefused, match="refs settle"):
+    with pytest.raises(MarkRefused, match="refs accept"):
         drill.gc.mark()
     assert drill.gc.mark(dry_run=True).rows
     assert tree(living, "main") == shown
@@ -232,7 +231,7 @@ def refused(opened: Open, place: Path, error: type[LakeopsError], text: str | No
 def test_damage_is_found_and_nothing_is_restored(opened, tmp_path, clock):
     place = tmp_path / "bucket"
     repo = full_of_history(opened("home"), place, clock)
-    folder = place / own(repo._ctx.store)
+    folder = place / layout.dump_folder(repo._ctx.store.url)
     for file in sorted(folder.iterdir()):
         whole = file.read_bytes()
         for damaged in (whole[:-1], whole[:40] + b"?" + whole[41:], whole + b"x", b""):
@@ -246,15 +245,15 @@ def test_damage_is_found_and_nothing_is_restored(opened, tmp_path, clock):
 
 def forge(repo: Repository, change: Callable[[list[list]], object]) -> None:
     """Rewrite the dump's only part, digests and all: what somebody who may write to the bucket could do."""
-    store, folder = repo._ctx.store, own(repo._ctx.store)
+    store, folder = repo._ctx.store, layout.dump_folder(repo._ctx.store.url)
     found = dump.parse(dump.read_text(store, folder))
     part = found.parts[0]
-    lines = [json.loads(line) for line in gzip.decompress(store.get(key_of(folder, part.file))).splitlines()]
+    lines = [json.loads(line) for line in gzip.decompress(store.get(folder + part.file)).splitlines()]
     change(lines)
     data = gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode(), 1)
-    store.put(key_of(folder, part.file), data)
+    store.put(folder + part.file, data)
     forged = replace(part, sha256=sha256(data).hexdigest(), size_bytes=len(data), records=len(lines))
-    store.put(key_of(folder), replace(found, parts=(forged,)).to_text().encode())
+    store.put(folder + dump.MANIFEST, replace(found, parts=(forged,)).to_text().encode())
 
 
 def first(lines: list[list], kind: str, at: int = 0) -> dict:
@@ -325,7 +324,7 @@ def mutate(random: Random, lines: list[list]) -> None:
 def judge_forged_dumps(opened: Open, place: Path, repo: Repository, seeds: Iterable[int]) -> int:
     """Forged dumps are refused in words, or make a repository that can be looked at; how many were refused."""
     repo.refs.dump(full=True)
-    folder = place / own(repo._ctx.store)
+    folder = place / layout.dump_folder(repo._ctx.store.url)
     whole = {file: file.read_bytes() for file in folder.iterdir()}
     heir, refusals = opened("heir"), 0
     for seed in seeds:
@@ -383,7 +382,7 @@ def test_what_a_dump_adds_and_when_it_is_whole(opened, tmp_path, clock):
     repo.gc.confirm_clock()
     repo.gc.mark()  # commits expire
     assert repo.refs.dump().whole
-    folder = own(repo._ctx.store)
+    folder = layout.dump_folder(repo._ctx.store.url)
     assert len([*repo._ctx.store.list(folder)]) == 6, "the files of the dump before stay for one more time"
     repo.refs.dump(full=True)
     assert len([*repo._ctx.store.list(folder)]) == 3
@@ -493,7 +492,7 @@ def test_it_is_damage_and_takes_no_memory(lake: Lake, tmp_path: Path, damage, na
     repo = lake.create_repository("repo", place.as_uri(), split=SPLIT)
     repo.refs.dump()
     store = repo._ctx.store
-    keys = {"claim": CLAIM, "owner": owner_key(store.url), "manifest": dump.key_of(dump.own(store))}
+    keys = {"claim": CLAIM, "owner": owner_key(store.url), "manifest": dump_folder(store.url) + dump.MANIFEST}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     damage(place / keys[name])
     if name == "manifest":

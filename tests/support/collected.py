@@ -244,7 +244,7 @@ class World:
         yield
         plan = make_plan(self.context, unix_seconds(now))
         yield
-        revived = plan.foretold().revived
+        revived = plan.decision().revived
         for step in steps(self.context, mark, since, plan):
             if step.rules_changed:
                 return

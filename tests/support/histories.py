@@ -1057,6 +1057,6 @@ def restore_dump(world: World, process: Process) -> None:
         lake.restore_repository("repo", place)
         repo = lake.repository("repo")
         repo.adopt()
-        repo.refs.settle()
+        repo.refs.accept()
     world.former.append(world.settings)
     world.move(fresh, Expected(shown, world.shared, heads))

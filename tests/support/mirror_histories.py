@@ -170,7 +170,7 @@ def prove(world: MirrorWorld, process: Process) -> None:
         take_over(world, process)
     site = Process(world)
     try:
-        site.lake.mirror("repo").prove()
+        site.lake.mirror("repo").verify_history()
     finally:
         site.close()
     repo = world.quiet.repository("repo")

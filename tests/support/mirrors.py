@@ -19,6 +19,7 @@ from lakeops.catalog.rows import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT
 from lakeops.engine.base import LocalEngine
 from lakeops.model.ids import commit_id
+from lakeops.model.mirrors import MirrorStatus
 from lakeops.model.records import Commit
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore
@@ -65,6 +66,16 @@ class Pair:
     def commit_paths(self, branch: str, files: dict[str, str | None]) -> Commit:
         made = fill_paths(self.repo, branch, files, allow_empty=True)
         return self.repo.ref(made).commit
+
+    def catch_up(self) -> MirrorStatus:
+        """Let everything arrive, and run a pass."""
+        self.replicator.settle()
+        return self.mirror.sync()
+
+    def fail_over(self) -> Repository:
+        """Let the mirror take over, and open it as the repository that it is then."""
+        self.mirror.promote_writable()
+        return self.there.repository(self.mirror.id)
 
     def contents(self, branch: str = "main") -> dict[str, bytes]:
         """What a branch of the source holds."""

@@ -206,7 +206,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
     """Promotes one ref of a mirror to what has arrived, or all refs; returns the mirror's status.
 
     The task fails for a ref that arrived damaged, or of which nothing arrives any more (see ``lakeops mirror
-    patience``). The other refs are promoted before it fails.
+    stall-timeout``). The other refs are promoted before it fails.
 
     A branch that moved makes an event for the assets among the outlets. The event says what changed since the head
     before, and has the ref's status as ``mirror``.

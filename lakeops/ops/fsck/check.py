@@ -1,20 +1,17 @@
 """The whole check: from the refs over commits, metaranges and ranges to the staging area and the objects.
 
-Three things keep it from crying wolf beside live writers. The namespace is listed before the catalog is read, so
-whatever the catalog refers to and the listing does not have is asked for once more before it is called missing. What
-is missing is damage only while a commit that needs it is live, by a second look at the catalog: garbage collection
-may have expired it meanwhile. And files that nothing refers to are information, whatever their age.
-
-The check writes nothing: not to the store, not to the catalog. Whoever ran it may leave its result on record.
+It writes nothing, and does not cry wolf beside live writers. The namespace is listed before the catalog is read, so
+what the catalog refers to and the listing lacks is asked for once more. What is missing is damage only while a commit
+that needs it is live, by a second look at the catalog. Files that nothing refers to are information.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,13 +19,8 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from lakeops.catalog.records import CatalogSnapshot, RefUpdate, StagedLine
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidInput,
-    InvalidPath,
-    LakeopsError,
-)
-from lakeops.model.findings import Finding, ReportKind, Severity, found
+from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
+from lakeops.model.findings import NAMED, Finding, ReportKind, Severity, found
 from lakeops.model.ids import id_of
 from lakeops.model.names import check_branch, check_path
 from lakeops.model.records import Commit, Split
@@ -36,7 +28,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
-from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers, promised
+from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
 from lakeops.ops.view import relative
 from lakeops.ranges.chunker import check_split
 from lakeops.ranges.entry_validation import proper
@@ -46,7 +38,7 @@ from lakeops.store.base import StoredObject
 
 
 def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
-    """What is wrong with the repository's record, its refs and its commits."""
+    """Check the repository's record, its refs and its commits."""
     repository = records.repository
     if repository.default_branch not in {branch.id for branch in records.branches}:
         yield found(
@@ -59,7 +51,12 @@ def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
         yield found("commit_unreadable", f"commit {name}", f"the record cannot be read: {reason}")
     for commit in records.commits.values():
         yield from _commit(records, commit)
-    yield from _roots(records)
+    roots = sorted(commit.id for commit in records.commits.values() if not commit.parents)
+    where = f"repository {repository.id}"
+    if not roots and not records.unreadable:
+        yield found("root_missing", where, "no commit is without parents")
+    elif len(roots) > 1:
+        yield found("roots_several", where, f"{len(roots)} commits have no parents", commits=roots, count=len(roots))
     for key, missing in records.dangling_keys.items():
         yield found(
             "idempotency_key_dangling",
@@ -97,11 +94,16 @@ def _refs(records: CatalogSnapshot) -> Iterator[Finding]:
 
 def _commit(records: CatalogSnapshot, commit: Commit) -> Iterator[Finding]:
     where, mine = f"commit {commit.id}", (commit.id,)
-    computed = _computed_id(commit)
+    try:
+        computed = id_of(commit)
+    except (OverflowError, UnicodeError):
+        computed = "of no commit"
     if computed != commit.id:
         yield found("commit_id_mismatch", where, f"what it says has the id {computed}", commits=mine)
     gone = [parent for parent in commit.parents if parent not in records.commits and parent not in records.unreadable]
-    for parent in [] if _pruned(records, commit, gone) else gone:
+    # Missing parents may have been pruned, by how far history was.
+    pruned = records.pruned is not None and (len(gone) < len(commit.parents) or commit.generation - 1 <= records.pruned)
+    for parent in [] if pruned else gone:
         yield found("commit_parent_missing", where, f"its parent {parent} does not exist", commits=mine)
     known = [records.commits[parent].generation for parent in commit.parents if parent in records.commits]
     expected = 1 + max(known, default=0)
@@ -114,43 +116,8 @@ def _commit(records: CatalogSnapshot, commit: Commit) -> Iterator[Finding]:
         yield found("commit_first_parent_wrong", where, message, commits=mine)
 
 
-def _pruned(records: CatalogSnapshot, commit: Commit, gone: list[str]) -> bool:
-    """Whether missing parents may have been pruned, by how far history was. Sums tell whether rows were lost."""
-    if records.pruned is None:
-        return False
-    return len(gone) < len(commit.parents) or commit.generation - 1 <= records.pruned
-
-
-def _computed_id(commit: Commit) -> str:
-    try:
-        return id_of(commit)
-    except (OverflowError, UnicodeError):
-        return "of no commit"
-
-
-def _roots(records: CatalogSnapshot) -> Iterator[Finding]:
-    roots = sorted(commit.id for commit in records.commits.values() if not commit.parents)
-    where = f"repository {records.repository.id}"
-    if not roots and not records.unreadable:
-        yield found("root_missing", where, "no commit is without parents")
-    elif len(roots) > 1:
-        yield found("roots_several", where, f"{len(roots)} commits have no parents", commits=roots, count=len(roots))
-
-
-ReadPage = Callable[[tuple[str, str]], list[StagedLine]]
-"""The next staged rows after a (token, path). None when there are no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedObjects:
-    """The objects of some staged rows: ``path``, ``physical_address`` (as stored), ``checksum``, ``size_bytes``."""
-
-    where: str
-    table: pa.Table
-
-
 def check_tokens(records: CatalogSnapshot) -> Iterator[Finding]:
-    """What is wrong with the branches' tokens, and rows that no branch reads."""
+    """Check the branches' tokens, and find rows that no branch reads."""
     owners: dict[str, str] = {}
     for branch in records.branches:
         for token in branch.tokens:
@@ -177,31 +144,37 @@ def check_uploads(records: CatalogSnapshot) -> Iterator[Finding]:
             yield found("upload_overdue", f"upload {upload.address}", message)
 
 
-def check_rows(records: CatalogSnapshot, read: ReadPage) -> Iterator[Finding | StagedObjects]:
-    """What is wrong with staged rows, and the objects of the others, a page at a time."""
+def check_rows(ctx: Context, records: CatalogSnapshot, entries: Entries, checked: Counter[str]) -> Iterator[Finding]:
+    """Check staged rows, and the objects of the sound ones."""
     owners = {token: branch.id for branch in records.branches for token in branch.tokens}
     namespace = records.repository.storage_namespace
-    after = ("", "")
-    while page := read(after):
+    total, after = sum(records.staged.values()), ("", "")
+    while page := ctx.catalog.audit.staged_rows(ctx.repository_id, after=after, limit=PAGE):
+        checked["staged"] += len(page)
+        ctx.progress("fsck: staged rows", checked["staged"], total)
         after = (page[-1].token, page[-1].path)
-        entries: dict[str, list[StagedLine]] = {}
+        staged: dict[str, list[StagedLine]] = {}
         for line in page:
-            if line.token in owners:
+            reason = _flaw(line) if line.token in owners else None
+            if reason is not None:
                 where = f"branch {owners[line.token]}, path {line.path}"
-                reason = _flaw(line)
-                if reason is not None:
-                    yield found("staged_row_invalid", where, f"the staged row {reason}")
-                    continue
-                if not line.tombstone:
-                    entries.setdefault(owners[line.token], []).append(line)
-        for branch, lines in entries.items():
-            table = _table(lines)
+                yield found("staged_row_invalid", where, f"the staged row {reason}")
+            elif line.token in owners and not line.tombstone:
+                staged.setdefault(owners[line.token], []).append(line)
+        for branch, lines in staged.items():
+            names = ("path", "physical_address", "checksum", "size_bytes")
+            types = (pa.string(), pa.string(), pa.string(), pa.int64())
+            columns = [
+                pa.array([getattr(line, name) for line in lines], kind) for name, kind in zip(names, types, strict=True)
+            ]
+            table = pa.table(columns, names=names)
             sound = proper(relative(namespace, table["physical_address"]))
-            for number in [number for number, good in enumerate(sound.to_pylist()) if not good]:
-                line = lines[number]
-                message = f"the staged row has the address {excerpt(line.physical_address)}, which no object can have"
-                yield found("staged_row_invalid", f"branch {branch}, path {line.path}", message)
-            yield StagedObjects(f"branch {branch}", table.filter(sound))
+            for line, good in zip(lines, sound.to_pylist(), strict=True):
+                if not good:
+                    where, address = f"branch {branch}, path {line.path}", excerpt(line.physical_address)
+                    message = f"the staged row has the address {address}, which no object can have"
+                    yield found("staged_row_invalid", where, message)
+            yield from entries.follow(table.filter(sound), place=f"branch {branch}, path ")
 
 
 def _flaw(line: StagedLine) -> str | None:
@@ -230,20 +203,10 @@ def _flaw(line: StagedLine) -> str | None:
     return None
 
 
-def _table(lines: list[StagedLine]) -> pa.Table:
-    names = (("path", pa.string()), ("physical_address", pa.string()), ("checksum", pa.string()))
-    columns = {name: pa.array([getattr(line, name) for line in lines], kind) for name, kind in names}
-    return pa.table({**columns, "size_bytes": pa.array([line.size_bytes for line in lines], pa.int64())})
-
-
-def check_rows_of_tables(records: CatalogSnapshot) -> Iterator[Finding]:
-    """Rows of the catalog that cannot be decoded."""
+def check_reflog(records: CatalogSnapshot) -> Iterator[Finding]:
+    """Rows that cannot be decoded, and refs whose moves do not follow one another and lead to where they point."""
     for flaw in records.flaws:
         yield found("row_unreadable", f"table {flaw.table}, row {excerpt(flaw.key)}", flaw.reason)
-
-
-def check_reflog(records: CatalogSnapshot) -> Iterator[Finding]:
-    """Whether the moves of each ref follow one another and lead to where it points. Deleted refs are absent."""
     points = {("branch", branch.id): branch.commit_id for branch in records.branches}
     points |= {("tag", tag.id): tag.commit_id for tag in records.tags}
     unreadable = {("branch", flaw.key) for flaw in records.flaws if flaw.table == "lakeops_branch" and flaw.reason}
@@ -289,10 +252,8 @@ def fsck(ctx: Context, *, data: bool = False) -> Fsck:
 class Fsck(Iterator[Finding]):
     """The findings of one check, as they are made.
 
-    Attributes:
-        checked: how much was looked at so far: ``files`` (listed), ``commits``, ``metaranges``, ``ranges``,
-            ``entries``, ``staged`` and, with ``data``, ``objects``.
-        severities: how many findings there were so far, by severity.
+    ``checked`` counts what was looked at so far: ``files``, ``commits``, ``metaranges``, ``ranges``, ``entries``,
+    ``staged`` and, with ``data``, ``objects``. ``severities`` counts the findings.
     """
 
     def __init__(self, ctx: Context, *, data: bool) -> None:
@@ -333,8 +294,19 @@ class Fsck(Iterator[Finding]):
 
 def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Finding]:
     with TemporaryDirectory(prefix="lakeops-fsck-") as place:
-        files = _NamespaceListing(ctx)
-        with closing(Inventory(Path(place), files, lambda done: ctx.progress("fsck: listing", done, 0))) as inventory:
+        unreadable: list[Finding] = []
+
+        def listing() -> Iterator[StoredObject]:
+            """The namespace's objects in order, up to the end or the first error."""
+            try:
+                yield from ctx.store.list()
+            except LakeopsError as error:
+                namespace, message = ctx.repository.storage_namespace, f"it cannot be listed: {error.message}"
+                unreadable.append(found("namespace_unreadable", namespace, message))
+
+        with closing(
+            Inventory(Path(place), listing(), lambda done: ctx.progress("fsck: listing", done, 0))
+        ) as inventory:
             checked["files"] = len(inventory)
             try:
                 records = ctx.catalog.audit.snapshot(ctx.repository_id)
@@ -345,14 +317,15 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
             entries = Entries(ctx, inventory, checked, data=data)
             whole = True
             for finding in chain(
-                files.check(),
+                unreadable,
                 check_claim(ctx.store, records.repository),
                 check_owner(ctx, follows=records.follows),
-                check_rows_of_tables(records),
                 check_reflog(records),
                 check_history(records),
                 _check_committed(ctx, records, inventory, entries, checked),
-                _check_staging(ctx, records, entries, checked),
+                check_tokens(records),
+                check_uploads(records),
+                check_rows(ctx, records, entries, checked),
             ):
                 whole = whole and (finding.severity != Severity.ERROR or finding.kind.startswith("object_"))
                 yield finding
@@ -365,26 +338,6 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
                 yield found("leftovers_unknown", ctx.repository.storage_namespace, message)
 
 
-class _NamespaceListing:
-    """The namespace's objects in order, up to the end or the first error."""
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
-        self._error: LakeopsError | None = None
-
-    def __iter__(self) -> Iterator[StoredObject]:
-        try:
-            yield from self._ctx.store.list()
-        except LakeopsError as error:
-            self._error = error
-
-    def check(self) -> Iterator[Finding]:
-        """What ended the listing early, if something did."""
-        if self._error is not None:
-            namespace = self._ctx.repository.storage_namespace
-            yield found("namespace_unreadable", namespace, f"it cannot be listed: {self._error.message}")
-
-
 def _check_committed(
     ctx: Context, records: CatalogSnapshot, inventory: Inventory, entries: Entries, checked: Counter[str]
 ) -> Iterator[Finding]:
@@ -395,7 +348,7 @@ def _check_committed(
         known = ctx.catalog.commits.get_many(ctx.repository_id, commits)
         return [name for name in commits if name in known and not known[name].expired]
 
-    wanted = pointers(promised(records))
+    wanted = pointers(records)
     inventory.need_keys([layout.metarange_key(one.meta_range_file) for one in wanted])
     uses = Uses()
     # A reader of its own: what this process remembers of a file says nothing about the file.
@@ -413,31 +366,10 @@ def _check_committed(
     for one in check_ranges(engine, ctx.store, uses, split, entries.columns):
         checked["ranges"] += 1
         commits: list[str] | None = None
-        for flaw in entries.flaws_of_range(one):
+        for finding in entries.flaws_of_range(one):
             if commits is None:
                 commits = uses.commits(one.number)
-            needed = live(commits) if flaw.missing else commits
+            needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
             if needed:
-                yield found(flaw.kind, flaw.where, flaw.message, commits=needed, count=flaw.count)
+                yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))
         ctx.progress("fsck: ranges", checked["ranges"], total)
-
-
-def _check_staging(
-    ctx: Context, records: CatalogSnapshot, entries: Entries, checked: Counter[str]
-) -> Iterator[Finding]:
-    """The staging area, and the objects that it would commit."""
-    yield from check_tokens(records)
-    yield from check_uploads(records)
-
-    def read(after: tuple[str, str]) -> list[StagedLine]:
-        page = ctx.catalog.audit.staged_rows(ctx.repository_id, after=after, limit=PAGE)
-        checked["staged"] += len(page)
-        ctx.progress("fsck: staged rows", checked["staged"], sum(records.staged.values()))
-        return page
-
-    for one in check_rows(records, read):
-        if isinstance(one, StagedObjects):
-            for flaw in entries.follow(one.table, place=f"{one.where}, path "):
-                yield found(flaw.kind, flaw.where, flaw.message, count=flaw.count)
-        else:
-            yield one

@@ -1,4 +1,4 @@
-"""What lies in a storage namespace, listed once, to be looked up by key.
+"""The listing of a storage namespace, made once, to be looked up by key.
 
 The listing goes to a file on the local disk and is mapped into memory from there, so a namespace of any size takes
 little of it. It comes in the order of keys, which is what lookups rest on. Keys are compared whole, never by a hash.
@@ -48,15 +48,19 @@ _BATCH = 65_536
 class Inventory:
     """A listing that can be searched, and a mark on each object that something needs.
 
-    Args:
-        place: a directory of its own on the local disk.
-        items: the listing, in byte order of keys.
-        on_progress: told how many objects there are so far.
+    ``items`` come in byte order of keys. The listing is kept in ``place``, a local directory of its own.
     """
 
     def __init__(self, place: Path, items: Iterable[StoredObject], on_progress: Callable[[int], None]) -> None:
         file = place / "listing.arrow"
-        self._write(file, iter(items), on_progress)
+        remaining, count = iter(items), 0
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            while some := list(islice(remaining, _BATCH)):
+                columns = zip(*((item.key, item.size_bytes, item.mtime, item.etag) for item in some), strict=True)
+                arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+                writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+                count += len(some)
+                on_progress(count)
         self._map = pa.memory_map(str(file))
         self.table: pa.Table = pa.ipc.open_file(self._map).read_all()
         self._keys: list[pa.Array] = self.table["key"].chunks
@@ -100,7 +104,7 @@ class Inventory:
         self.need(self.find(pa.array(keys, pa.string())))
 
     def stored(self, row: int) -> StoredObject:
-        """What the listing says of one object."""
+        """One object of the listing."""
         key, size, mtime, mark = (column[row].as_py() for column in self.table.columns)
         return StoredObject(key, size, mtime, mark)
 
@@ -112,17 +116,6 @@ class Inventory:
             at += batch.num_rows
             if len(rows):
                 yield batch.take(pa.array(rows))
-
-    @staticmethod
-    def _write(file: Path, items: Iterator[StoredObject], on_progress: Callable[[int], None]) -> None:
-        count = 0
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            while some := list(islice(items, _BATCH)):
-                columns = zip(*((item.key, item.size_bytes, item.mtime, item.etag) for item in some), strict=True)
-                arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-                writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
-                count += len(some)
-                on_progress(count)
 
 
 _PLACES = {
@@ -153,12 +146,9 @@ class _Sum:
 
 
 def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime) -> Iterator[Finding]:
-    """What nothing was found to need.
+    """Count the files that nothing was found to need, once everything that is needed was marked in the inventory.
 
-    Args:
-        inventory: the listing, with everything marked that is needed.
-        uploads: all on record. What is written below those that may still be linked is not counted.
-        overdue: when an upload must have begun to be linked still.
+    Uploads that began since ``overdue`` may still be linked: what is written below them is not counted.
     """
     flying = [upload.address for upload in uploads if upload.started >= overdue]
     sums: dict[str, _Sum] = {}
@@ -173,22 +163,15 @@ def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime
             rest = rest.filter(pc.invert(inside))
         sums.setdefault(_STRAY, _Sum()).add(rest, since)
     for kind, each in sums.items():
-        if each.count:
-            yield _finding(kind, each)
-
-
-def _finding(kind: str, each: _Sum) -> Finding:
-    files = "1 file" if each.count == 1 else f"{each.count:,} files"
-    why = "that no repository wrote" if kind == _STRAY else "that no live version needs"
-    message = f"{files} ({each.size_bytes:,} bytes) {why}, {excerpt(each.example)} for one"
-    if each.young and kind != _STRAY:
-        message += f"; {each.young:,} so young that something in flight may need them yet"
-    place = "the storage namespace" if kind == _STRAY else _prefix(each.example)
-    return found(kind, place, message, count=each.count, size_bytes=each.size_bytes)
-
-
-def _prefix(key: str) -> str:
-    return next(prefix for prefix in _PLACES if key.startswith(prefix))
+        if not each.count:
+            continue
+        files = "1 file" if each.count == 1 else f"{each.count:,} files"
+        why = "that no repository wrote" if kind == _STRAY else "that no live version needs"
+        message = f"{files} ({each.size_bytes:,} bytes) {why}, {excerpt(each.example)} for one"
+        if each.young and kind != _STRAY:
+            message += f"; {each.young:,} so young that something in flight may need them yet"
+        place = next((prefix for prefix in _PLACES if each.example.startswith(prefix)), "the storage namespace")
+        yield found(kind, place, message, count=each.count, size_bytes=each.size_bytes)
 
 
 def check_claim(store: ObjectStore, repository: RepositoryRecord) -> Iterator[Finding]:

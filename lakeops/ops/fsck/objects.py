@@ -1,8 +1,8 @@
 """Objects: that they are there, as large as recorded, and hold what was written.
 
 The listing tells of existence and size. What has a checksum that is a digest is read, once for all entries that share
-the object: that the store shows the same mark (an ETag) as before says nothing of the bytes that it gives. The mark
-settles only what nothing can be computed for: encrypted and imported objects, and stores whose marks are no digests.
+the object: an unchanged ETag says nothing of the bytes that a store gives. The ETag decides only where nothing can be
+computed: for encrypted and imported objects, and stores whose ETags are no digests.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
+from lakeops.model.findings import Finding, found
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
@@ -42,13 +43,8 @@ _LISTED_FOR_EACH = 50
 """Objects that a listing may pass over for each that is wanted: a page has a thousand."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectFlaw:
-    """What is wrong with an object, and one of the paths that lead to it."""
-
-    kind: str
-    path: str
-    message: str
+_ADDRESSES = ("path", "physical_address")
+_OBJECTS = (*_ADDRESSES, "checksum", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,83 +58,104 @@ class _Wanted:
     listed: StoredObject | None
 
 
-class ObjectCheck:
-    """Checks objects against entries, each object once for equal entries.
+class Entries:
+    """Looks at what entries point at, at each object once for equal entries.
 
-    Args:
-        stores: where addresses lead.
-        policy: where they may lead.
-        inventory: what lies in the namespace.
-        etags: whether plain ETags of the namespace are MD5.
+    Counts entries and objects in ``checked``. ``columns`` are needed of each entry. Without ``data`` no object is read.
     """
 
-    def __init__(self, stores: Stores, policy: AddressPolicy, inventory: Inventory, *, etags: bool) -> None:
-        self.looked_at: int = 0
-        self._etags = etags
-        self._stores = stores
-        self._policy = policy
+    def __init__(self, ctx: Context, inventory: Inventory, checked: Counter[str], *, data: bool) -> None:
+        self.columns: tuple[str, ...] = _OBJECTS if data else _ADDRESSES
+        self._namespace = ctx.repository.storage_namespace
+        self._stores, self._policy = ctx.stores, ctx.policy
         self._inventory = inventory
-        self._settled = np.zeros(len(inventory), np.uint64)
+        self._checked = checked
+        self._data = data
+        self._etags = etags_are_md5(ctx.repository.capabilities)
+        self._settled = np.zeros(len(inventory) if data else 0, np.uint64)
         self._settled_elsewhere: set[tuple[str, int]] = set()
 
-    def check(self, table: pa.Table, rows: Rows) -> Iterator[ObjectFlaw]:
-        """What is wrong with the objects of some entries.
+    def flaws_of_range(self, one: CheckedRange) -> Iterator[Finding]:
+        """Check a range, its file, its rows and the objects that they point at."""
+        for flaw in one.flaws:
+            yield found(flaw.kind, one.row.key, flaw.message, count=flaw.count)
+        self._inventory.need_keys([one.row.key])
+        if one.table is None:
+            return
+        self._checked["entries"] += one.table.num_rows
+        keys = relative(self._namespace, one.table["physical_address"])
+        whole, sound = pc.not_equal(keys, one.table["physical_address"]), proper(keys)
+        rules = (
+            (pc.invert(sound), "address_invalid", "which no object can have"),
+            (whole, "address_not_relative", "a URL into the namespace itself"),
+        )
+        for bad, kind, why in rules:
+            rows = one.table.filter(bad)
+            if rows.num_rows:
+                path, address = (excerpt(rows[name][0].as_py()) for name in _ADDRESSES)
+                others = f", and {rows.num_rows - 1:,} more rows" if rows.num_rows > 1 else ""
+                message = f"{path} has the address {address}, {why}{others}"
+                yield found(kind, one.row.key, message, count=rows.num_rows)
+        yield from self.follow(one.table.filter(sound), place="object ")
 
-        Args:
-            table: ``path``, ``physical_address`` (as stored), ``checksum``, ``size_bytes``.
-            rows: where the inventory has them; -1 where it has not, for those of other places too.
+    def follow(self, table: pa.Table, *, place: str) -> Iterator[Finding]:
+        """Check the objects of entries whose addresses are sound. Marks those that lie here.
+
+        ``place`` is put before a path to say where.
         """
+        keys = relative(self._namespace, table["physical_address"])
+        rows = self._inventory.find(keys)
+        self._inventory.need(rows)
+        if not self._data:
+            return
+        self._checked["objects"] += 0
+        stored = table.set_column(table.schema.get_field_index("physical_address"), "physical_address", keys)
+        for wanted, reason in read_ahead(self._look, self._unsettled(stored, rows)):
+            self._checked["objects"] += 1
+            if reason is not None:
+                kind, why = reason
+                yield found(kind, f"{place}{wanted.path}", f"its object {wanted.address} {why}")
+
+    def _unsettled(self, table: pa.Table, rows: Rows) -> list[_Wanted]:
+        """The objects of entries that were not looked at for equal ones. ``rows`` are their places in the inventory."""
         hashes = path_hashes(table["checksum"])
         listed = rows >= 0
         todo = np.ones(len(rows), np.bool_)
         todo[listed] = self._settled[rows[listed]] != hashes[listed]
         picked = np.flatnonzero(todo)
-        wanted = list(self._objects_to_check(table.take(pa.array(picked)), rows[picked], hashes[picked]))
-        elsewhere = [item for item in wanted if item.listed is None and is_absolute(item.address)]
-        known = listed_elsewhere(self._stores, self._policy, [item.address for item in elsewhere])
-        wanted = [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
         self._settled[rows[listed]] = hashes[listed]
-        for flaw in read_ahead(self._check, wanted):
-            self.looked_at += 1
-            if flaw is not None:
-                yield flaw
-
-    def _objects_to_check(
-        self, table: pa.Table, rows: Rows, hashes: np.ndarray[tuple[int], np.dtype[np.uint64]]
-    ) -> Iterator[_Wanted]:
-        names = ("path", "physical_address", "checksum", "size_bytes")
-        columns = [table[name].to_pylist() for name in names]
-        for path, address, checksum, size, row, digest in zip(*columns, rows.tolist(), hashes.tolist(), strict=True):
-            listed = self._inventory.stored(row) if row >= 0 else None
-            item = _Wanted(path, address, checksum, size, listed)
-            if item.listed is None:
-                if (item.address, digest) in self._settled_elsewhere:
+        columns = [table[name].take(pa.array(picked)).to_pylist() for name in _OBJECTS]
+        wanted = []
+        places = (rows[picked].tolist(), hashes[picked].tolist())
+        for path, address, checksum, size, row, digest in zip(*columns, *places, strict=True):
+            if row < 0:
+                if (address, digest) in self._settled_elsewhere:
                     continue
                 if len(self._settled_elsewhere) >= _MOST_REMEMBERED:
                     self._settled_elsewhere.clear()
-                self._settled_elsewhere.add((item.address, digest))
-            yield item
+                self._settled_elsewhere.add((address, digest))
+            listed_as = self._inventory.stored(row) if row >= 0 else None
+            wanted.append(_Wanted(path, address, checksum, size, listed_as))
+        elsewhere = [item.address for item in wanted if item.listed is None and is_absolute(item.address)]
+        known = listed_elsewhere(self._stores, self._policy, elsewhere)
+        return [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
 
-    def _check(self, wanted: _Wanted) -> ObjectFlaw | None:
+    def _look(self, wanted: _Wanted) -> tuple[_Wanted, tuple[str, str] | None]:
+        """Find an object and check it. Returns a kind of finding, and words that follow its address, if one is due."""
         try:
             store, key = self._stores.locate(self._policy, wanted.address)
             digests = self._etags and not is_absolute(wanted.address)
-            reason = _flaw(wanted, wanted.listed or store.head(key), store, key, digests=digests)
+            return wanted, _flaw(wanted, wanted.listed or store.head(key), store, key, digests=digests)
         except ObjectNotFound:
-            reason = ("object_missing", "is not there")
+            return wanted, ("object_missing", "is not there")
         except LakeopsError as error:
-            reason = ("object_unreadable", f"cannot be read: {error.message}")
-        return (
-            None if reason is None else ObjectFlaw(reason[0], wanted.path, f"its object {wanted.address} {reason[1]}")
-        )
+            return wanted, ("object_unreadable", f"cannot be read: {error.message}")
 
 
 def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[str]) -> dict[str, StoredObject]:
-    """What listings of other buckets say of objects there, where they are cheaper than a question an object.
+    """List objects of other buckets, where a listing is cheaper than a question an object.
 
-    Objects of one bucket that lie close together come on one page of a listing. What a listing does not have within
-    its budget is left out: it has to be asked for, whatever the reason. Directories are not listed, because a question
-    costs no more there.
+    What a listing does not show within its budget is left out: it has to be asked for. Directories are not listed.
     """
     places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     for address in addresses:
@@ -168,7 +185,7 @@ def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[
 def _flaw(
     wanted: _Wanted, stored: StoredObject, store: ObjectStore, key: str, *, digests: bool
 ) -> tuple[str, str] | None:
-    """What is wrong with an object that is there: a kind, and words that follow its address.
+    """Compare an object that is there with its entry. Returns a kind of finding, and words that follow its address.
 
     ``digests`` says whether the ETag of an object there is a digest, unless the object is encrypted.
     """
@@ -208,84 +225,3 @@ def _digest(store: ObjectStore, key: str, algorithm: str) -> str:
         while piece := file.read(_PIECE):
             state.update(piece)
     return state.hexdigest()
-
-
-_ADDRESSES = ("path", "physical_address")
-_OBJECTS = (*_ADDRESSES, "checksum", "size_bytes")
-_MISSING = {"metarange_missing", "range_missing", "object_missing"}
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedFlaw:
-    """Something that is not as it must be, and where."""
-
-    kind: str
-    where: str
-    message: str
-    count: int = 1
-
-    @property
-    def missing(self) -> bool:
-        """Whether a file is gone, which is right once no live commit needs it."""
-        return self.kind in _MISSING
-
-
-class Entries:
-    """Looks at what entries point at.
-
-    Args:
-        ctx: the repository.
-        inventory: what lies in its namespace.
-        checked: the tally of entries and objects.
-        data: whether to look at the objects too.
-
-    Attributes:
-        columns: what is needed of each entry.
-    """
-
-    def __init__(self, ctx: Context, inventory: Inventory, checked: Counter[str], *, data: bool) -> None:
-        self.columns: tuple[str, ...] = _OBJECTS if data else _ADDRESSES
-        self._namespace = ctx.repository.storage_namespace
-        self._inventory = inventory
-        self._checked = checked
-        etags = etags_are_md5(ctx.repository.capabilities)
-        self._objects = ObjectCheck(ctx.stores, ctx.policy, inventory, etags=etags) if data else None
-
-    def flaws_of_range(self, one: CheckedRange) -> Iterator[PlacedFlaw]:
-        """What is wrong with a range, its file, its rows and what they point at."""
-        for flaw in one.flaws:
-            yield PlacedFlaw(flaw.kind, one.row.key, flaw.message, flaw.count)
-        self._inventory.need(self._inventory.find(pa.array([one.row.key])))
-        if one.table is None:
-            return
-        self._checked["entries"] += one.table.num_rows
-        keys = relative(self._namespace, one.table["physical_address"])
-        whole, sound = pc.not_equal(keys, one.table["physical_address"]), proper(keys)
-        rules = (
-            (pc.invert(sound), "address_invalid", "which no object can have"),
-            (whole, "address_not_relative", "a URL into the namespace itself"),
-        )
-        for bad, kind, why in rules:
-            rows = one.table.filter(bad)
-            if rows.num_rows:
-                path, address = (excerpt(rows[name][0].as_py()) for name in _ADDRESSES)
-                others = f", and {rows.num_rows - 1:,} more rows" if rows.num_rows > 1 else ""
-                yield PlacedFlaw(kind, one.row.key, f"{path} has the address {address}, {why}{others}", rows.num_rows)
-        yield from self.follow(one.table.filter(sound), place="object ")
-
-    def follow(self, table: pa.Table, *, place: str) -> Iterator[PlacedFlaw]:
-        """What is wrong with the objects of entries whose addresses are sound. Marks those that lie here.
-
-        Args:
-            table: ``columns`` of the entries.
-            place: what is put before a path to say where.
-        """
-        keys = relative(self._namespace, table["physical_address"])
-        rows = self._inventory.find(keys)
-        self._inventory.need(rows)
-        if self._objects is None:
-            return
-        stored = table.set_column(table.schema.get_field_index("physical_address"), "physical_address", keys)
-        for flaw in self._objects.check(stored, rows):
-            yield PlacedFlaw(flaw.kind, f"{place}{flaw.path}", flaw.message)
-        self._checked["objects"] = self._objects.looked_at

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -12,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakeops.catalog.records import CatalogSnapshot
-from lakeops.engine.base import Engine
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
-from lakeops.model.records import Commit, Split
+from lakeops.model.records import Split
 from lakeops.model.text import excerpt
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
@@ -105,19 +104,17 @@ class Uses:
         return [commit for commits, members in self._members if (members == number).any() for commit in commits]
 
 
-def promised(records: CatalogSnapshot) -> list[Commit]:
-    """The commits that must be whole: all live ones. In a mirror those that its refs show."""
+def pointers(records: CatalogSnapshot) -> list[Pointed]:
+    """The different metaranges of all live commits, each with its commits. In the order of generations.
+
+    Of a mirror's commits those that its refs show must be whole.
+    """
     live = [commit for commit in records.commits.values() if not commit.expired]
-    if not records.follows:
-        return live
-    shown = {branch.commit_id for branch in records.branches} | {tag.commit_id for tag in records.tags}
-    return [commit for commit in live if commit.id in shown]
-
-
-def pointers(commits: Iterable[Commit]) -> list[Pointed]:
-    """The different metaranges of these commits, each with its commits. In the order of generations."""
+    if records.follows:
+        shown = {branch.commit_id for branch in records.branches} | {tag.commit_id for tag in records.tags}
+        live = [commit for commit in live if commit.id in shown]
     known: dict[Pointed, Pointed] = {}
-    for commit in sorted(commits, key=lambda commit: (commit.generation, commit.id)):
+    for commit in sorted(live, key=lambda commit: (commit.generation, commit.id)):
         pointed = Pointed(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
         known.setdefault(pointed, pointed).commits.append(commit.id)
     return list(known)
@@ -131,14 +128,9 @@ def check_metaranges(
     live: Callable[[Sequence[str]], Sequence[str]],
     on_progress: Callable[[int], None],
 ) -> Iterator[Finding]:
-    """What is wrong with these metaranges.
+    """Check these metaranges. ``uses`` takes in the ranges of those that can be read.
 
-    Args:
-        reader: reads them from the store.
-        wanted: the metaranges.
-        uses: takes in the ranges of those that can be read.
-        live: which of some commits are live by now.
-        on_progress: told how many were looked at.
+    ``live`` says which of some commits are live by now. ``on_progress`` is told how many were looked at.
     """
     sound = []
     for pointed in wanted:
@@ -148,28 +140,33 @@ def check_metaranges(
         else:
             yield found("metarange_pointer_invalid", pointed.where, flaw, commits=pointed.commits)
     by_id = {pointed.meta_range_id: pointed for pointed in sound}
-    for done, (pointed, loaded) in enumerate(reader.ahead(partial(_load, reader), sound), 1):
+
+    def load(pointed: Pointed) -> tuple[Pointed, Metarange | LakeopsError]:
+        try:
+            return pointed, reader.metarange(pointed, ordered=False)
+        except LakeopsError as error:
+            return pointed, error
+
+    for done, (pointed, loaded) in enumerate(reader.ahead(load, sound), 1):
         if isinstance(loaded, Metarange):
             flawed = order_flaw(loaded) or _list_flaw(reader, loaded, by_id)
             if flawed is not None:
                 yield found(flawed.kind, pointed.where, flawed.message, commits=pointed.commits)
             uses.add(loaded, pointed.commits)
         else:
-            commits = live(pointed.commits) if isinstance(loaded, ObjectNotFound) else pointed.commits
+            commits: Sequence[str] = pointed.commits
+            kind, why = "metarange_unreadable", f"the file cannot be read: {loaded.message}"
+            if isinstance(loaded, ObjectNotFound):
+                kind, why, commits = "metarange_missing", "the file is not there", live(pointed.commits)
+            elif isinstance(loaded, Corrupted):
+                kind, why = "metarange_damaged", f"the file is not what was written: {loaded.message}"
             if commits:
-                yield _unusable(pointed, loaded, commits)
+                yield found(kind, pointed.where, why, commits=commits)
         on_progress(done)
 
 
-def _load(reader: RangeReader, pointed: Pointed) -> tuple[Pointed, Metarange | LakeopsError]:
-    try:
-        return pointed, reader.metarange(pointed, ordered=False)
-    except LakeopsError as error:
-        return pointed, error
-
-
 def _list_flaw(reader: RangeReader, metarange: Metarange, by_id: Mapping[str, Pointed]) -> Flaw | None:
-    """What is wrong with a metarange's list of changes, where the commit that it is about is there as well."""
+    """Check a metarange's list of changes, where the commit that it is about is there as well."""
     since = by_id.get(metarange.changes.since) if metarange.changes is not None else None
     if since is None:
         return None
@@ -177,15 +174,6 @@ def _list_flaw(reader: RangeReader, metarange: Metarange, by_id: Mapping[str, Po
         return list_flaw(reader, metarange, reader.metarange(since))
     except LakeopsError:
         return None  # A range or the other metarange cannot be read, and is a finding of its own.
-
-
-def _unusable(pointed: Pointed, error: LakeopsError, commits: Sequence[str]) -> Finding:
-    kind, why = "metarange_unreadable", f"the file cannot be read: {error.message}"
-    if isinstance(error, ObjectNotFound):
-        kind, why = "metarange_missing", "the file is not there"
-    elif isinstance(error, Corrupted):
-        kind, why = "metarange_damaged", f"the file is not what was written: {error.message}"
-    return found(kind, pointed.where, why, commits=commits)
 
 
 def _keys(table: pa.Table) -> list[bytes]:
@@ -211,13 +199,9 @@ OPEN = Flaw("range_boundary", "it ends where the cutting rule does not, and anot
 
 @dataclass(frozen=True, slots=True)
 class CheckedRange:
-    """One range of the repository, looked at.
+    """One range of the repository, looked at: its number among ``Uses``, and what is wrong with it.
 
-    Attributes:
-        number: its number among ``Uses``.
-        row: what its metaranges tell of it.
-        flaws: what is wrong with it.
-        table: the wanted columns of its rows. None when the file cannot be used.
+    ``table`` has the wanted columns of its rows. None when the file cannot be used.
     """
 
     number: int
@@ -238,19 +222,20 @@ def check_ranges(
     def tasks() -> Iterator[VerifyTask]:
         index = 0
         while some := list(islice(numbered, size)):
-            flaws_by_row = [(number, row, row_flaw(row)) for number, row in some]
-            spoilt.extend(
-                CheckedRange(number, row, (flaw,), None) for number, row, flaw in flaws_by_row if flaw is not None
-            )
-            usable = [(number, row) for number, row, flaw in flaws_by_row if flaw is None]
+            usable = []
+            for number, row in some:
+                flaw = row_flaw(row)
+                if flaw is None:
+                    usable.append((number, row))
+                else:
+                    spoilt.append(CheckedRange(number, row, (flaw,), None))
             if usable:
                 waiting[index] = usable
                 yield VerifyTask(index, tuple(row for _, row in usable), split, columns)
                 index += 1
 
-    for result in engine.run(verify, tasks(), store):
-        # A task that ran twice has two results. The first counts.
-        for (number, row), verified in zip(waiting.pop(result.index, ()), result.ranges, strict=False):
+    for result in first_of_each(engine.run(verify, tasks(), store)):
+        for (number, row), verified in zip(waiting.pop(result.index), result.ranges, strict=False):
             open_inside = not verified.closed and uses.inner[number]
             flaws = (*verified.flaws, OPEN) if open_inside else verified.flaws
             yield CheckedRange(number, row, flaws, verified.table)

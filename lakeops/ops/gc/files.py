@@ -1,4 +1,4 @@
-"""A mark's files: the list of what a sweep deletes, and the report for people.
+"""A mark's files: what the store holds, the list of what a sweep deletes, and the report for people.
 
 The list is Parquet, so that any tool can read it. Its digest is kept in the catalog, where those who may only write to
 the bucket cannot change it. The list is read only after the whole file was found to have this digest.
@@ -7,14 +7,13 @@ the bucket cannot change it. The list is read only after the whole file was foun
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,24 +21,157 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakeops.catalog.records import Roots
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidInput,
-    MarkRefused,
-    ObjectNotFound,
-    PreconditionFailed,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, MarkRefused, ObjectNotFound, PreconditionFailed
 from lakeops.model.marks import HOLDING, SWEEPABLE, Mark, MarkState
 from lakeops.model.records import check_asked
-from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context
-from lakeops.ops.gc.plan import KINDS, FileCount, Held, MarkDecision
-from lakeops.ops.gc.unreferenced import managed
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, managed, read_stream
 from lakeops.store import layout
+from lakeops.store.base import Listing
 from lakeops.store.listing import present
 from lakeops.store.reader import parse_json, read_small
+
+SAMPLE = 20
+"""How many names of a kind are shown."""
+
+_TOGETHER = 50_000
+"""Names that are looked at in one step."""
+
+_TO_THE_SECOND = r"^data/\d{10}/\d{4}[0-9a-v]{20}(/|$)"
+_ATTEMPT = r"-(?P<stamp>\d{14})[0-9a-v]{20,}\.parquet$"
+_RUN = r"^_lakefs/retention/gc/(?P<stamp>\d{14})[0-9a-v]{20}/."
+_STAMPS = {"range": _ATTEMPT, "metarange": _ATTEMPT, "mark": _RUN}
+"""Where names say when what wrote a metadata file began."""
+
+KINDS = {
+    "range": r"^_lakefs/ranges/[0-9a-f]{64}-[^/]+\.parquet$",
+    "metarange": r"^_lakefs/metaranges/[0-9a-f]{64}-[^/]+\.parquet$",
+    "mark": _RUN,
+    "task": r"^_lakefs/tasks/[^/]+/.",
+    "probe": r"^_lakefs/probe/[0-9a-v]+",
+}
+"""Metadata files by what their keys look like. ``object`` is the kind of everything under ``layout.OBJECT_NAME``."""
+
+VERSIONED = (
+    "the bucket keeps versions: what a sweep deletes stays as noncurrent versions, and is paid for, until a lifecycle "
+    "rule with NoncurrentVersionExpiration (and ExpiredObjectDeleteMarker) removes them"
+)
+
+
+@dataclass
+class FileCount:
+    """How many files, how many bytes, and the first few of their names."""
+
+    count: int = 0
+    size_bytes: int = 0
+    sample: list[str] = field(default_factory=list)
+
+    def add(self, table: pa.Table) -> None:
+        """Count the files of a table of ``LISTED_SCHEMA``."""
+        self.count += table.num_rows
+        self.size_bytes += pc.sum(table["size_bytes"]).as_py() or 0
+        if len(self.sample) < SAMPLE:
+            self.sample += table["physical_address"].slice(0, SAMPLE - len(self.sample)).to_pylist()
+
+    def to_json(self) -> dict[str, int]:
+        """The count for programs."""
+        return {"count": self.count, "bytes": self.size_bytes}
+
+
+@dataclass
+class StoreListing:
+    """A store's files as they were listed, as tables of ``LISTED_SCHEMA``.
+
+    Objects that were begun before the ``cutoff`` wait in a local Arrow stream, metadata files in ``files`` by kind.
+    ``listed`` counts all objects of lakeops, ``young`` what is too young, ``strays`` what somebody else put there.
+    """
+
+    objects: Path
+    cutoff: datetime
+    files: dict[str, list[pa.Table]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    listed: FileCount = field(default_factory=FileCount)
+    young: FileCount = field(default_factory=FileCount)
+    strays: FileCount = field(default_factory=FileCount)
+
+    def old(self, kind: str) -> pa.Table:
+        """The metadata files of a kind that are old enough: ``LISTED_SCHEMA``."""
+        return pa.concat_tables([LISTED_SCHEMA.empty_table(), *self.files[kind]])
+
+    def batches(self) -> Iterator[pa.Table]:
+        """The objects that are old enough: tables of ``LISTED_SCHEMA``."""
+        return read_stream(self.objects)
+
+    def sort(self, table: pa.Table, spool: pa.RecordBatchWriter) -> None:
+        """Put each row of a table where it belongs. Objects that are old enough go to ``spool``."""
+        address = table["physical_address"]
+        ours = pc.match_substring_regex(address, layout.OBJECT_NAME)
+        objects, rest = table.filter(ours), table.filter(pc.invert(ours))
+        self.listed.add(objects)
+        address = objects["physical_address"]
+        second = pc.if_else(
+            pc.match_substring_regex(address, _TO_THE_SECOND), pc.utf8_slice_codeunits(address, 16, 20), "5959"
+        )
+        old = self._only_old(objects, pc.binary_join_element_wise(pc.utf8_slice_codeunits(address, 5, 15), second, ""))
+        if old.num_rows:
+            spool.write_table(old)
+        for kind, pattern in KINDS.items():
+            if not rest.num_rows:
+                return
+            of_kind = pc.match_substring_regex(rest["physical_address"], pattern)
+            files, rest = rest.filter(of_kind), rest.filter(pc.invert(of_kind))
+            if files.num_rows:
+                stamps = pa.chunked_array([pa.repeat("", files.num_rows)])
+                if kind in _STAMPS:
+                    stamps = pc.struct_field(pc.extract_regex(files["physical_address"], _STAMPS[kind]), [0])
+                self.files[kind].append(self._only_old(files, pc.fill_null(stamps, "")))
+        names = rest["physical_address"]
+        strange = pc.not_equal(names, layout.CLAIM)
+        for folder in (layout.OWNER, layout.REFS):
+            strange = pc.and_not(strange, pc.starts_with(names, folder))
+        self.strays.add(rest.filter(strange))
+
+    def _only_old(self, files: pa.Table, stamps: pa.ChunkedArray) -> pa.Table:
+        """The files that were begun before the cutoff, by their stamps or the store's times. Others count as young."""
+        # Stamps have whole seconds: one of the cutoff's second may stand for a later moment.
+        last = f"{self.cutoff - timedelta(seconds=1):%Y%m%d%H%M%S}"
+        by_store = pc.less_equal(files["mtime"], unix_seconds(self.cutoff))
+        old = pc.if_else(pc.equal(stamps, ""), by_store, pc.less_equal(stamps, last))
+        self.young.add(files.filter(pc.invert(old)))
+        return files.filter(old)
+
+
+def list_store(ctx: Context, cutoff: datetime, folder: Path) -> StoreListing:
+    """List the whole namespace, and sort it out. ``folder`` takes about 60 bytes for each object."""
+    found = StoreListing(folder / "objects.arrow", cutoff)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(found.objects, LISTED_SCHEMA, options=options) as spool:
+        for table in _tables(ctx.store.scan(skip_special=True, moving=True)):
+            found.sort(table, spool)
+            ctx.progress("listing", found.listed.count, 0)
+    return found
+
+
+def _tables(listings: Iterable[Listing]) -> Iterator[pa.Table]:
+    """Listings as tables of ``LISTED_SCHEMA``, small ones joined: a store may give one for each directory."""
+    waiting, count = list[Listing](), 0
+
+    def table() -> pa.Table:
+        columns = [
+            pa.chunked_array([pa.array(getattr(listing, name), field.type) for listing in waiting], field.type)
+            for name, field in zip(("keys", "sizes", "mtimes"), LISTED_SCHEMA, strict=True)
+        ]
+        return pa.table(columns, schema=LISTED_SCHEMA).combine_chunks()
+
+    for listing in listings:
+        waiting.append(listing)
+        count += len(listing.keys)
+        if count >= _TOGETHER:
+            yield table()
+            waiting, count = [], 0
+    if waiting:
+        yield table()
+
 
 MARK_SCHEMA = pa.schema(
     [
@@ -60,11 +192,13 @@ _CLIMBS = r"(^|/)\.\.?(/|$)|\x00"
 
 
 class MarkWriter:
-    """Writes a mark's list to a local file, row by row. Used as a context manager."""
+    """Writes a mark's list to a local file. Counts files by kind, and objects by the hour that they began in."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.rows: int = 0
+        self.kinds: dict[str, FileCount] = {kind: FileCount() for kind in ("object", *KINDS)}
+        self.hours: dict[str, list[int]] = {}
         self._writer = pq.ParquetWriter(file, MARK_SCHEMA, compression="zstd", use_dictionary=["kind"])
 
     def __enter__(self) -> Self:
@@ -73,37 +207,38 @@ class MarkWriter:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def add(self, kind: str, table: pa.Table) -> None:
+    def add(self, kind: str, files: pa.Table) -> None:
         """Add files: a table with ``physical_address`` and ``size_bytes``."""
-        if table.num_rows:
-            kinds = pa.repeat(kind, table.num_rows)
-            columns = [table["physical_address"], table["size_bytes"], kinds]
-            self._writer.write_table(pa.table(columns, schema=MARK_SCHEMA))
-            self.rows += table.num_rows
+        if not files.num_rows:
+            return
+        columns = [files["physical_address"], files["size_bytes"], pa.repeat(kind, files.num_rows)]
+        self._writer.write_table(pa.table(columns, schema=MARK_SCHEMA))
+        self.rows += files.num_rows
+        self.kinds[kind].add(files)
+        if kind == "object":
+            hour = pc.utf8_slice_codeunits(files["physical_address"], 5, 15)
+            sums = pa.table({"hour": hour, "size": files["size_bytes"]}).group_by("hour")
+            for row in sums.aggregate([("size", "count"), ("size", "sum")]).to_pylist():
+                count, size = self.hours.get(row["hour"], (0, 0))
+                self.hours[row["hour"]] = [count + row["size_count"], size + row["size_sum"]]
 
     def digest(self) -> str:
         """The SHA-256 of the file, once it is closed."""
-        with self.file.open("rb") as data:
-            return hashlib.file_digest(data, "sha256").hexdigest()
+        return _digest(self.file)
 
 
-def begun_key(mark_id: str) -> str:
-    """Where a run writes first, to see the store's time."""
-    return f"{layout.GC}{mark_id}/begun"
+def _digest(path: Path) -> str:
+    with path.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def mark_key(mark_id: str) -> str:
-    """Where a mark's list lies."""
-    return f"{layout.GC}{mark_id}/mark.parquet"
+MARK_FILES = BEGUN, LIST, REPORT = "begun", "mark.parquet", "report.json"
+"""What a mark may have in the store. A run writes the first one to see the store's time."""
 
 
-def report_key(mark_id: str) -> str:
-    """Where a mark's report lies."""
-    return f"{layout.GC}{mark_id}/report.json"
-
-
-MARK_FILES = (begun_key, mark_key, report_key)
-"""What a mark on record may have in the store."""
+def mark_key(mark_id: str, name: str = LIST) -> str:
+    """Where a file of a mark lies."""
+    return f"{layout.GC}{mark_id}/{name}"
 
 
 @contextmanager
@@ -122,8 +257,7 @@ def opened(ctx: Context, mark: Mark) -> Iterator[pq.ParquetFile]:
             raise Corrupted(
                 f"{ctx.store.url}/{key} is gone, so nothing of mark {mark.id} can be deleted; make a new mark"
             ) from None
-        with copy.open("rb") as data:
-            found = hashlib.file_digest(data, "sha256").hexdigest()
+        found = _digest(copy)
         if found != mark.digest:
             raise Corrupted(
                 f"{ctx.store.url}/{key} is not what the mark wrote: its digest is {found[:16]}, not "
@@ -144,11 +278,11 @@ def check_ours(ctx: Context, mark: Mark, addresses: pa.Array | pa.ChunkedArray) 
 def write_report(ctx: Context, mark_id: str, report: dict[str, Any]) -> None:
     """Keep a mark's report beside its list."""
     text = json.dumps(report, indent=2, ensure_ascii=False)
-    ctx.store.put(report_key(mark_id), text.encode(), content_type="application/json")
+    ctx.store.put(mark_key(mark_id, REPORT), text.encode(), content_type="application/json")
 
 
 def report(ctx: Context, mark_id: str) -> dict[str, Any]:
-    """What a mark holds, what was kept and why, and what is not lakeops' own.
+    """Read the report of a mark: its files, what was kept and why, and what is not lakeops' own.
 
     The report was written by the mark's run. Its ``mark`` has the state of now.
 
@@ -158,7 +292,7 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
     """
     mark = ctx.catalog.marks.get(ctx.repository_id, check_asked(mark_id, "a mark"))
     try:
-        text = read_small(ctx.store, report_key(mark.id), _MAX_REPORT)
+        text = read_small(ctx.store, mark_key(mark.id, REPORT), _MAX_REPORT)
     except ObjectNotFound:
         raise ObjectNotFound(
             f"mark {mark.id} is {mark.state.value} and has no report: its run was killed, or the file was deleted"
@@ -166,7 +300,7 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
     try:
         found = parse_json(text)
     except ValueError:
-        raise Corrupted(f"{ctx.store.url}/{report_key(mark.id)} is no report: it is not JSON") from None
+        raise Corrupted(f"{ctx.store.url}/{mark_key(mark.id, REPORT)} is no report: it is not JSON") from None
     return {**found, "mark": mark.to_json()}
 
 
@@ -213,7 +347,7 @@ def cleared(ctx: Context, objects: pa.Array) -> frozenset[str]:
 
 
 def check_present(ctx: Context, objects: pa.Array) -> None:
-    """Prove that every object is in the store. Asked of the store, after ``cleared``. Raises ``ObjectNotFound``."""
+    """Look that every object is in the store. Asked of the store, after ``cleared``. Raises ``ObjectNotFound``."""
     names = objects.unique().to_pylist()
     found = present(ctx.store, names)
     missing = next((name for name in names if name not in found), None)
@@ -228,167 +362,3 @@ def _begun_by(objects: pa.Array, cutoff: datetime) -> pa.Array:
     """The names that a mark of this cutoff may hold: those of no later hour."""
     hour = pc.utf8_slice_codeunits(objects, 5, 15)
     return objects.filter(pc.less_equal(hour, f"{cutoff:%Y%m%d%H}"))
-
-
-AGES = (2, 7, 30, 90, 365)
-"""Borders between the ages of objects, in days."""
-
-PREFIXES = 100
-"""How many prefixes are shown, the largest first."""
-
-VERSIONED = (
-    "the bucket keeps versions: what a sweep deletes stays as noncurrent versions, and is paid for, until a lifecycle "
-    "rule with NoncurrentVersionExpiration (and ExpiredObjectDeleteMarker) removes them"
-)
-
-SILENT_DAYS = 7
-"""After so many days without a report, a mirror that commits are kept for is named in the notes."""
-
-_HOUR = 10
-
-
-@dataclass
-class Findings:
-    """What one mark found.
-
-    Attributes:
-        mark: the mark.
-        grace: the grace period that it went by.
-        held: what the store held.
-        decided: which commits live and why, and what became of the others.
-        roots: what was referred to.
-        referenced: how many of the objects that are old enough something refers to.
-        kinds: what would go, by kind.
-        hours: objects that would go, by the hour that they were begun in: count and bytes.
-    """
-
-    mark: Mark
-    grace: timedelta
-    held: Held
-    decided: MarkDecision
-    roots: Roots
-    referenced: int = 0
-    kinds: dict[str, FileCount] = field(default_factory=lambda: {kind: FileCount() for kind in ("object", *KINDS)})
-    hours: dict[str, list[int]] = field(default_factory=dict)
-
-    @property
-    def objects(self) -> FileCount:
-        """The objects that would go."""
-        return self.kinds["object"]
-
-    def add(self, kind: str, files: pa.Table) -> None:
-        """Count files that would go."""
-        self.kinds[kind].add(files)
-        if kind != "object" or not files.num_rows:
-            return
-        hour = pc.utf8_slice_codeunits(files["physical_address"], 5, 5 + _HOUR)
-        sums = pa.table({"hour": hour, "size": files["size_bytes"]}).group_by("hour")
-        for row in sums.aggregate([("size", "count"), ("size", "sum")]).to_pylist():
-            counts = self.hours.setdefault(row["hour"], [0, 0])
-            counts[0] += row["size_count"]
-            counts[1] += row["size_sum"]
-
-    def to_json(self, ctx: Context, rows: int) -> dict[str, Any]:
-        """The report, as it is kept."""
-        versions = ctx.store.keeps_versions()
-        mirrors = self._mirrors(ctx)
-        return {
-            "mark": self.mark.to_json(),
-            "repository": ctx.repository_id,
-            "storage_namespace": ctx.repository.storage_namespace,
-            "cutoff": self.mark.cutoff.isoformat(timespec="seconds"),
-            "grace_hours": self.grace.total_seconds() / 3600,
-            "files": rows,
-            "objects": self.objects.count,
-            "bytes": self.objects.size_bytes,
-            "share": round(self.objects.count / self.held.listed.count, 4) if self.held.listed.count else 0.0,
-            "metadata": {kind: _counts(tally) for kind, tally in self.kinds.items() if kind != "object"},
-            "by_prefix": self._by_prefix(),
-            "by_age": self._by_age(),
-            "sample": {kind: tally.sample for kind, tally in self.kinds.items() if tally.sample},
-            "commits": {
-                "live": counted(self.decided.kept.values()),
-                "expired_now": len(self.decided.expired),
-                "expired_earlier": len(self.decided.carried),
-                "live_again": len(self.decided.revived),
-            },
-            "kept": {
-                "referenced": self.referenced,
-                "staged": self.roots.staged.num_rows,
-                "uploads": len(self.roots.uploads),
-                "grace": _counts(self.held.young),
-            },
-            "listed": _counts(self.held.listed),
-            "strays": {**_counts(self.held.strays), "sample": self.held.strays.sample},
-            "versioned": versions,
-            "mirrors": mirrors,
-            "notes": [*([VERSIONED] if versions else []), *(_silence(ctx, row) for row in mirrors if _is_silent(row))],
-        }
-
-    def _mirrors(self, ctx: Context) -> list[dict[str, Any]]:
-        """The mirrors that commits are kept for, the one that has been silent longest first."""
-        now = unix_seconds(self.mark.created)
-        registered = sorted(
-            ctx.catalog.mirrors.registrations(ctx.repository_id), key=lambda mirror: (mirror.at, mirror.id)
-        )
-        return [
-            {
-                "id": mirror.id,
-                "last_report": mirror.at,
-                "silent_days": max(0, now - mirror.at) // DAY,
-                "commits": len(mirror.commits),
-                "only_for_it": len(self.decided.only_for_mirrors.get(mirror.id, ())),
-            }
-            for mirror in registered
-        ]
-
-    def _by_prefix(self) -> list[dict[str, Any]]:
-        days: dict[str, list[int]] = {}
-        for hour, (count, size) in self.hours.items():
-            counts = days.setdefault(f"data/{hour[:8]}", [0, 0])
-            counts[0] += count
-            counts[1] += size
-        largest = sorted(days.items(), key=lambda item: (-item[1][1], item[0]))
-        shown = [{"prefix": day, "objects": count, "bytes": size} for day, (count, size) in largest[:PREFIXES]]
-        rest = [counts for _, counts in largest[PREFIXES:]]
-        if rest:
-            total = [sum(column) for column in zip(*rest, strict=True)]
-            shown.append({"prefix": f"{len(rest)} more", "objects": total[0], "bytes": total[1]})
-        return shown
-
-    def _by_age(self) -> list[dict[str, Any]]:
-        sums = [[0, 0] for _ in range(len(AGES) + 1)]
-        for hour, (count, size) in self.hours.items():
-            days = (self.mark.created - _parse_hour(hour)).days
-            counts = sums[sum(days >= border for border in AGES)]
-            counts[0] += count
-            counts[1] += size
-        names = [f"under {AGES[0]} days", *(f"{a} to {b} days" for a, b in itertools.pairwise(AGES))]
-        names.append(f"{AGES[-1]} days and more")
-        return [
-            {"age": name, "objects": count, "bytes": size}
-            for name, (count, size) in zip(names, sums, strict=True)
-            if count
-        ]
-
-
-def _is_silent(row: dict[str, Any]) -> bool:
-    return bool(row["only_for_it"]) and row["silent_days"] >= SILENT_DAYS
-
-
-def _silence(ctx: Context, row: dict[str, Any]) -> str:
-    return (
-        f"mirror {row['id']} has not reported for {row['silent_days']} days, and {row['only_for_it']:,} commits are "
-        f"kept for it alone; if it is gone: lakeops mirror drop lakefs://{ctx.repository_id} {row['id']}"
-    )
-
-
-def _counts(tally: FileCount) -> dict[str, int]:
-    return {"count": tally.count, "bytes": tally.size_bytes}
-
-
-def _parse_hour(hour: str) -> datetime:
-    try:
-        return datetime.strptime(hour, "%Y%m%d%H").replace(tzinfo=UTC)
-    except ValueError:  # ten digits that are no hour: older than anything
-        return datetime.min.replace(tzinfo=UTC)

@@ -8,15 +8,16 @@ The order of the steps makes it safe:
    is garbage. Nothing can refer to it later: attempts that wrote it began before the cutoff and are refused, a link of
    an old object looks into this mark first, and a restored commit ends the mark.
 
-A dry run is the same with nothing written: it plans, and takes as live what would be.
+A dry run writes nothing: it plans, and takes as live what would be.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +26,54 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.records import Roots
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import (
-    MarkRefused,
-    PreconditionFailed,
-)
+from lakeops.model.errors import MarkRefused, PreconditionFailed
 from lakeops.model.marks import Mark, MarkState
+from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context
-from lakeops.ops.gc.files import MARK_FILES, Findings, MarkWriter, begun_key, mark_key, write_report
-from lakeops.ops.gc.plan import Held, MarkDecision, carry_out, list_store, make_plan
+from lakeops.ops.gc.files import (
+    BEGUN,
+    MARK_FILES,
+    VERSIONED,
+    MarkWriter,
+    StoreListing,
+    list_store,
+    mark_key,
+    write_report,
+)
+from lakeops.ops.gc.plan import MarkDecision, expire_commits, make_plan
 from lakeops.ops.gc.unreferenced import distinct_ranges, unreferenced
-from lakeops.ops.mirror.failover import prove
-from lakeops.ops.owner import check_owner, take_turn
+from lakeops.ops.owner import check_owner, renew_lease
 from lakeops.ranges.metarange import Metarange
 from lakeops.store import layout
 
 AHEAD = timedelta(hours=1)
 """How much the database's clock may be ahead of the store's."""
 
-_COMPACT = 1_000_000
-"""Names of range files after which those that repeat are dropped."""
+AGES = (2, 7, 30, 90, 365)
+"""Borders between the ages of objects, in days."""
+
+PREFIXES = 100
+"""How many prefixes are shown, the largest first."""
+
+SILENT_DAYS = 7
+"""After so many days without a report, a mirror that commits are kept for is named in the notes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a mark would do now.
-
-    Attributes:
-        decided: what would become of the commits.
-        rows: how many files it would hold.
-        report: the report that it would write.
-    """
+    """A mark that was not made: what it would do to commits, how many files it would hold, and its report."""
 
     decided: MarkDecision
     rows: int
     report: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The result for programs: the report."""
+        """The report, for programs."""
         return self.report
 
 
 def mark(ctx: Context) -> Mark:
-    """A new mark of the repository, ready to be swept.
+    """Make a mark of the repository, ready to be swept.
 
     Raises:
         PreconditionFailed: ``read_only_repository``: the repository is a mirror. Its source collects, and deletions
@@ -78,62 +85,63 @@ def mark(ctx: Context) -> Mark:
         Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
     """
     _check_writable(ctx)
-    take_turn(ctx)
-    prove(ctx)  # what is left unproved is given up by ``begin_mark``
+    renew_lease(ctx)
+    if ctx.catalog.mirrors.unproved(ctx.repository_id):
+        from lakeops.ops.mirror.failover import verify_history  # needed once, after a fail-over
+
+        verify_history(ctx)  # what is left unproved is given up by ``begin_mark``
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
-    if ctx.catalog.marks.has_own_clock or (ctx.store.remote and ctx.catalog.marks.has_real_clock):
-        _check_clocks(ctx, mark_id, now)
-    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
-        cutoff = now - ctx.catalog.retention.grace(ctx.repository_id).at(now)
-        held = list_store(ctx, ctx.store, cutoff, Path(name))
-        begun, since = ctx.catalog.marks.begin_mark(ctx.repository_id, mark_id, cutoff=cutoff)
-        decided = carry_out(ctx, begun, since, unix_seconds(now))
+    _check_clocks(ctx, mark_id, now)
+    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder:
+        # 1. List.
+        grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
+        listing = list_store(ctx, now - grace, Path(folder))
+        # 2. Expire commits.
+        begun, since = ctx.catalog.marks.begin_mark(ctx.repository_id, mark_id, cutoff=listing.cutoff)
+        decided = expire_commits(ctx, begun, since, unix_seconds(now))
+        # 3. Read the roots, and write down what none of them needs.
         roots = ctx.catalog.retention.roots(ctx.repository_id)
-        findings = Findings(begun, now - cutoff, held, decided, roots)
-        writer = _written(ctx, held, roots, Path(name), findings)
-        with writer.file.open("rb") as data:
+        with MarkWriter(Path(folder) / "mark.parquet") as found:
+            referenced = _find_garbage(ctx, listing, roots, found)
+        with found.file.open("rb") as data:
             ctx.store.put(mark_key(mark_id), data)
-        write_report(ctx, mark_id, findings.to_json(ctx, writer.rows))
+        write_report(ctx, mark_id, _report(ctx, begun, grace, listing, decided, roots, found, referenced))
         check_owner(ctx)
         return ctx.catalog.marks.finish_mark(
             ctx.repository_id,
             mark_id,
-            digest=writer.digest(),
-            rows=writer.rows,
-            objects=findings.objects.count,
-            size_bytes=findings.objects.size_bytes,
-            listed=held.listed.count,
+            digest=found.digest(),
+            rows=found.rows,
+            objects=found.kinds["object"].count,
+            size_bytes=found.kinds["object"].size_bytes,
+            listed=listing.listed.count,
         )
 
 
 def dry_run(ctx: Context) -> DryRun:
-    """What a mark would do and hold if it were made now. Changes nothing. Raises what ``mark`` raises."""
+    """Say what a mark would do and hold if it were made now. Changes nothing. Raises what ``mark`` raises."""
     _check_writable(ctx)
     check_owner(ctx)
     if ctx.catalog.mirrors.unproved(ctx.repository_id):
         raise MarkRefused(
             "nobody has looked at the commits from before the fail-over, so what they need is not known; run "
-            "`lakeops mirror prove` first (a mark that is no dry run does it by itself)"
+            "`lakeops mirror verify-history` first (a mark that is no dry run does it by itself)"
         )
     now = ctx.catalog.now()
     grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
-    foretold = Mark("", MarkState.MARKING, now, now - grace)
-    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
-        held = list_store(ctx, ctx.store, foretold.cutoff, Path(name))
-        decided = make_plan(ctx, unix_seconds(now)).foretold()
-        roots = _foretold_roots(ctx, decided)
-        findings = Findings(foretold, grace, held, decided, roots)
-        rows = _written(ctx, held, roots, Path(name), findings).rows
-        return DryRun(decided, rows, findings.to_json(ctx, rows))
-
-
-def _foretold_roots(ctx: Context, decided: MarkDecision) -> Roots:
-    """The roots as they are once commits have expired and live again."""
-    roots = ctx.catalog.retention.roots(ctx.repository_id)
-    live = [commit for commit in roots.commits if commit.id not in decided.expired]
-    again = ctx.catalog.commits.get_many(ctx.repository_id, decided.revived)
-    return replace(roots, commits=[*live, *again.values()])
+    planned = Mark("", MarkState.MARKING, now, now - grace)
+    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder:
+        listing = list_store(ctx, planned.cutoff, Path(folder))
+        decided = make_plan(ctx, unix_seconds(now)).decision()
+        roots = ctx.catalog.retention.roots(ctx.repository_id)
+        live = [commit for commit in roots.commits if commit.id not in decided.expired]
+        live += ctx.catalog.commits.get_many(ctx.repository_id, decided.revived).values()
+        roots = replace(roots, commits=live)
+        with MarkWriter(Path(folder) / "mark.parquet") as found:
+            referenced = _find_garbage(ctx, listing, roots, found)
+        report = _report(ctx, planned, grace, listing, decided, roots, found, referenced)
+        return DryRun(decided, found.rows, report)
 
 
 def _check_writable(ctx: Context) -> None:
@@ -144,16 +152,11 @@ def _check_writable(ctx: Context) -> None:
         )
 
 
-def _written(ctx: Context, held: Held, roots: Roots, folder: Path, findings: Findings) -> MarkWriter:
-    """The list of what nothing refers to, in a local file."""
-    with MarkWriter(folder / "mark.parquet") as writer:
-        _find(ctx, held, roots, writer, findings)
-    return writer
-
-
 def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
     """Refuse to go by a database clock that is far ahead of the store's: everything would look old at once."""
-    key = begun_key(mark_id)
+    if not (ctx.catalog.marks.has_own_clock or (ctx.store.remote and ctx.catalog.marks.has_real_clock)):
+        return
+    key = mark_key(mark_id, BEGUN)
     ctx.store.put(key, b"")
     ahead = unix_seconds(now) - ctx.store.head(key).mtime
     if ahead > AHEAD.total_seconds():
@@ -164,79 +167,139 @@ def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
         )
 
 
-def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: Findings) -> None:
-    """Write down what nothing refers to: metadata files first, then objects, each sorted by address."""
-    used = _MetadataFiles()
-    ranges = distinct_ranges(used.watching(_metaranges(ctx, roots, used)))
-    for kind, needed in _needed_files(ctx, used):
-        files = held.old(kind)
-        names = files["physical_address"]
-        files = files.filter(pc.invert(pc.is_in(names, needed))).sort_by("physical_address")
-        writer.add(kind, files)
-        findings.add(kind, files)
+def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: MarkWriter) -> int:
+    """Write down what no root needs: metadata files first, then objects, each sorted by address.
+
+    Returns how many of the objects that are old enough something needs.
+    """
+    commits = sorted(roots.commits, key=lambda commit: (commit.generation, commit.id))
+    metaranges = {commit.meta_range_file: commit for commit in commits if commit.meta_range_file}
+
+    def read() -> Iterator[Metarange]:
+        for done, metarange in enumerate(ctx.reader.ahead(ctx.reader.metarange, metaranges.values()), 1):
+            ctx.progress("reading metaranges", done, len(metaranges))
+            yield metarange
+
+    ranges = distinct_ranges(read())
+    marks = ctx.catalog.marks.on_record(ctx.repository_id, lasting=True)
+    needed = {
+        "metarange": pa.array(sorted(map(layout.metarange_key, metaranges)), pa.string()),
+        "probe": pa.array([], pa.string()),
+        "range": pc.binary_join_element_wise(layout.RANGES, ranges["file"].combine_chunks(), ""),
+        "mark": pa.array([mark_key(one.id, name) for one in marks for name in MARK_FILES], pa.string()),
+        "task": pa.array([], pa.string()),
+    }
+    for kind, names in needed.items():
+        files = listing.old(kind)
+        files = files.filter(pc.invert(pc.is_in(files["physical_address"], names)))
+        found.add(kind, files.sort_by("physical_address"))
     with unreferenced(
         ctx.store,
-        held.batches,
+        listing.batches,
         ranges,
         engine=ctx.engine,
         addresses=[roots.staged["physical_address"]],
         prefixes=[address for address, _ in roots.uploads.values()],
         on_progress=lambda done, total: ctx.progress("reading ranges", done, total),
-    ) as found:
-        findings.referenced = found.kept
-        for table in found.batches():
-            writer.add("object", table)
-            findings.add("object", table)
+    ) as garbage:
+        for table in garbage.batches():
+            found.add("object", table)
+        return garbage.kept
 
 
-def _needed_files(ctx: Context, used: _MetadataFiles) -> Iterator[tuple[str, pa.Array]]:
-    """The metadata files that stay, by kind, in the order of their keys."""
-    marks = [
-        key(mark.id) for mark in ctx.catalog.marks.on_record(ctx.repository_id, lasting=True) for key in MARK_FILES
+def _report(
+    ctx: Context,
+    mark: Mark,
+    grace: timedelta,
+    listing: StoreListing,
+    decided: MarkDecision,
+    roots: Roots,
+    found: MarkWriter,
+    referenced: int,
+) -> dict[str, Any]:
+    """Say what the mark holds, what was kept and why, and what is not lakeops' own."""
+    objects, versions = found.kinds["object"], ctx.store.keeps_versions()
+    now = unix_seconds(mark.created)
+    mirrors: list[dict[str, Any]] = [
+        {
+            "id": mirror.id,
+            "last_report": mirror.at,
+            "silent_days": max(0, now - mirror.at) // DAY,
+            "commits": len(mirror.commits),
+            "only_for_it": len(decided.only_for_mirrors.get(mirror.id, ())),
+        }
+        for mirror in sorted(
+            ctx.catalog.mirrors.registrations(ctx.repository_id), key=lambda mirror: (mirror.at, mirror.id)
+        )
     ]
-    nothing = pa.array([], pa.string())
-    yield "metarange", pa.array(sorted(used.metaranges), pa.string())
-    yield "probe", nothing
-    yield "range", used.ranges()
-    yield "mark", pa.array(marks, pa.string())
-    yield "task", nothing
+    silent = [
+        f"mirror {mirror['id']} has not reported for {mirror['silent_days']} days, and {mirror['only_for_it']:,} "
+        f"commits are kept for it alone; if it is gone: lakeops mirror drop lakefs://{ctx.repository_id} {mirror['id']}"
+        for mirror in mirrors
+        if mirror["only_for_it"] and mirror["silent_days"] >= SILENT_DAYS
+    ]
+    return {
+        "mark": mark.to_json(),
+        "repository": ctx.repository_id,
+        "storage_namespace": ctx.repository.storage_namespace,
+        "cutoff": mark.cutoff.isoformat(timespec="seconds"),
+        "grace_hours": grace.total_seconds() / 3600,
+        "files": found.rows,
+        "objects": objects.count,
+        "bytes": objects.size_bytes,
+        "share": round(objects.count / listing.listed.count, 4) if listing.listed.count else 0.0,
+        "metadata": {kind: tally.to_json() for kind, tally in found.kinds.items() if kind != "object"},
+        "by_prefix": _by_prefix(found.hours),
+        "by_age": _by_age(found.hours, mark.created),
+        "sample": {kind: tally.sample for kind, tally in found.kinds.items() if tally.sample},
+        "commits": {
+            "live": counted(decided.kept.values()),
+            "expired_now": len(decided.expired),
+            "expired_earlier": len(decided.carried),
+            "live_again": len(decided.revived),
+        },
+        "kept": {
+            "referenced": referenced,
+            "staged": roots.staged.num_rows,
+            "uploads": len(roots.uploads),
+            "grace": listing.young.to_json(),
+        },
+        "listed": listing.listed.to_json(),
+        "strays": {**listing.strays.to_json(), "sample": listing.strays.sample},
+        "versioned": versions,
+        "mirrors": mirrors,
+        "notes": [*([VERSIONED] if versions else []), *silent],
+    }
 
 
-def _metaranges(ctx: Context, roots: Roots, used: _MetadataFiles) -> Iterator[Metarange]:
-    """The metaranges of all live commits, each file once, neighbours in history beside each other."""
-    commits = sorted(roots.commits, key=lambda commit: (commit.generation, commit.id))
-    once = {commit.meta_range_file: commit for commit in commits if commit.meta_range_file}
-    used.metaranges.update(layout.metarange_key(file) for file in once)
-    for done, metarange in enumerate(ctx.reader.ahead(ctx.reader.metarange, once.values()), 1):
-        ctx.progress("reading metaranges", done, len(once))
-        yield metarange
+def _by_prefix(hours: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """Objects and bytes by the day that they were begun on, the largest first; those of small days together."""
+    days: dict[str, list[int]] = {}
+    for hour, counts in hours.items():
+        day = f"data/{hour[:8]}"
+        days[day] = [one + more for one, more in zip(days.get(day, (0, 0)), counts, strict=True)]
+    largest = sorted(days.items(), key=lambda item: (-item[1][1], item[0]))
+    shown = [{"prefix": day, "objects": count, "bytes": size} for day, (count, size) in largest[:PREFIXES]]
+    rest = [counts for _, counts in largest[PREFIXES:]]
+    if rest:
+        count, size = (sum(column) for column in zip(*rest, strict=True))
+        shown.append({"prefix": f"{len(rest)} more", "objects": count, "bytes": size})
+    return shown
 
 
-@dataclass
-class _MetadataFiles:
-    """The metadata files that live commits need. One range may lie in several files, and all of them are needed."""
-
-    metaranges: set[str] = field(default_factory=set)
-    _names: list[pa.ChunkedArray] = field(default_factory=list)
-    _count: int = 0
-
-    def watching(self, metaranges: Iterable[Metarange]) -> Iterator[Metarange]:
-        """Yield the metaranges and note their files. Each costs only what differs from the one before."""
-        last = Metarange.empty().table["file"]
-        for metarange in metaranges:
-            names = metarange.table["file"]
-            fresh = names.filter(pc.invert(pc.is_in(names, last.combine_chunks())))
-            self._names.append(fresh)
-            self._count += len(fresh)
-            if self._count > _COMPACT:
-                self._names, self._count = [pa.chunked_array([self._unique()])], 0
-            last = names
-            yield metarange
-
-    def ranges(self) -> pa.Array:
-        """The keys of the range files."""
-        return pc.binary_join_element_wise(layout.RANGES, self._unique(), "")
-
-    def _unique(self) -> pa.Array:
-        chunks = [chunk for names in self._names for chunk in names.chunks]
-        return pa.chunked_array(chunks, pa.string()).unique()
+def _by_age(hours: dict[str, list[int]], now: datetime) -> list[dict[str, Any]]:
+    """Objects and bytes by how many days ago they were begun."""
+    sums = [[0, 0] for _ in range(len(AGES) + 1)]
+    for hour, (count, size) in hours.items():
+        try:
+            begun = datetime.strptime(hour, "%Y%m%d%H").replace(tzinfo=UTC)
+        except ValueError:  # ten digits that are no hour: older than anything
+            begun = datetime.min.replace(tzinfo=UTC)
+        counts = sums[sum((now - begun).days >= border for border in AGES)]
+        counts[0] += count
+        counts[1] += size
+    names = [f"under {AGES[0]} days", *(f"{a} to {b} days" for a, b in itertools.pairwise(AGES))]
+    names.append(f"{AGES[-1]} days and more")
+    return [
+        {"age": name, "objects": count, "bytes": size} for name, (count, size) in zip(names, sums, strict=True) if count
+    ]

@@ -26,12 +26,7 @@ from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.spark.worker import PackedTask, packed_tasks_of, unpack
 from lakeops.machine import cores
 from lakeops.model.arrow import array, from_numpy, in_one, no_rows, to_numpy
-from lakeops.model.errors import (
-    InvalidInput,
-    InvalidUri,
-    LakeopsError,
-    Transient,
-)
+from lakeops.model.errors import InvalidInput, InvalidUri, LakeopsError, Transient
 from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.store import layout
@@ -118,36 +113,30 @@ def unreferenced(
         Corrupted: a range is not what was written. ``ObjectNotFound``: it is gone.
         Transient: ``engine_unavailable``: the scratch directory is full, or Spark gave up.
     """
+    ranges, kept_places = _one_each([ranges], "id"), tuple(prefixes)
     engine = engine.for_work(-(-ranges.num_rows // _READING))
-    kept_places = tuple(prefixes)
+    joined = _joined_here if engine.in_process else _joined_by_spark
     with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
         scratch = Path(name)
         with _explained(scratch):
             listed = _in_order(listing, scratch)
             given = [managed(store.url, some).cast(pa.large_string()) for some in addresses]
-            search = _Search(store, engine, scratch, _one_each([ranges]), given, on_progress)
             found = Unreferenced(listed.count, scratch / "found.arrow")
             with pa.ipc.new_stream(found.path, LISTED_SCHEMA, options=_LZ4) as out:
-                for rows, met in search.met(listed):
+                for rows, met in joined(engine, store, listed, ranges, given, scratch, on_progress):
                     free = rows.filter(from_numpy(~(met | _lie_under(rows.column(0), kept_places))))
                     out.write_table(free, max_chunksize=_BATCH)
                     found.count += free.num_rows
         yield found
 
 
+@dataclass
 class Unreferenced:
-    """What nothing refers to.
+    """Unreferenced objects: ``count`` of the ``listed`` distinct ones. They lie in a local file, ``path``."""
 
-    Attributes:
-        listed: how many distinct objects the listing named.
-        count: how many of them nothing refers to.
-        path: where these lie on this machine.
-    """
-
-    def __init__(self, listed: int, path: Path) -> None:
-        self.listed = listed
-        self.count = 0
-        self.path = path
+    listed: int
+    path: Path
+    count: int = 0
 
     @property
     def kept(self) -> int:
@@ -156,22 +145,23 @@ class Unreferenced:
 
     def batches(self) -> Iterator[pa.Table]:
         """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again."""
-        return _stream(self.path)
+        return read_stream(self.path)
 
 
 def distinct_ranges(metaranges: Iterable[Metarange]) -> pa.Table:
-    """Every range of some metaranges, one row an id: ``METARANGE_SCHEMA``.
+    """Every range file of some metaranges, one row a file: ``METARANGE_SCHEMA``. Files may hold the same range.
 
     Costs what each differs in from the one before, and the memory of the distinct ones.
     """
-    last = Metarange.empty()
-    tables, count = [last.table], 0
+    last = Metarange.empty().table
+    tables, count = [last], 0
     for metarange in metaranges:
-        fresh = metarange.table.take(from_numpy(metarange.without(last)))
-        tables, count, last = [*tables, fresh], count + fresh.num_rows, metarange
+        table = metarange.table
+        fresh = table.filter(pc.invert(pc.is_in(table["file"], value_set=in_one(last["file"]))))
+        tables, count, last = [*tables, fresh], count + fresh.num_rows, table
         if count > _COMPACT:
-            tables, count = [_one_each(tables)], 0
-    return _one_each(tables)
+            tables, count = [_one_each(tables, "file")], 0
+    return _one_each(tables, "file")
 
 
 def _in_order(listing: Listing, scratch: Path) -> Listed:
@@ -187,71 +177,52 @@ def _in_order(listing: Listing, scratch: Path) -> Listed:
             before = pa.concat_arrays([array([last], names.type), names.slice(0, len(names) - 1)])
             out.write_table(checked(batch.filter(pc.not_equal(names, before))))
             last = names[-1].as_py()
-    ordered = Listed(partial(_stream, path))
+    ordered = Listed(partial(read_stream, path))
     if not ordered.ascends:
         raise Transient("the listing is not in order after it was sorted; nothing was deleted; try again")
     return ordered
 
 
-@dataclass(frozen=True)
-class _Search:
-    """One search: what is referred to, where it is read and joined."""
+def _joined_here(
+    engine: Engine,
+    store: ObjectStore,
+    listed: Listed,
+    ranges: pa.Table,
+    given: Sequence[pa.Array],
+    scratch: Path,
+    on_progress: OnProgress | None,
+) -> Iterator[tuple[pa.Table, Mask]]:
+    paths = [scratch / f"{number}.referenced" for number in range(len(listed.firsts))]
+    done = 0
+    with ExitStack() as stack:
+        files = [stack.enter_context(pa.ipc.new_stream(path, _REFERENCED, options=_LZ4)) for path in paths]
 
-    store: ObjectStore
-    engine: Engine
-    scratch: Path
-    ranges: pa.Table
-    given: Sequence[pa.Array]
-    on_progress: OnProgress | None
-
-    def met(self, listed: Listed) -> Iterator[tuple[pa.Table, Mask]]:
-        """Every slice of a listing, and which of its rows something refers to."""
-        if self.engine.in_process:
-            return self._met_here(listed)
-
-        spark = cast("SparkEngine", self.engine)
-        return _joined_by_spark(spark, self.store, listed, self.ranges, self.given, self.on_progress)
-
-    def _met_here(self, listed: Listed) -> Iterator[tuple[pa.Table, Mask]]:
-        self._sort_out(listed)
-        with _database(self.scratch) as database:
-            for number, rows in enumerate(listed.slices()):
-                yield rows, _joined(database, rows, self._file(number))
-                self._file(number).unlink()
-
-    def _sort_out(self, listed: Listed) -> None:
-        """Write every reference to the file of the slice that its address belongs in."""
-        with ExitStack() as stack:
-            paths = map(self._file, range(len(listed.firsts)))
-            files = [stack.enter_context(pa.ipc.new_stream(path, _REFERENCED, options=_LZ4)) for path in paths]
-            read = chain.from_iterable(self._read(listed.firsts))
-            for number, some in chain(read, *(_by_slice(some, listed.firsts) for some in self.given)):
+        def write(parts: Iterable[tuple[int, pa.Array]]) -> None:
+            for number, some in parts:
                 files[number].write_batch(pa.record_batch([some], schema=_REFERENCED))
-            for file in files:
-                file.write_batch(pa.record_batch([_END], schema=_REFERENCED))
-        # The threads that read are gone, and what they had freed would stay with them.
-        pa.default_memory_pool().release_unused()
 
-    def _read(self, firsts: pa.Array) -> Iterator[list[tuple[int, pa.Array]]]:
-        """What the ranges refer to, by the number of the slice."""
-        total, done = self.ranges.num_rows, 0
-        work = partial(_read_and_sort_out, firsts=firsts)
-        tasks = read_tasks(self.ranges, ranges_for(_TOGETHER, [self.ranges]))
-        for result in first_of_each(self.engine.run(work, tasks, self.store)):
+        tasks = read_tasks(ranges, ranges_for(_TOGETHER, [ranges]))
+        for result in first_of_each(engine.run(partial(_read_and_sort_out, firsts=listed.firsts), tasks, store)):
+            write(result.parts)
             done += result.ranges
-            if self.on_progress:
-                self.on_progress(done, total)
-            yield result.parts
-        if done != total:
-            raise Transient(f"the engine ({self.engine.name}) gave back {done} of {total} ranges; try again")
-
-    def _file(self, number: int) -> Path:
-        return self.scratch / f"{number}.referenced"
+            if on_progress:
+                on_progress(done, ranges.num_rows)
+        if done != ranges.num_rows:
+            raise Transient(f"the engine ({engine.name}) gave back {done} of {ranges.num_rows} ranges; try again")
+        for some in given:
+            write(_by_slice(some, listed.firsts))
+        write((number, _END) for number in range(len(files)))
+    # The threads that read are gone, and what they had freed would stay with them.
+    pa.default_memory_pool().release_unused()
+    with _database(scratch) as database:
+        for path, rows in zip(paths, listed.slices(), strict=True):
+            yield rows, _joined(database, rows, path)
+            path.unlink()
 
 
 @dataclass(frozen=True, eq=False)
 class _SortedOut:
-    """What a task read: addresses by the number of their slice."""
+    """The addresses that a task read, by the number of their slice."""
 
     index: int
     ranges: int
@@ -259,22 +230,15 @@ class _SortedOut:
 
 
 def _read_and_sort_out(task: ReadTask, store: ObjectStore, *, firsts: pa.Array) -> _SortedOut:
-    # A range has a few dozen addresses of each slice, and each batch that is written and joined has a fixed price.
-    batches = _in_batches(referenced_by(row, store) for row in task.rows)
-    parts = [part for addresses in batches for part in _by_slice(addresses, firsts)]
-    return _SortedOut(task.index, len(task.rows), parts)
-
-
-def _in_batches(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
-    """The values of arrays, those of small ones together."""
+    parts: list[tuple[int, pa.Array]] = []
     held: list[pa.Array] = []
-    for one in arrays:
-        if held and sum(map(len, held)) + len(one) > _BATCH:
-            yield pa.concat_arrays(held)
+    # A range has a few dozen addresses of each slice, and each batch that is written and joined has a fixed price.
+    for last, row in enumerate(task.rows, 1):
+        held.append(referenced_by(row, store))
+        if last == len(task.rows) or sum(map(len, held)) >= _BATCH:
+            parts += _by_slice(pa.concat_arrays(held), firsts)
             held = []
-        held.append(one)
-    if held:
-        yield pa.concat_arrays(held)
+    return _SortedOut(task.index, len(task.rows), parts)
 
 
 def _by_slice(addresses: pa.Array, firsts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
@@ -353,16 +317,16 @@ def _lie_under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
     return found
 
 
-def _stream(path: Path) -> Iterator[pa.Table]:
+def read_stream(path: Path) -> Iterator[pa.Table]:
     """The rows of an Arrow stream on disk, a batch at a time, none empty."""
     with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
         yield from (pa.Table.from_batches([batch]) for batch in stream if batch.num_rows)
 
 
-def _one_each(tables: Sequence[pa.Table]) -> pa.Table:
-    """The rows of all tables, one an id: the first."""
+def _one_each(tables: Sequence[pa.Table], name: str) -> pa.Table:
+    """The rows of all tables, one a value of a column: the first."""
     table = pa.concat_tables(tables).combine_chunks()
-    codes = to_numpy(in_one(table.column("id")).dictionary_encode().indices)
+    codes = to_numpy(in_one(table.column(name)).dictionary_encode().indices)
     return table.take(from_numpy(np.unique(codes, return_index=True)[1]))
 
 
@@ -421,20 +385,11 @@ def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _files(namespace: str, addresses: pa.Array) -> pa.Array:
     """Relative addresses of ``file://`` addresses. Each directory is looked at once, since links may lead anywhere."""
     folders = pc.replace_substring_regex(addresses, _DIRECTORY, "").dictionary_encode()
-    below = [_below(namespace, folder) for folder in folders.dictionary.to_pylist()]
-    inside = pa.array([place is not None for place in below], pa.bool_()).take(folders.indices)
-    return pa.array(
-        [
-            f"{place}{split_address(address)[1]}"
-            for address, place in zip(
-                addresses.filter(inside).to_pylist(),
-                pa.array(below, pa.string()).take(folders.indices.filter(inside)).to_pylist(),
-                strict=True,
-            )
-            if not address.endswith("/")
-        ],
-        pa.string(),
-    )
+    below = pa.array([_below(namespace, folder) for folder in folders.dictionary.to_pylist()], pa.string())
+    places = below.take(folders.indices)
+    inside = pc.and_not(pc.is_valid(places), pc.ends_with(addresses, "/"))
+    pairs = zip(addresses.filter(inside).to_pylist(), places.filter(inside).to_pylist(), strict=True)
+    return pa.array([f"{place}{split_address(address)[1]}" for address, place in pairs], pa.string())
 
 
 def _below(namespace: str, folder: str) -> str | None:
@@ -466,16 +421,12 @@ SLICE_BYTES = 32 << 20
 SLICES = 256
 """The most slices. Each has an open file while the references are read. A longer listing has longer slices."""
 
-_LISTED_BATCH = 65_536
-
 
 class Listed:
     """A listing in slices.
 
-    Attributes:
-        count: how many rows there are.
-        firsts: the first address of every slice, as ``large_string``.
-        ascends: whether the addresses strictly ascend: then no row is in two slices, and none is repeated.
+    ``firsts`` has the first address of every slice, as ``large_string``. ``ascends`` says whether the addresses
+    strictly ascend: then no row is in two slices, and none is repeated.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -487,7 +438,8 @@ class Listed:
         for rows in _slices(listing()):
             names = rows.column(0)
             firsts.append(names[0].as_py())
-            self.ascends = self.ascends and last < firsts[-1] and _ascends(names)
+            in_order = pc.all(pc.less(names.slice(0, len(names) - 1), names.slice(1))).as_py() is not False
+            self.ascends = self.ascends and last < firsts[-1] and in_order
             self.count += rows.num_rows
             last = names[-1].as_py()
         self._together = max(1, -(-len(firsts) // SLICES))
@@ -521,7 +473,7 @@ def _slices(listing: Iterable[pa.Table]) -> Iterator[pa.Table]:
     held: list[pa.Table] = []
     rows = size = 0
     for table in map(checked, listing):
-        step = max(1, min(_LISTED_BATCH, SLICE_BYTES * table.num_rows // (8 * max(1, table.nbytes))))
+        step = max(1, min(_BATCH, SLICE_BYTES * table.num_rows // (8 * max(1, table.nbytes))))
         for start in range(0, table.num_rows, step):
             piece = table.slice(start, step)
             held.append(piece)
@@ -531,10 +483,6 @@ def _slices(listing: Iterable[pa.Table]) -> Iterator[pa.Table]:
                 held, rows, size = [], 0, 0
     if held:
         yield pa.concat_tables(held)
-
-
-def _ascends(names: pa.ChunkedArray) -> bool:
-    return pc.all(pc.less(names.slice(0, len(names) - 1), names.slice(1))).as_py() is not False
 
 
 _PROOFS = -1
@@ -549,21 +497,23 @@ class NamesTask:
 
 
 def _joined_by_spark(
-    engine: SparkEngine,
+    engine: Engine,
     store: ObjectStore,
     listed: Listed,
     ranges: pa.Table,
     given: Sequence[pa.Array],
-    on_progress: Callable[[int, int], None] | None,
-) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
-    """Every slice of a listing, and which of its rows something refers to."""
+    _scratch: Path,
+    on_progress: OnProgress | None,
+) -> Iterator[tuple[pa.Table, Mask]]:
+    """Join as ``_joined_here`` does. The executors read, and Spark joins."""
+    spark = cast("SparkEngine", engine)
     reads = list(read_tasks(ranges, engine.group(ranges.num_rows)))
     extra = NamesTask(len(reads), _address_stream(given))
     proofs = NamesTask(
         _PROOFS, _address_stream([pa.array([_proof(number) for number in range(len(reads) + 1)], pa.binary())])
     )
     slices = (NamesTask(number, _address_stream(rows.column(0).chunks)) for number, rows in enumerate(listed.slices()))
-    with engine.parking(store) as parking:
+    with spark.parking(store) as parking:
         left = [parking.pack(task) for task in chain([proofs], slices)]
         right: list[PackedTask[Any]] = [*map(parking.pack, reads), parking.pack(extra)]
 
@@ -574,7 +524,7 @@ def _joined_by_spark(
             rest = names.join(found.hint("merge"), "address", "left_anti")
             return rest.groupBy("slice").agg({"row": "collect_list"})
 
-        answer = engine.collect(unreferenced)
+        answer = spark.collect(unreferenced)
     free = dict(zip(answer.column(0).to_pylist(), answer.column(1).combine_chunks(), strict=True))
     if _PROOFS in free:
         raise Transient(f"the engine ({engine.name}) lost some of what the ranges refer to; try again")

@@ -27,17 +27,10 @@ from lakeops.ops.resolve import resolve_commit
 class LocalStatus:
     """A clone beside its ref, after a call.
 
-    Attributes:
-        directory: the clone.
-        uri: what it follows.
-        commit_id: the commit that it was last made equal to. Empty when there was none yet.
-        head_id: the commit that the ref means.
-        local: what changed in the directory, by name below it.
-        remote: what changed at the ref since, and is not taken yet.
-        taken: what this call took from the ref.
-        conflicts: names of files that changed on both sides.
-        special: names of links, pipes and devices, which are never committed.
-        interrupted: the ref of a call that did not come to its end. Pull, or check it out, to finish it.
+    ``commit_id`` is the commit that it was last made equal to (empty: none yet), ``head_id`` the one that the ref
+    means. ``local`` changed in the directory, ``remote`` at the ref, ``taken`` was taken by this call, ``conflicts``
+    changed on both sides. ``special`` files are never committed. ``interrupted`` is the ref of a call that did not come
+    to its end.
     """
 
     directory: str
@@ -137,7 +130,7 @@ def _clone_place(directory: str | Path) -> Path:
 
 
 def status(ctx: Context, directory: str | Path) -> LocalStatus:
-    """What changed in the directory, and at its ref since it was last made equal to it. Nothing is written.
+    """Find what changed in the directory, and at its ref since it was last made equal to it. Nothing is written.
 
     Raises:
         RefNotFound, CommitExpired: the ref is gone, or retention took its commit.
@@ -209,8 +202,7 @@ def _take_commit(
     force: bool,
     wanted: Mapping[str, Entry] | None = None,
 ) -> LocalStatus:
-    if wanted is None:
-        wanted = wanted_at(ctx, commit, index.prefix, folder)
+    wanted = wanted_at(ctx, commit, index.prefix, folder) if wanted is None else wanted
     here, there = take(ctx, folder, index, ref, commit, wanted, force=force)
     return LocalStatus(str(folder), replace(index, ref=ref).uri, commit.id, commit.id, here, taken=there)
 

@@ -16,11 +16,7 @@ import pyarrow as pa
 
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import STAGED_SCHEMA
-from lakeops.model.errors import (
-    CloneConflict,
-    InvalidInput,
-    NoChanges,
-)
+from lakeops.model.errors import CloneConflict, InvalidInput, NoChanges
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
 from lakeops.model.progress import ByteCounter
@@ -90,12 +86,11 @@ def commit(
         head = resolve_commit(ctx, branch)
         paths = {change.path: index.prefix + change.path for change in tree.here}
         there = _entries_at(ctx, head, index.prefix, paths, folder)
-        sides = compare(
-            folder, _only_names(index, paths), tree, {name: entry for name, entry in there.items() if entry}
-        )
+        known = replace(index, files={name: known for name, known in index.files.items() if name in paths})
+        sides = compare(folder, known, tree, {name: entry for name, entry in there.items() if entry})
         if sides.conflicts:
             raise CloneConflict(str(folder), branch, sides.conflicts)
-        files = _settle_index(index, tree, sides.agreed)
+        files = _with_agreed(index, tree, sides.agreed)
         if not sides.here:
             indexes.write(folder, replace(index, files=files, whole=False))
             raise NoChanges(f"branch {branch!r} has the changes of {excerpt(str(folder))} already")
@@ -108,7 +103,9 @@ def commit(
             seen = snapshot(ctx, branch)
             require_clean(ctx, branch, seen.head, seen.staged)
             now = there if seen.head.id == head.id else _entries_at(ctx, seen.head, index.prefix, paths, folder)
-            moved = [name for name in sent if _identity(now[name]) != _identity(there[name])]
+            moved = [
+                name for name in sent if getattr(now[name], "identity", None) != getattr(there[name], "identity", None)
+            ]
             if moved:
                 raise CloneConflict(str(folder), branch, moved)
             metarange, summary = apply_changes(ctx, seen.head, _table(rows), started=seen.started)
@@ -151,26 +148,18 @@ def _check_committable(folder: Path, index: Index, tree: WorkTree, *, skip_speci
 def _entries_at(
     ctx: Context, commit: Commit, prefix: str, paths: Mapping[str, str], folder: Path
 ) -> dict[str, Entry | None]:
-    """What a commit has at these paths, by name."""
+    """A commit's entries at these paths, by name."""
     if len(paths) <= MOST_ASKED:
         return {name: committed(ctx, commit, path) for name, path in paths.items()}
     found = wanted_at(ctx, commit, prefix, folder)
     return {name: found.get(name) for name in paths}
 
 
-def _only_names(index: Index, names: Mapping[str, str]) -> Index:
-    return replace(index, files={name: known for name, known in index.files.items() if name in names})
-
-
-def _settle_index(index: Index, tree: WorkTree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
-    """What the index knows, with what came to the same contents on both sides."""
+def _with_agreed(index: Index, tree: WorkTree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
+    """The index's files, with those that came to the same contents on both sides."""
     files = {name: known for name, known in index.files.items() if name not in agreed}
     files.update((name, replace(tree.files[name], checksum=mark)) for name, mark in agreed.items() if mark is not None)
     return files
-
-
-def _identity(entry: Entry | None) -> tuple[object, ...] | None:
-    return None if entry is None else entry.identity
 
 
 Sent = tuple[Entry, Known]

@@ -1,11 +1,9 @@
-"""What a clone remembers in its directory, in the folder ``.lakeops-local``.
+"""The files in which a clone remembers its ref and its objects, in the folder ``.lakeops-local``.
 
 ``index.json`` says which ref the clone follows, and how each file was when it was last equal to its object. It is
-replaced as a whole. While a call changes files, ``journal`` has a line for each of them. The line is written before the
-file gets its name or goes, and counts only when the file is as the line says. So a call that is killed leaves a
-directory in which every file is known, or was changed by somebody else.
-
-Nothing in this folder is believed further than it reaches: names that are no file's below the clone are refused.
+replaced as a whole. Before a call gives a file its name or removes it, ``journal`` gets a line, which counts only when
+the file is as it says. So a killed call leaves a directory in which every file is known, or changed by somebody else.
+Names in this folder that are no file's below the clone are refused.
 """
 
 from __future__ import annotations
@@ -106,17 +104,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Index:
-    """What a directory follows, and what its files were last made equal to.
+    """The ref that a directory follows, and its files as they were last equal to objects, by name below the prefix.
 
-    Attributes:
-        repository: the repository's name.
-        ref: the ref that the directory follows.
-        prefix: the folder of the ref. Empty, or with a slash at its end.
-        commit: the commit that the directory was last made equal to. Empty when there was none yet.
-        whole: ``files`` are exactly what the commit has.
-        files: by name below the prefix.
-        written_ns: the disk's time when this was written. 0 when it never was.
-        interrupted: the ref of a call that did not come to its end.
+    ``prefix`` is empty or ends in a slash. ``commit`` is empty when there was none yet. ``whole``: ``files`` are
+    exactly what the commit has. ``written_ns`` is the disk's time when this was written. ``interrupted`` is the ref of
+    a call that did not come to its end.
     """
 
     repository: str
@@ -130,7 +122,7 @@ class Index:
 
     @property
     def uri(self) -> str:
-        """What the directory follows, as ``lakefs://REPO/REF/PREFIX``."""
+        """The folder that the directory follows, as ``lakefs://REPO/REF/PREFIX``."""
         return f"{SCHEME}{self.repository}/{self.ref}/{self.prefix}"
 
 
@@ -156,7 +148,7 @@ def below(directory: str | Path) -> Iterator[Path]:
 
 
 def read(folder: Path) -> Index:
-    """What a clone remembers, with what an interrupted call has done. Raises ``InvalidInput`` when it is damaged."""
+    """Read a clone's index, with what an interrupted call has done. Raises ``InvalidInput`` when it is damaged."""
     place = folder / PLACE
     with translated(place):
         text = (place / "index.json").read_bytes()
@@ -184,10 +176,9 @@ def _parsed(found: dict[str, Any]) -> Index:
 
 
 def _parse_known(row: list[Any]) -> Known:
-    known = Known(*row)
     if [type(part) for part in row] != [str, int, int, str]:
         raise TypeError(row)
-    return known
+    return Known(*row)
 
 
 def _replayed(folder: Path, index: Index, lines: list[bytes]) -> Index:
@@ -203,19 +194,15 @@ def _replayed(folder: Path, index: Index, lines: list[bytes]) -> Index:
             known = None if words[0] == "gone" else _parse_known(words[2])
         except (ValueError, TypeError, IndexError, InvalidInput):
             continue
-        status = _status(folder / name)
+        try:
+            status: os.stat_result | None = (folder / name).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            status = None
         if known is None and status is None:
             files.pop(name, None)
         elif known is not None and status is not None and known.is_like(status):
             files[name] = known
     return replace(index, files=files, whole=False, interrupted=interrupted)
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def write(folder: Path, index: Index) -> None:

@@ -9,7 +9,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from lakeops.model.clock import Ids
@@ -39,12 +38,10 @@ from lakeops.store.in_flight import in_parallel
 
 @dataclass(frozen=True)
 class WorkTree:
-    """A clone's files as they are now.
+    """A clone's files as they are now, by name. The checksum of one that is not known to be like an object is empty.
 
-    Attributes:
-        files: by name. The checksum of one that is not known to be like an object is empty.
-        special: names of links, pipes and devices, and names that are not UTF-8 (written with escapes).
-        here: what changed since the directory was last made equal to a commit, by name in byte order.
+    ``special`` names links, pipes, devices, and names that are not UTF-8 (escaped). ``here`` is what changed since the
+    directory was last made equal to a commit, in byte order.
     """
 
     files: dict[str, Known] = field(default_factory=dict)
@@ -54,7 +51,7 @@ class WorkTree:
 
 @dataclass(frozen=True)
 class Sides:
-    """What changed here and there, without what came to the same contents on both sides.
+    """Changes here and there, without those that came to the same contents on both sides.
 
     ``agreed`` has those: the checksum of the object now, or None for a file and an object that are both gone.
     """
@@ -80,7 +77,12 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
             tree.special.append(os.fsencode(name).decode(errors="backslashreplace"))
         elif not stat.S_ISREG(status.st_mode):
             tree.special.append(name)
-        elif known is not None and known.is_like(status) and _is_older(status, index.written_ns - RACY_NS):
+        elif (
+            known is not None
+            and known.is_like(status)
+            # Programs can set the time of a file's contents, and no other one.
+            and max(status.st_mtime_ns, status.st_ctime_ns) < index.written_ns - RACY_NS
+        ):
             tree.files[name] = known
         else:
             unread.append((name, status))
@@ -102,11 +104,6 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
     return tree
 
 
-def _is_older(status: os.stat_result, time_ns: int) -> bool:
-    """Whether nothing of a file changed since a time. Programs can set the time of its contents, and no other one."""
-    return max(status.st_mtime_ns, status.st_ctime_ns) < time_ns
-
-
 def _is_text(name: str) -> bool:
     try:
         name.encode()
@@ -124,11 +121,8 @@ def _name_and_folders(name: str) -> Iterator[str]:
 
 
 def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Entry]) -> Sides:
-    """What changed here and at a commit that has ``wanted``, by name below the prefix."""
-    objects = {
-        name: Known(entry.checksum, entry.size_bytes, 0, _sha256(index.files.get(name), entry))
-        for name, entry in wanted.items()
-    }
+    """Find changes here and at a commit that has ``wanted``, by name below the prefix."""
+    objects = {name: Known(entry.checksum, entry.size_bytes, 0, "") for name, entry in wanted.items()}
     there = list(_changes(index.files, objects, lambda known: known.checksum))
     changed, special = {change.path for change in tree.here}, set(tree.special)
     agreed: dict[str, str | None] = {}
@@ -141,10 +135,6 @@ def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Ent
             conflicts.append(name)
     rest = [[change for change in side if change.path not in agreed] for side in (tree.here, there)]
     return Sides(rest[0], rest[1], conflicts, agreed)
-
-
-def _sha256(known: Known | None, entry: Entry) -> str:
-    return known.sha256 if known is not None and known.checksum == entry.checksum else ""
 
 
 def _changes(old: Mapping[str, Known], new: Mapping[str, Known], of: Callable[[Known], str]) -> Iterator[Change]:
@@ -184,7 +174,7 @@ def digest(path: Path, algorithm: str, counter: ByteCounter | None = None) -> st
 
 
 def wanted_at(ctx: Context, commit: Commit, prefix: str, folder: Path) -> dict[str, Entry]:
-    """What a commit has under a prefix, by name below it. Raises ``InvalidPath`` where that cannot be files."""
+    """A commit's entries under a prefix, by name below it. Raises ``InvalidPath`` where they cannot be files."""
     found = {
         entry.path.removeprefix(prefix): entry
         for entry in list_objects(ctx, commit.id, prefix)
@@ -213,7 +203,7 @@ def take(
         raise CloneConflict(str(folder), ref, sides.conflicts)
     taken = {change.path for change in sides.there}
     own = [name for name in tree.files if name not in taken]
-    coming = [name for name in wanted if name in taken]  # of the others, some were removed here
+    coming = [change.path for change in sides.there if change.path in wanted]
     check_names([*own, *coming], folds=folds_letters(folder))
     _check_ways(folder, wanted, taken)
     _check_room(folder, sum(change.size_bytes for change in sides.there if change.path in wanted))
@@ -224,12 +214,24 @@ def take(
         if checksum is not None:
             files[name] = replace(tree.files[name], checksum=checksum)
     given_up = set(sides.conflicts)
+
+    def check_unchanged(name: str) -> None:
+        """Refuse to touch a file that was changed since it was looked at. Raises ``CloneConflict``."""
+        try:
+            status: os.stat_result | None = (folder / name).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            status = None
+        known = tree.files.get(name)
+        same = status is None if known is None else status is not None and known.is_like(status)
+        if not same and name not in given_up:
+            raise CloneConflict(str(folder), ref, [name])
+
     if taken:
         with journal(folder, ref) as noted:
             for change in sides.there:
                 if change.path not in wanted:
-                    _remove(folder, change.path, tree, noted, ref, given_up)
-            _download(ctx, folder, sides.there, wanted, tree, noted, ref, given_up, files)
+                    _remove(folder, change.path, noted, check_unchanged)
+            files.update(_download(ctx, folder, {name: wanted[name] for name in coming}, noted, check_unchanged))
     write(folder, replace(index, ref=ref, commit=commit.id, whole=True, files=files))
     return [change for change in sides.here if change.path not in taken], sides.there
 
@@ -256,22 +258,10 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _check_unchanged(folder: Path, name: str, tree: WorkTree, ref: str, given_up: set[str]) -> None:
-    """Refuse to touch a file that was changed since it was looked at. Raises ``CloneConflict``."""
-    try:
-        status: os.stat_result | None = (folder / name).lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        status = None
-    known = tree.files.get(name)
-    same = status is None if known is None else status is not None and known.is_like(status)
-    if not same and name not in given_up:
-        raise CloneConflict(str(folder), ref, [name])
-
-
-def _remove(folder: Path, name: str, tree: WorkTree, noted: Journal, ref: str, given_up: set[str]) -> None:
+def _remove(folder: Path, name: str, noted: Journal, check_unchanged: Callable[[str], None]) -> None:
     target = folder / name
     with translated(target):
-        _check_unchanged(folder, name, tree, ref, given_up)
+        check_unchanged(name)
         noted.goes(name)
         target.unlink(missing_ok=True)
         with suppress(OSError):  # the first folder that is not empty
@@ -281,19 +271,10 @@ def _remove(folder: Path, name: str, tree: WorkTree, noted: Journal, ref: str, g
 
 
 def _download(
-    ctx: Context,
-    folder: Path,
-    there: list[Change],
-    wanted: Mapping[str, Entry],
-    tree: WorkTree,
-    noted: Journal,
-    ref: str,
-    given_up: set[str],
-    files: dict[str, Known],
-) -> None:
-    coming = [change.path for change in there if change.path in wanted]
-    counter = ByteCounter(ctx.progress, "Downloading", sum(wanted[name].size_bytes for name in coming))
-    still = partial(_check_unchanged, folder, tree=tree, ref=ref, given_up=given_up)
+    ctx: Context, folder: Path, wanted: Mapping[str, Entry], noted: Journal, check_unchanged: Callable[[str], None]
+) -> dict[str, Known]:
+    """Download objects to drafts, each of which then takes its name at once."""
+    counter = ByteCounter(ctx.progress, "Downloading", sum(entry.size_bytes for entry in wanted.values()))
 
     def fetch(name: str) -> Known:
         draft = folder / PLACE / f".lakeops-{Ids().new()}.part"
@@ -302,14 +283,14 @@ def _download(
             with translated(target):
                 known = _draft(ctx, wanted[name], draft, counter)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                still(name)
+                check_unchanged(name)
                 noted.appears(name, known)
                 draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
         return known
 
-    files.update(zip(coming, in_parallel(coming, fetch), strict=True))
+    return dict(zip(wanted, in_parallel(list(wanted), fetch), strict=True))
 
 
 def _draft(ctx: Context, entry: Entry, draft: Path, counter: ByteCounter) -> Known:

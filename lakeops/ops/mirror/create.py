@@ -24,11 +24,10 @@ from lakeops.model.records import RepositoryRecord, check_asked
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.record_validation import check_repository_metadata
-from lakeops.ops.mirror.source import Source, check_claim
+from lakeops.ops.mirror.source import Source, check_replica
 from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
 from lakeops.ops.repository import exists
-from lakeops.store.base import ObjectStore
 from lakeops.store.open import Stores, normalise_namespace, overlap
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def create_mirror(
     ids: Ids,
     actor: str,
 ) -> RepositoryRecord:
-    """A read-only repository that follows ``source``, at its initial commit: see ``Lake.create_mirror``.
+    """Create a read-only repository that follows ``source``, at its initial commit: see ``Lake.create_mirror``.
 
     ``reference`` says how to reach the source again, without any secret. ``same_store`` says whether equal locations
     mean the same place here and at the source.
@@ -66,13 +65,17 @@ def create_mirror(
         raise NamespaceTaken(f"{namespace} overlaps with the source's own namespace; a mirror needs a copy elsewhere")
     check_apart(catalog, stores, namespace)
     store = stores.at(namespace)
-    check_claim(store, origin)
+    check_replica(store, origin)
     check_unowned(catalog, store, origin, source.catalog.repositories.identity())
-    first = source.initial_commit()
+    first, found = source.initial_commit(), dict[str, Any]()
+    try:
+        found = asdict(store.probe())
+    except StoreError:  # the mirror may not write there
+        next(iter(store.list("_lakefs/")), None)  # reading must work
     mirror = MirrorRecord(
         repository_id=name,
         source=reference,
-        registration=fresh_registration(name, ids),
+        registration=f"{name}-{ids.new()}",
         branches=branches,
         tags=tags,
         reports=reports,
@@ -87,7 +90,7 @@ def create_mirror(
         read_only=True,
         split=origin.split,
         capabilities={
-            **_probed(store),
+            **found,
             CLAIM_ID: origin.capabilities.get(CLAIM_ID),
             SOURCE_ETAG: origin.capabilities.get("etag_is_md5"),
         },
@@ -103,11 +106,6 @@ def create_mirror(
                 source.catalog.mirrors.drop_mirror(origin.id, mirror.registration)
         raise
     return repository
-
-
-def fresh_registration(name: str, ids: Ids) -> str:
-    """A name under which a source knows a mirror. No other has it."""
-    return f"{name}-{ids.new()}"
 
 
 def delete_mirror(ctx: Context, source: Source | None) -> bool:
@@ -139,15 +137,6 @@ def _register(source: Source, mirror: MirrorRecord) -> None:
             f"the source's catalog takes no reports from mirrors ({error.message}): give the mirror the right to "
             "write, or make it with --read-only-source and set mirror_lag_days in the source's rules"
         ) from None
-
-
-def _probed(store: ObjectStore) -> dict[str, Any]:
-    """What the namespace's store can do. Nothing is known where the mirror may not write."""
-    try:
-        return asdict(store.probe())
-    except StoreError:
-        next(iter(store.list("_lakefs/")), None)  # reading must work
-        return {}
 
 
 def _patterns(what: str, patterns: Sequence[str]) -> tuple[str, ...]:

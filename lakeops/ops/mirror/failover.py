@@ -1,12 +1,9 @@
-"""After a fail-over: let those older commits live again that are whole.
+"""Fail over to a mirror, and afterwards let those older commits live again that are whole.
 
-A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. This looks at them.
-A commit lives again whose metarange and ranges are there, undamaged, with every object of them: from then on a revert
-or a branch may bring back what it holds, and a mark reads its ranges. Only what a commit does not share with a whole
-one is looked at, so the cost follows the changes in history.
-
-Commits that nothing live descends from were never shown here, and stay expired. It may be killed and repeated. A mark
-begins with it, and then gives up what is left: what such commits need may be garbage from then on.
+A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. ``verify_history``
+lets a commit live again whose metarange, ranges and objects are all there. It looks at what a commit does not share
+with a whole one, so the cost follows the changes in history. Commits that nothing live descends from stay expired. A
+mark begins with this check, and gives up what is left: what such commits need may be garbage from then on.
 """
 
 from __future__ import annotations
@@ -23,12 +20,12 @@ import pyarrow.compute as pc
 from lakeops.model.arrow import array
 from lakeops.model.errors import Corrupted, LakeopsError, NamespaceTaken, NotFound
 from lakeops.model.graph import CommitSource
-from lakeops.model.mirrors import MirrorRecord, MirrorRef, MirrorState, RefName
+from lakeops.model.mirrors import MirrorRecord, MirrorState, RefName
 from lakeops.model.records import Commit, JsonRecord
 from lakeops.ops.context import Context
-from lakeops.ops.mirror import presence
 from lakeops.ops.mirror.create import unregister
-from lakeops.ops.mirror.inspection import disagreement, list_error, terms
+from lakeops.ops.mirror.inspection import check_options, disagreement, list_error
+from lakeops.ops.mirror.presence import check_presence, plan_presence
 from lakeops.ops.mirror.source import Source
 from lakeops.ops.mirror.status import behind
 from lakeops.ops.overlap import claim
@@ -44,14 +41,14 @@ STEP = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Proved(JsonRecord):
-    """What became of the unproved commits: how many live again, and how many are left."""
+class VerifiedHistory(JsonRecord):
+    """The result of a look at unproved commits: how many live again, and how many are left."""
 
     commits: int
     unproved: int
 
 
-def prove(ctx: Context) -> Proved:
+def verify_history(ctx: Context) -> VerifiedHistory:
     """After a fail-over: let those commits live again that are complete, although the mirror never showed them.
 
     Reads what each such commit does not share with a complete one, and looks for its objects without reading them. It
@@ -62,128 +59,91 @@ def prove(ctx: Context) -> Proved:
     """
     unproved = ctx.catalog.mirrors.unproved(ctx.repository_id)
     if not unproved:
-        return Proved(0, 0)
+        return VerifiedHistory(0, 0)
     commits = ctx.catalog.commits.history(ctx.repository_id).commits
-    newest_first = sorted(unproved & _below(commits), key=lambda one: (-commits[one].generation, one))
+    below, waiting = set[str](), [commit.id for commit in commits.values() if not commit.expired]
+    while waiting:
+        one = waiting.pop()
+        if one not in below and one in commits:
+            below.add(one)
+            waiting += commits[one].parents
+    newest_first = sorted(unproved & below, key=lambda one: (-commits[one].generation, one))
     older = [commits[one] for one in newest_first]
-    prover = _Prover.at(ctx, commits)
-    known = prover.newest_live(commits)
+    check = _HistoryCheck(ctx, commits)
+    known = check.newest_live(commits)
     proved = 0
     for start in range(0, len(older), STEP):
         some = older[start : start + STEP]
         share = -(-len(some) // IN_FLIGHT)
-        # Neighbours in history share most, so each thread goes along a stretch of it.
-        stretches = [some[first : first + share] for first in range(0, len(some), share)]
-        answers = list(in_flight(partial(prover.along, known=known), stretches))
+        # Neighbours in history share most, so each thread goes along a part of it.
+        parts = [some[first : first + share] for first in range(0, len(some), share)]
+        answers = list(in_flight(partial(check.along, known=known), parts))
         known = next((last for whole, last in reversed(answers) if whole), known)
         proved += ctx.catalog.mirrors.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
         ctx.progress("proving commits", start + len(some), len(older))
-    return Proved(proved, len(unproved) - proved)
+    return VerifiedHistory(proved, len(unproved) - proved)
 
 
-@dataclass
-class _Known:
-    """What is known: a whole metarange, and files that were looked at since, so that none is looked at twice."""
+class _HistoryCheck:
+    """Looks for what older commits need. The store's metadata files are listed once for it."""
 
-    known: Metarange
-    whole: dict[str, str | None] = field(default_factory=dict)
-    broken: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class _Prover:
-    """Looks for what commits need. The store's metadata files are listed once for it.
-
-    ``followers`` are the live children of each commit.
-    """
-
-    ctx: Context
-    terms: presence.Terms
-    metaranges: frozenset[str]
-    ranges: pa.Array
-    followers: Mapping[str, Sequence[Commit]]
-
-    @classmethod
-    def at(cls, ctx: Context, commits: Mapping[str, Commit]) -> _Prover:
-        metaranges = (item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES))
+    def __init__(self, ctx: Context, commits: Mapping[str, Commit]) -> None:
+        self._ctx = ctx
+        self._options = check_options(ctx, ctx.catalog.mirrors.get(ctx.repository_id))
+        self._metaranges = {item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES)}
         ranges = [item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES)]
-        how = terms(ctx, ctx.catalog.mirrors.get(ctx.repository_id))
-        followers: dict[str, list[Commit]] = {}
+        self._ranges = array(ranges, pa.string())
+        self._followers: dict[str, list[Commit]] = {}  # the live children of each commit
         for commit in commits.values():
             for parent in () if commit.expired else commit.parents:
-                followers.setdefault(parent, []).append(commit)
-        return cls(ctx, how, frozenset(metaranges), array(ranges, pa.string()), followers)
-
-    def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
-        """The commits that are whole, and the metarange of the last of them.
-
-        Args:
-            commits: in the order in which they are compared with each other.
-            known: a whole metarange, for the first of them.
-        """
-        seen = _Known(known)
-        found = []
-        for commit in commits:
-            wanted = self._listed(commit)
-            if wanted is not None and self._is_whole(wanted, seen) and self._is_told_rightly(commit, wanted):
-                found.append(commit.id)
-                seen = _Known(wanted)
-        return found, seen.known
+                self._followers.setdefault(parent, []).append(commit)
 
     def newest_live(self, commits: Mapping[str, Commit]) -> Metarange:
         """The metarange of the newest live commit, which the mirror showed or somebody committed since."""
         live = (commit for commit in commits.values() if not commit.expired and commit.meta_range_file)
         newest = max(live, key=lambda commit: (commit.generation, commit.id), default=None)
-        found = None if newest is None else self._listed(newest)
-        return Metarange.empty() if found is None else found
+        return (newest and self._listed(newest)) or Metarange.empty()
+
+    def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
+        """The commits that are whole, and the metarange of the last of them. ``known`` is whole, for the first."""
+        ctx, reader, found = self._ctx, RangeReader(self._ctx.store), []
+        whole, broken = dict[str, str | None](), set[str]()  # files that were looked at since ``known``
+        for commit in commits:
+            wanted = self._listed(commit)
+            if wanted is None:
+                continue
+            files = {*wanted.table.column("file").to_pylist()}
+            if not files & broken:
+                planned = plan_presence(wanted, known, whole)
+                for one in check_presence(planned, engine=ctx.engine, store=ctx.store, options=self._options):
+                    if one.complete:
+                        whole[one.file] = None
+                    else:
+                        broken.add(one.file)
+            # Its list of changes, and those of commits after it, say what is so.
+            if files & broken or list_error(ctx, reader, commit, wanted) is not None:
+                continue
+            after = filter(None, map(self._listed, self._followers.get(commit.id, ())))
+            if all(disagreement(reader, one, wanted) is None for one in after):
+                found.append(commit.id)
+                known, whole, broken = wanted, {}, set()
+        return found, known
 
     def _listed(self, commit: Commit) -> Metarange | None:
         """The metarange of a commit, if it and its ranges were in the listing."""
-        if commit.meta_range_file and commit.meta_range_file not in self.metaranges:
+        if commit.meta_range_file and commit.meta_range_file not in self._metaranges:
             return None
         try:
-            found = RangeReader(self.ctx.store).metarange(commit)
+            found = RangeReader(self._ctx.store).metarange(commit)
         except (Corrupted, NotFound):
             return None
-        here = pc.all(pc.is_in(found.table.column("file"), value_set=self.ranges)).as_py()
+        here = pc.all(pc.is_in(found.table.column("file"), value_set=self._ranges)).as_py()
         return None if here is False else found  # None for no ranges at all
-
-    def _is_whole(self, wanted: Metarange, known: _Known) -> bool:
-        files = {*wanted.table.column("file").to_pylist()}
-        if files & known.broken:
-            return False
-        planned = presence.plan(wanted, known.known, known.whole)
-        for proof in presence.prove(planned, engine=self.ctx.engine, store=self.ctx.store, terms=self.terms):
-            if proof.complete:
-                known.whole[proof.file] = None
-            else:
-                known.broken.add(proof.file)
-        return not files & known.broken
-
-    def _is_told_rightly(self, commit: Commit, wanted: Metarange) -> bool:
-        """Whether its list of changes, and the lists of commits after it, say what is so."""
-        reader = RangeReader(self.ctx.store)
-        if list_error(self.ctx, reader, commit, wanted, self.terms.policy or self.ctx.find_policy()) is not None:
-            return False
-        after = filter(None, map(self._listed, self.followers.get(commit.id, ())))
-        return all(disagreement(reader, one, wanted) is None for one in after)
-
-
-def _below(commits: Mapping[str, Commit]) -> set[str]:
-    """What live commits descend from, themselves included."""
-    found: set[str] = set()
-    waiting = [commit.id for commit in commits.values() if not commit.expired]
-    while waiting:
-        one = waiting.pop()
-        if one not in found and one in commits:
-            found.add(one)
-            waiting += commits[one].parents
-    return found
 
 
 @dataclass(frozen=True, slots=True)
 class LostRef(JsonRecord):
-    """What a ref loses: the source's head, what the mirror shows, how many commits lie between (None: unknown)."""
+    """The loss of a ref: the source's head, what the mirror shows, how many commits lie between (None: unknown)."""
 
     kind: str
     id: str
@@ -194,12 +154,10 @@ class LostRef(JsonRecord):
 
 @dataclass(frozen=True)
 class Loss:
-    """What a fail-over would lose.
+    """The loss of a fail-over: refs that do not show what the source shows.
 
-    Attributes:
-        refs: refs that do not show what the source shows.
-        asked: whether the source was asked now. Otherwise this is what the last pass saw, and more may be lost.
-        last_sync: when the source was last seen, Unix seconds.
+    ``asked`` says whether the source was asked now. Otherwise this is what the pass at ``last_sync`` (Unix seconds)
+    saw, and more may be lost.
     """
 
     refs: tuple[LostRef, ...] = field(default=())
@@ -207,7 +165,7 @@ class Loss:
     last_sync: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What would be lost, for programs."""
+        """The loss, for programs."""
         return {
             "refs": [ref.to_json() for ref in self.refs],
             "source_asked": self.asked,
@@ -216,7 +174,7 @@ class Loss:
 
 
 def loss(ctx: Context, source: Source | None) -> Loss:
-    """What the source shows and the mirror does not: see ``MirrorRecord.loss``. ``source`` is None when it is down."""
+    """Find refs that do not show what the source shows: see ``MirrorRecord.loss``. No ``source``: it is down."""
     state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     if source is not None:
         with contextlib.suppress(LakeopsError):
@@ -242,12 +200,10 @@ def promote_writable(ctx: Context, source: Source | None) -> MirrorRecord:
 
 
 def _lost_refs(state: MirrorState, heads: dict[RefName, str], get: CommitSource) -> tuple[LostRef, ...]:
-    shown: dict[RefName, MirrorRef] = {ref.ref: ref for ref in state.refs}
+    shown = {ref.ref: ref.promoted for ref in state.refs}
     rows = []
-    for ref in sorted(heads.keys() | shown.keys()):
-        promoted = shown[ref].promoted if ref in shown else None
-        head = heads.get(ref)
-        if head is not None and head != promoted:
-            commits, _ = behind(get, head, promoted)
-            rows.append(LostRef(str(ref.kind), ref.name, head, promoted, commits))
+    for ref in sorted(heads):
+        head, promoted = heads[ref], shown.get(ref)
+        if head != promoted:
+            rows.append(LostRef(str(ref.kind), ref.name, head, promoted, behind(get, head, promoted)[0]))
     return tuple(rows)

@@ -1,10 +1,8 @@
-"""Proving that what a metarange needs is there: plan, tasks, answers. Nothing is written.
+"""Check that what a metarange needs is there: plan, tasks, answers. Nothing is written. Workers run the tasks.
 
-What is known already costs nothing: ranges of a metarange that is complete, ranges that were proved before, and of
-ranges that were looked at before only the objects that were missing. Every other file is read from the store by its
-name, whole, and verified by its digests. It is compared with the ranges that stand in its place in the complete
-metarange, and the objects that are left are looked for. No cache answers whether something is there.
-Like all range work it is tasks of plain data, in process or on Spark.
+What is known costs nothing: ranges of a complete metarange, ranges that were found before, and of ranges that were
+looked at before only the objects that were missing. Every other file is read whole by its name, verified by its
+digests, and compared with the complete metarange's ranges in its place. No cache answers whether something is there.
 """
 
 from __future__ import annotations
@@ -20,13 +18,7 @@ import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.arrow import array, from_numpy, in_one
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidInput,
-    ObjectNotFound,
-    PreconditionFailed,
-    Transient,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.diff import needed
 from lakeops.ranges.entry_validation import ABSOLUTE, check_entries
@@ -45,7 +37,7 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class MissingObject:
     """An object that a range needs: the path that names it, where it is to be, and what it is to be."""
 
     path: str
@@ -55,14 +47,11 @@ class Awaited:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How objects are looked for.
+class CheckOptions:
+    """How objects are looked for, and how stores outside the namespace are reached.
 
-    Attributes:
-        settings: how stores outside the namespace are reached.
-        imported: whether objects outside the namespace are looked for at all.
-        etags: whether plain ETags are MD5 here and at the source, so that they may be compared.
-        policy: what may lie outside the namespace, and where. When None whatever can be named.
+    ``imported``: whether objects outside the namespace are looked for. ``etags``: whether plain ETags are MD5 here and
+    at the source, so that they may be compared. ``policy``: what may lie outside, None for whatever can be named.
     """
 
     settings: StoreSettings
@@ -72,44 +61,35 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class ProveTask:
-    """Ranges to prove.
+class PresenceTask:
+    """Ranges to look for.
 
-    Attributes:
-        index: which of the plan's tasks this is.
-        rows: ranges whose file and objects are looked for, ascending.
-        known: ranges of the complete metarange that overlap these, ascending.
-        files: ranges whose objects are known to be there, but this file of them is not.
-        pending: range files that are there, and the objects that they lacked.
-        terms: how to look.
+    ``rows``: ranges whose file and objects are looked for, and ``known`` ones of the complete metarange that overlap
+    them; both ascend. ``files``: ranges whose objects are there, but this file of them is not known to be. ``pending``:
+    range files that are there, and the objects that they lacked.
     """
 
     index: int
     rows: tuple[RangeRow, ...]
     known: tuple[RangeRow, ...]
     files: tuple[RangeRow, ...]
-    pending: tuple[tuple[str, tuple[Awaited, ...]], ...]
-    terms: Terms
+    pending: tuple[tuple[str, tuple[MissingObject, ...]], ...]
+    options: CheckOptions
 
 
 @dataclass(frozen=True, slots=True)
-class RangeProof:
-    """What became of one range file.
+class RangePresence:
+    """The presence of one range file and its objects.
 
-    Attributes:
-        file: its name.
-        arrived: whether the file itself is there.
-        missing: the objects that are not, as far as they are worth remembering; else a few of them.
-        missing_objects: how many things are missing, the file itself included.
-        missing_bytes: their size.
-        mismatch: an object that is there, but is not what the source recorded.
-        damage: how the file itself is not what the source wrote. It counts as missing.
-        refused: why an entry of it may not be shown here. The file counts as missing.
+    ``missing_objects`` and ``missing_bytes`` count the file itself too. ``missing`` are the objects among them, as far
+    as they are worth remembering. ``mismatch``: an object that is there, but is not what the source recorded.
+    ``damage``: how the file is not what the source wrote; ``refused``: why an entry may not be shown here. With either
+    it counts as missing.
     """
 
     file: str
     arrived: bool
-    missing: tuple[Awaited, ...] = ()
+    missing: tuple[MissingObject, ...] = ()
     missing_objects: int = 0
     missing_bytes: int = 0
     mismatch: str | None = None
@@ -123,29 +103,29 @@ class RangeProof:
 
 
 @dataclass(frozen=True, slots=True)
-class ProveResult:
+class PresenceResult:
     """The answers of one task."""
 
     index: int
-    ranges: tuple[RangeProof, ...]
+    ranges: tuple[RangePresence, ...]
 
 
 @dataclass(frozen=True)
-class ProvePlan:
-    """What has to be looked at before ``wanted`` is proved. ``known`` is complete."""
+class PresencePlan:
+    """A plan of what to look at before ``wanted`` is known to be there. ``known`` is complete."""
 
     wanted: Metarange
     known: Metarange
     rows: pa.Table
     files: tuple[RangeRow, ...] = ()
-    pending: tuple[tuple[str, tuple[Awaited, ...]], ...] = field(default=())
+    pending: tuple[tuple[str, tuple[MissingObject, ...]], ...] = field(default=())
 
     @property
     def size(self) -> int:
         """How many ranges there are to look at."""
         return int(self.rows.num_rows) + len(self.files) + len(self.pending)
 
-    def tasks(self, group: int, terms: Terms) -> Iterator[ProveTask]:
+    def tasks(self, group: int, options: CheckOptions) -> Iterator[PresenceTask]:
         """The tasks, with up to ``group`` ranges each."""
         rows = Metarange(self.rows)
         others = Metarange(self.known.table.take(from_numpy(self.known.without(self.wanted))))
@@ -154,21 +134,19 @@ class ProvePlan:
             some = tuple(rows.rows(start, min(start + group, len(rows))))
             low = others.find(some[0].first_path.encode())
             high = others.first_paths.first_at(some[-1].last_path.encode() + b"\0")
-            yield ProveTask(index, some, tuple(others.rows(low, max(low, high))), (), (), terms)
+            yield PresenceTask(index, some, tuple(others.rows(low, max(low, high))), (), (), options)
             index += 1
         for start in range(0, max(len(self.files), len(self.pending)), group):
             stop = start + group
-            yield ProveTask(index, (), (), self.files[start:stop], self.pending[start:stop], terms)
+            yield PresenceTask(index, (), (), self.files[start:stop], self.pending[start:stop], options)
             index += 1
 
 
-def plan(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None]) -> ProvePlan:
-    """What has to be looked at before ``wanted`` is proved. Opens nothing.
+def plan_presence(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None]) -> PresencePlan:
+    """Plan what to look at before ``wanted`` is known to be there. Opens nothing.
 
-    Args:
-        wanted: what has to be there.
-        known: what is there already: every file and every object of it.
-        arrived: range files that were looked at before, and ``remember`` of what they lacked.
+    Every file and object of ``known`` is there. ``arrived`` has range files that were looked at before, and
+    ``remember`` of what they lacked.
     """
     names = wanted.table.column("file")
     fresh = wanted.table.filter(pc.invert(pc.is_in(names, value_set=in_one(known.table.column("file")))))
@@ -177,39 +155,43 @@ def plan(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None])
     lacking = {file: pending for file, pending in arrived.items() if pending is not None}
     looked = pc.is_in(fresh.column("file"), value_set=array(list(lacking), pa.string()))
     pending = tuple(
-        (file, _recalled(lacking[file] or "[]")) for file in fresh.filter(looked).column("file").to_pylist()
+        (file, tuple(MissingObject(*values) for values in json.loads(lacking[file] or "[]")))
+        for file in fresh.filter(looked).column("file").to_pylist()
     )
     fresh = fresh.filter(pc.invert(looked))
-    proved = pa.chunked_array([*known.table.column("id").chunks, array(_ids(whole), pa.binary(32))], pa.binary(32))
+    ids = array([bytes.fromhex(file.partition("-")[0]) for file in whole], pa.binary(32))
+    proved = pa.chunked_array([*known.table.column("id").chunks, ids], pa.binary(32))
     same = pc.is_in(fresh.column("id"), value_set=in_one(proved))
     files = fresh.filter(same)
-    return ProvePlan(
+    return PresencePlan(
         wanted, known, fresh.filter(pc.invert(same)), tuple(Metarange(files).rows(0, files.num_rows)), pending
     )
 
 
-def prove(planned: ProvePlan, *, engine: Engine, store: ObjectStore, terms: Terms) -> Iterator[RangeProof]:
+def check_presence(
+    planned: PresencePlan, *, engine: Engine, store: ObjectStore, options: CheckOptions
+) -> Iterator[RangePresence]:
     """The answer for each range of the plan, in any order, each once."""
     if not planned.size:
         return
     engine = engine.for_work(planned.size)
     answers = 0
-    for result in first_of_each(engine.run(run_task, planned.tasks(engine.group(planned.size), terms), store)):
+    for result in first_of_each(engine.run(run_task, planned.tasks(engine.group(planned.size), options), store)):
         answers += len(result.ranges)
         yield from result.ranges
     if answers != planned.size:
         raise Transient(f"the engine ({engine.name}) answered for {answers} of {planned.size} ranges; try again")
 
 
-def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
+def run_task(task: PresenceTask, store: ObjectStore) -> PresenceResult:
     """Look for what one task asks for."""
     reader = RangeReader(store)
-    proofs: list[RangeProof] = []
+    proofs: list[RangePresence] = []
     awaited = [*task.pending]
     proved = {row.file for row in task.files}
 
-    def read(row: RangeRow) -> RangeProof | tuple[str, tuple[Awaited, ...]]:
-        """What a range needs, or what is wrong with its file."""
+    def read(row: RangeRow) -> RangePresence | tuple[str, tuple[MissingObject, ...]]:
+        """Read a range. Returns the objects that it needs, or what is wrong with its file."""
         try:
             file, table = prove_range(store, row)
         except ObjectNotFound:
@@ -219,7 +201,7 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
         if row.file in proved:
             return row.file, ()
         try:
-            check_rows(table, task.terms.policy or AddressPolicy(store.url))
+            check_rows(table, task.options.policy or AddressPolicy(store.url))
         except (InvalidInput, PreconditionFailed) as error:
             return absent(row, refused=error.message)
         except (Corrupted, pa.ArrowInvalid) as error:
@@ -227,18 +209,18 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
         return row.file, _needed_objects(reader, file, task.known)
 
     for found in reader.ahead(read, (*task.rows, *task.files)):
-        if isinstance(found, RangeProof):
+        if isinstance(found, RangePresence):
             proofs.append(found)
         else:
             awaited.append(found)
-    there = _found(store, (one for _, objects in awaited for one in objects), task.terms)
-    proofs += [_proof(file, objects, there, task.terms) for file, objects in awaited]
-    return ProveResult(task.index, tuple(proofs))
+    there = _found(store, (one for _, objects in awaited for one in objects), task.options)
+    proofs += [_proof(file, objects, there, task.options) for file, objects in awaited]
+    return PresenceResult(task.index, tuple(proofs))
 
 
-def absent(row: RangeRow, *, damage: str | None = None, refused: str | None = None) -> RangeProof:
+def absent(row: RangeRow, *, damage: str | None = None, refused: str | None = None) -> RangePresence:
     """The answer for a range file that is not there, or counts as not there."""
-    return RangeProof(
+    return RangePresence(
         row.file, arrived=False, missing_objects=1, missing_bytes=row.file_bytes, damage=damage, refused=refused
     )
 
@@ -255,49 +237,33 @@ def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
     policy.check_folders(pc.unique(pc.replace_substring_regex(outside, r"/[^/]*$", "")).to_pylist())
 
 
-def remember(proof: RangeProof) -> str | None:
-    """What a range that has arrived lacks, as text that ``plan`` reads. None when it lacks nothing."""
+def remember(proof: RangePresence) -> str | None:
+    """Write down what a range that has arrived lacks, as ``plan_presence`` reads it. None when it lacks nothing."""
     if proof.complete:
         return None
     return json.dumps([[one.path, one.address, one.checksum, one.size_bytes] for one in proof.missing])
 
 
-def is_memorable(proof: RangeProof) -> bool:
+def is_memorable(proof: RangePresence) -> bool:
     """Whether remembering the answer spares the next look anything, and says all there is to know."""
     return proof.complete or (
         proof.arrived and proof.mismatch is None and 0 < proof.missing_objects == len(proof.missing)
     )
 
 
-def _recalled(text: str) -> tuple[Awaited, ...]:
-    return tuple(Awaited(*values) for values in json.loads(text))
-
-
-def _ids(files: Iterable[str]) -> list[bytes]:
-    """The range ids that range files are named after."""
-    return [bytes.fromhex(file.partition("-")[0]) for file in files]
-
-
-def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[Awaited, ...]:
+def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[MissingObject, ...]:
     """The objects of a range in hand that the known ones do not have."""
-    row = file.row
+    row, in_hand = file.row, _InHand(reader, file)
     beside = [one for one in known if one.first_path <= row.last_path and row.first_path <= one.last_path]
+    wanted = Metarange.from_rows([row])
     try:
-        answers = _compared(reader, file, beside)
+        answers = [*needed(in_hand, wanted, Metarange.from_rows(beside))]
     except (ObjectNotFound, Corrupted):
         # What was complete once may have been deleted or damaged since: then nothing of it is taken for granted.
-        answers = _compared(reader, file, [])
-    return answers
-
-
-def _compared(reader: RangeReader, file: RangeFile, known: list[RangeRow]) -> tuple[Awaited, ...]:
-    wanted = Metarange.from_rows([file.row])
-    found: list[Awaited] = []
-    for answer in needed(_InHand(reader, file), wanted, Metarange.from_rows(known)):
-        columns = (answer.objects.column(name).to_pylist() for name in ("path", "physical_address", "checksum"))
-        sizes = answer.objects.column("size_bytes").to_pylist()
-        found += [Awaited(*values) for values in zip(*columns, sizes, strict=True)]
-    return tuple(found)
+        answers = [*needed(in_hand, wanted, Metarange.empty())]
+    names = ("path", "physical_address", "checksum", "size_bytes")
+    rows = (zip(*(answer.objects.column(name).to_pylist() for name in names), strict=True) for answer in answers)
+    return tuple(MissingObject(*values) for some in rows for values in some)
 
 
 class _InHand(RangeReader):
@@ -313,16 +279,16 @@ class _InHand(RangeReader):
         return self._file if row.file == self._file.row.file else self._reader.open(row)
 
 
-def _found(store: ObjectStore, objects: Iterable[Awaited], terms: Terms) -> dict[str, StoredObject]:
-    """What is there of these objects, by address."""
+def _found(store: ObjectStore, objects: Iterable[MissingObject], options: CheckOptions) -> dict[str, StoredObject]:
+    """Find objects in their stores, by address."""
     inside: list[str] = []
     outside: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
-    stores = Stores(terms.settings)
-    policy = terms.policy or AddressPolicy(store.url)
+    stores = Stores(options.settings)
+    policy = options.policy or AddressPolicy(store.url)
     for one in objects:
         if not is_absolute(one.address):
             inside.append(one.address)
-        elif terms.imported:
+        elif options.imported:
             place, key = stores.locate(policy, one.address)
             outside.setdefault(place.url, (place, {}))[1][key] = one.address
     found = present(store, inside)
@@ -331,16 +297,18 @@ def _found(store: ObjectStore, objects: Iterable[Awaited], terms: Terms) -> dict
     return found
 
 
-def _proof(file: str, objects: tuple[Awaited, ...], found: Mapping[str, StoredObject], terms: Terms) -> RangeProof:
-    missing: list[Awaited] = []
+def _proof(
+    file: str, objects: tuple[MissingObject, ...], found: Mapping[str, StoredObject], options: CheckOptions
+) -> RangePresence:
+    missing: list[MissingObject] = []
     mismatch: str | None = None
     for one in objects:
         item = found.get(one.address)
         if item is not None:
-            mismatch = mismatch or _mismatch(one, item, terms)
-        elif terms.imported or not is_absolute(one.address):
+            mismatch = mismatch or _mismatch(one, item, options)
+        elif options.imported or not is_absolute(one.address):
             missing.append(one)
-    return RangeProof(
+    return RangePresence(
         file,
         arrived=True,
         missing=tuple(missing if len(missing) <= REMEMBERED else missing[:SAMPLE]),
@@ -350,10 +318,10 @@ def _proof(file: str, objects: tuple[Awaited, ...], found: Mapping[str, StoredOb
     )
 
 
-def _mismatch(one: Awaited, item: StoredObject, terms: Terms) -> str | None:
+def _mismatch(one: MissingObject, item: StoredObject, options: CheckOptions) -> str | None:
     """How an object that is there differs from what the source recorded, if it does."""
     if item.size_bytes != one.size_bytes:
         return f"{one.path!r} ({one.address}) has {item.size_bytes:,} bytes and the source recorded {one.size_bytes:,}"
-    if terms.etags and item.etag != one.checksum and _MD5.fullmatch(item.etag) and _MD5.fullmatch(one.checksum):
+    if options.etags and item.etag != one.checksum and _MD5.fullmatch(item.etag) and _MD5.fullmatch(one.checksum):
         return f"{one.path!r} ({one.address}) has the ETag {item.etag} and the source recorded {one.checksum}"
     return None

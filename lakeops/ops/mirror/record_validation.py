@@ -1,17 +1,15 @@
-"""The gate of a mirror: every record that its source gives is checked here before anything is done with it.
+"""Validation of a mirror's records: each one that its source gives is checked before anything is done with it.
 
-The source is a catalog that others write to. Whoever can write there could give a commit another history than its id
-says, a branch a name that means something else in an expression, or a log texts that redraw a terminal. So types,
-bounds and names are checked, commit ids are computed again, and a generation has to follow from the parents.
-
-What is refused concerns one ref, or the whole source where there is no smaller part. It is never mended: a record that
-was half believed would be another one than the source's.
+Whoever can write to the source's catalog could give a commit another history than its id says, a branch a name that
+means something else in an expression, or a log texts that redraw a terminal. So types, bounds and names are checked,
+commit ids are computed again, and generations have to follow from parents. What is refused concerns one ref, or the
+whole source where there is no smaller part. It is never mended.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from lakeops.model import ids
 from lakeops.model.errors import InvalidInput, RecordRefused
@@ -108,25 +106,13 @@ def check_commit(commit: Commit, origin: str = "the source") -> Commit:
     return commit
 
 
-def check_generations(
-    commits: Iterable[Commit],
-    found: Mapping[str, Commit],
-    known: Callable[[set[str]], Mapping[str, Commit]],
-    origin: str = "the source",
-) -> None:
+def check_generations(commits: Iterable[Commit], known: Mapping[str, Commit], origin: str = "the source") -> None:
     """Refuse commits whose generation does not follow from their parents. Raises ``RecordRefused``.
 
-    Args:
-        commits: what the source gave.
-        found: the same by id, those that stand for pruned ones included.
-        known: gives commits that the mirror has.
-        origin: who gave them, for the error.
+    ``known`` has parents by id: of those given too, of those that were here, and those that stand for pruned ones.
     """
-    commits = list(commits)
-    asked = {parent for commit in commits for parent in commit.parents} - found.keys()
-    here = known(asked) if asked else {}
     for commit in commits:
-        parents = [found.get(parent) or here.get(parent) for parent in commit.parents]
+        parents = [known.get(parent) for parent in commit.parents]
         least = 1 + max((parent.generation for parent in parents if parent is not None), default=0)
         # Below a pruned parent nobody knows how long history was.
         exact = all(parent is not None and not parent.is_gone for parent in parents)
@@ -138,7 +124,7 @@ def check_generations(
 
 
 def _flaw(commit: Commit) -> str | None:
-    """What is wrong with a commit, in words. Raises ``InvalidInput`` as well."""
+    """Validate a commit. Returns what is wrong with it, in words. Raises ``InvalidInput`` as well."""
     for text in (commit.id, commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest):
         ids.check_text("name", text, at_most=_MAX_NAME_BYTES)
     if not _ID.fullmatch(commit.id):
@@ -155,7 +141,10 @@ def _flaw(commit: Commit) -> str | None:
         return f"its time, {commit.creation_date}, is no date"
     if not 1 <= commit.generation <= MAX_SEQUENCE:
         return f"its generation is {commit.generation}"
-    return _metarange_flaw(commit) or _id_flaw(commit)
+    flaw = _metarange_flaw(commit)
+    if flaw is None and (computed := ids.id_of(commit)) != commit.id:
+        flaw = f"what it says has the id {computed[:16]}"
+    return flaw
 
 
 def _metarange_flaw(commit: Commit) -> str | None:
@@ -166,8 +155,3 @@ def _metarange_flaw(commit: Commit) -> str | None:
     if not re.fullmatch(rf"{commit.meta_range_id}-{_ATTEMPT}\.parquet", commit.meta_range_file):
         return f"{excerpt(commit.meta_range_file)} is no metarange file of it"
     return None if _ID.fullmatch(commit.meta_range_digest) else "the digest of its metarange file is none"
-
-
-def _id_flaw(commit: Commit) -> str | None:
-    found_id = ids.id_of(commit)
-    return None if found_id == commit.id else f"what it says has the id {found_id[:16]}"

@@ -1,6 +1,6 @@
-"""What a mirror asks of its source: its refs, its commits, its word that it keeps what the mirror needs.
+"""Questions of a mirror to its source: its refs, its commits, its word that it keeps what the mirror needs.
 
-The source's store is never touched: its catalog says everything.
+The source's store is never touched: its catalog says everything, and each record is validated before it is used.
 """
 
 from __future__ import annotations
@@ -8,25 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lakeops.model.errors import (
-    Corrupted,
-    LakeopsError,
-    NotAMirror,
-    ObjectNotFound,
-    PreconditionFailed,
-    RecordRefused,
-)
+from lakeops.model.errors import Corrupted, LakeopsError, NotAMirror, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
 from lakeops.model.records import Commit, RepositoryRecord
-from lakeops.ops.context import pages
+from lakeops.ops.context import Context, pages
 from lakeops.ops.mirror import record_validation
-from lakeops.ops.overlap import claim_of
+from lakeops.ops.overlap import claim_of, read_claim
 from lakeops.ops.resolve import line_of
-from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.reader import parse_json, read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -34,14 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceState:
-    """What a source shows at one instant.
+    """The state of a source at one instant: ``heads`` of the branches and tags that the mirror follows.
 
-    Attributes:
-        heads: where the branches and tags point that the mirror follows.
-        unkept: those of the heads that a source which is a mirror itself has not agreed with its own source to keep.
-        rules: its retention rules and protected branches. None where they are refused.
-        refused: what is not believed, and why: refs, or the rules and metadata under None.
-        metadata: its repository's metadata. None where it is refused.
+    ``unkept``: heads that a source which is a mirror itself has not agreed with its own source to keep. ``refused``:
+    what is not believed, and why: refs, or the rules and metadata under None; these are None then.
     """
 
     heads: dict[RefName, str]
@@ -53,12 +40,7 @@ class SourceState:
 
 @dataclass(frozen=True)
 class Source:
-    """A repository that is mirrored.
-
-    Attributes:
-        catalog: the catalog that it is in.
-        repository_id: its name there.
-    """
+    """A repository that is mirrored, in its catalog."""
 
     catalog: Catalog
     repository_id: str
@@ -69,7 +51,7 @@ class Source:
         return record_validation.check_repository(self.catalog.repositories.get(self.repository_id))
 
     def state(self, mirror: MirrorRecord, initial: Commit) -> SourceState:
-        """What the source shows now. ``initial`` is the mirror's initial commit.
+        """Read the source's state. ``initial`` is the mirror's initial commit.
 
         Raises ``PreconditionFailed`` (``not_a_replica``).
         """
@@ -83,12 +65,11 @@ class Source:
                 if reason is not None:
                     refused[ref] = RecordRefused(reason)
                     del heads[ref]
-            rules = None
+            rules, metadata = None, None
             try:
                 rules = record_validation.check_rules(*self.rules())
             except (RecordRefused, Corrupted) as error:
                 refused[None] = error
-            metadata = None
             try:
                 metadata = record_validation.check_repository_metadata(self.repository)
             except RecordRefused as error:
@@ -146,7 +127,7 @@ class Source:
     def initial_commit(self) -> Commit:
         """The commit that its history begins with. Raises ``RecordRefused``."""
         first = record_validation.check_commit(self.catalog.commits.initial_commit(self.repository_id))
-        record_validation.check_generations([first], {}, lambda _: {})
+        record_validation.check_generations([first], {})
         return first
 
     def check_same(self, mirror: MirrorRecord, initial: Commit) -> None:
@@ -162,25 +143,19 @@ class Source:
             )
 
 
-def check_claim(store: ObjectStore, source: RepositoryRecord) -> None:
+def check_replica(store: ObjectStore, source: RepositoryRecord) -> None:
     """Refuse a namespace that another repository has claimed. One without a claim may be a replica that is on its way.
 
     Raises:
         PreconditionFailed: ``not_a_replica``: the claim in it is not the source's.
     """
-    try:
-        text = read_small(store, layout.CLAIM)
-    except ObjectNotFound:
+    found = read_claim(store)
+    if found is None:
         return
-    except Corrupted:
-        text = b""
-    try:
-        found = parse_json(text)
-    except ValueError:
-        found = {}
     expected = claim_of(source)
-    if not _claims_agree(found, expected):
-        other = found.get("repository") if isinstance(found, dict) else None
+    said = {name for name, value in expected.items() if None not in (found.get(name), value)}
+    if not found or any(found[name] != expected[name] for name in said):
+        other = found.get("repository")
         whose = f"repository {other!r}" if other is not None else "something else"
         raise PreconditionFailed(
             f"storage namespace {store.url!r} belongs to {whose}, and is no replica of {source.id!r}: "
@@ -189,8 +164,55 @@ def check_claim(store: ObjectStore, source: RepositoryRecord) -> None:
         )
 
 
-def _claims_agree(found: Any, expected: dict[str, Any]) -> bool:  # noqa: ANN401 - whatever the file holds
-    """Whether two claims can be of one repository. What either leaves out is no difference."""
-    return isinstance(found, dict) and all(
-        found[name] == value for name, value in expected.items() if found.get(name) is not None and value is not None
-    )
+BATCH = 500
+"""Commits of one transaction, and of one statement at the source."""
+
+
+def copy_history(ctx: Context, source: Source, heads: Iterable[str], *, known: Iterable[str] = ()) -> int:
+    """Copy everything that these commits of the source descend from and the mirror lacks. Returns how many commits.
+
+    ``known`` are commits that the mirror has, so it need not be asked.
+    """
+    heads = list(heads)
+    missing = _missing(ctx, source, heads, set(known))
+    # What the source has pruned comes as "gone", and is not copied: the mirror's history ends there too.
+    pruned = frozenset(commit.id for commit in missing.values() if commit.is_gone)
+    for head in pruned.intersection(heads):
+        raise RecordRefused(f"commit {head[:16]} is a head of the source, and its record says that it was pruned")
+    kept = [commit for commit in missing.values() if not commit.is_gone]
+    asked = {parent for commit in kept for parent in commit.parents} - missing.keys()
+    here = ctx.catalog.commits.get_many(ctx.repository_id, asked) if asked else {}
+    record_validation.check_generations(kept, {**here, **missing})
+    ordered = sorted(kept, key=lambda commit: (commit.generation, commit.id))
+    for start in range(0, len(ordered), BATCH):
+        ctx.catalog.mirrors.copy_commits(ctx.repository_id, ordered[start : start + BATCH], pruned=pruned)
+        ctx.progress("copying commits", min(start + BATCH, len(ordered)), len(ordered))
+    return len(ordered)
+
+
+def _missing(ctx: Context, source: Source, heads: Iterable[str], known: set[str]) -> dict[str, Commit]:
+    """The commits that the mirror lacks, by id.
+
+    First parents come in long runs, so a linear history takes few calls.
+    """
+    found: dict[str, Commit] = {}
+    waiting = _unknown(ctx, heads, known)
+    while waiting:
+        chain = source.line(waiting.pop(), BATCH)
+        ids = {one for commit in chain for one in (commit.id, *commit.parents)} - found.keys()
+        lacking = _unknown(ctx, ids, known)
+        for commit in chain:
+            if commit.id not in lacking:
+                break  # what it descends from is there as well, or was found before
+            found[commit.id] = commit
+            waiting.update(parent for parent in commit.parents if parent in lacking)
+        waiting -= found.keys()
+    return found
+
+
+def _unknown(ctx: Context, ids: Iterable[str], known: set[str]) -> set[str]:
+    """The commits that the mirror lacks. ``known`` remembers the ones that it has."""
+    asked = set(ids) - known
+    if asked:
+        known.update(ctx.catalog.commits.get_many(ctx.repository_id, asked))
+    return asked - known

@@ -1,10 +1,7 @@
 """Writing the dump of a repository's records: whole, or what came since the last time.
 
-Only the catalog that owns the namespace writes there, so a copy of a catalog never replaces what the living one keeps.
-Two that dump at once do not disturb each other: the manifest takes the place of the one that was read, or the call
-begins again with what is there by now.
-
-Uncommitted changes are in no dump. A row that was staged and is committed by now would cover, once restored, what was
+Only the catalog that owns the namespace writes there. Of two calls at once the second begins again with what is there
+by then. Uncommitted changes are in no dump: a row that was committed since would cover, once restored, what was
 committed later.
 """
 
@@ -17,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,9 +22,10 @@ from typing import Any
 from lakeops.catalog.backup import Write
 from lakeops.catalog.records import Cut, Since
 from lakeops.catalog.rows import from_ticks
+from lakeops.model.clock import retry
 from lakeops.model.errors import LakeopsError, NotAMirror, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.ids import LATEST
-from lakeops.model.records import JsonRecord
+from lakeops.model.records import REFS_DUMP, JsonRecord
 from lakeops.ops.context import Context
 from lakeops.ops.owner import check_owner
 from lakeops.store import layout
@@ -39,21 +37,14 @@ FORMAT = 1
 MAX_BYTES = 4 << 20
 _PART = re.compile(r"\d{14}[0-9a-v]{20}\.jsonl\.gz")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _MOST = 1 << 63
 _LATEST = LATEST * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class DumpFile:
-    """A file of records: gzip, one JSON document a line.
-
-    Attributes:
-        file: its name.
-        sha256: the digest of its bytes.
-        size_bytes: its size.
-        records: how many lines it has.
-    """
+    """A file of records: gzip, one JSON document a line, with the digest of its bytes and how many lines it has."""
 
     file: str
     sha256: str
@@ -63,14 +54,10 @@ class DumpFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a dump is made of.
+    """The files of a dump, the whole one first.
 
-    Attributes:
-        repository: the repository's name.
-        namespace: the storage namespace that it was made in.
-        cut: when it was made, and up to which numbers of its catalog it is whole.
-        parts: its files, the whole one first.
-        retired: files of the dump before, which the next whole one removes.
+    ``cut`` says when it was made, and up to which numbers of its catalog it is whole. ``retired`` files are of the dump
+    before. The next whole one removes them.
     """
 
     repository: str
@@ -79,30 +66,16 @@ class Manifest:
     parts: tuple[DumpFile, ...]
     retired: tuple[str, ...] = ()
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of all files of the dump."""
-        return sum(part.size_bytes for part in self.parts)
-
-    def followed_by(self, cut: Cut, part: DumpFile) -> Manifest:
-        """This manifest with one more file."""
-        return replace(self, cut=cut, parts=(*self.parts, part))
-
     def to_text(self) -> str:
         """The manifest as it is written, with its own digest."""
         values = {"format": FORMAT, **asdict(self)}
         return json.dumps({**values, "digest": _digest_of(values)}, sort_keys=True)
 
 
-def key_of(folder: str, name: str = _MANIFEST) -> str:
-    """The key of a file of the dump in a folder; of its manifest when no name is given."""
-    return folder + name
-
-
 def read_text(store: ObjectStore, folder: str) -> str | None:
     """A folder's manifest as it is. None when there is none. Raises ``Corrupted`` for one that is too long."""
     try:
-        return read_small(store, key_of(folder), MAX_BYTES).decode("utf-8", "replace")
+        return read_small(store, folder + MANIFEST, MAX_BYTES).decode("utf-8", "replace")
     except ObjectNotFound:
         return None
 
@@ -127,15 +100,10 @@ def parse(text: str) -> Manifest | None:
     return Manifest(texts[0], texts[1], Cut(numbers[0], Since(*numbers[1:])), parts, retired)
 
 
-def own(store: ObjectStore) -> str:
-    """The folder of the dump that this namespace's own catalog writes."""
-    return dump_folder(store.url)
-
-
 def folders(store: ObjectStore) -> list[str]:
     """The folders of all dumps in a namespace: its own, and those that replication brought along."""
     keys = (item.key.removeprefix(REFS) for item in store.list(REFS))
-    return sorted({f"{REFS}{key.partition('/')[0]}/" for key in keys if key.endswith("/" + _MANIFEST)})
+    return sorted({f"{REFS}{key.partition('/')[0]}/" for key in keys if key.endswith("/" + MANIFEST)})
 
 
 def _part(values: Mapping[str, Any]) -> DumpFile:
@@ -157,14 +125,9 @@ _TRIES = 16
 
 @dataclass(frozen=True, slots=True)
 class Dumped(JsonRecord):
-    """The dump in a storage namespace.
+    """The dump in a storage namespace: when it was made (Unix seconds), its files, records and bytes.
 
-    Attributes:
-        at: when it was made, in Unix seconds.
-        parts: how many files it has.
-        records: how many records these hold.
-        size_bytes: what they take.
-        whole: whether this call wrote everything anew. None when there was nothing to add.
+    ``whole`` says whether this call wrote everything anew. None when there was nothing to add.
     """
 
     at: int
@@ -176,13 +139,10 @@ class Dumped(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class DumpStatus(JsonRecord):
-    """What a restore would find.
+    """The state of a dump. ``dump`` is None when there is none that can be read.
 
-    Attributes:
-        dump: the dump. None when there is none that can be read.
-        behind: whether something has changed since that it does not have.
-        automatic: whether each change of a ref is added to it.
-        restored_at: when the dump was made that this repository was restored from, while that is not settled.
+    ``behind``: something has changed since. ``automatic``: each change of a ref is added. ``restored_at``: when the
+    dump was made that this repository was restored from, until it is accepted.
     """
 
     dump: Dumped | None
@@ -205,49 +165,23 @@ def dump(ctx: Context, *, full: bool = False) -> Dumped:
         PreconditionFailed: the repository is a mirror.
         StoreError: the store refused.
     """
-    _check_no_mirror(ctx)
-    with TemporaryDirectory(prefix="lakeops-refs-") as place:
-        for _ in range(_TRIES):
-            check_owner(ctx)
-            done = _attempt(ctx, Path(place), full=full)
-            if done is not None:
-                return done
-    raise Transient(f"the dump of {ctx.store.url} changed again and again; try again")
-
-
-def status(ctx: Context) -> DumpStatus:
-    """The dump of this repository, whether it has everything, and whether each change is added to it."""
-    from lakeops.model.records import REFS_DUMP
-
-    text = read_text(ctx.store, own(ctx.store))
-    found = None if text is None else parse(text)
-    behind = found is None
-    if found is not None:
-        behind = ctx.catalog.backups.dump(ctx.repository_id, found.cut.since, lambda: _drop) is not None
-    return DumpStatus(
-        None if found is None else _dumped(found, None),
-        behind,
-        REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks,
-        ctx.catalog.backups.restored_at(ctx.repository_id),
-    )
-
-
-def settle(ctx: Context) -> None:
-    """Let a restored repository collect garbage: say that nothing is needed that the dump does not know."""
-    ctx.catalog.backups.settle_restored(ctx.repository_id)
-
-
-def _check_no_mirror(ctx: Context) -> None:
     with suppress(NotAMirror):
         if ctx.catalog.mirrors.get(ctx.repository_id).promoted_writable is None:
             raise PreconditionFailed(
                 f"{ctx.repository_id!r} is a mirror: make a lost one anew of its source, with `lakeops mirror create`"
             )
+    folder = dump_folder(ctx.store.url)
+    with TemporaryDirectory(prefix="lakeops-refs-") as place:
+        return retry(
+            lambda: _attempt(ctx, folder, Path(place), full=full),
+            _TRIES,
+            lambda: Transient(f"the dump of {ctx.store.url} changed again and again; try again"),
+        )
 
 
-def _attempt(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
-    """One try. None when somebody else replaced the manifest meanwhile."""
-    folder = own(ctx.store)
+def _attempt(ctx: Context, folder: str, place: Path, *, full: bool) -> Dumped | None:
+    """Try once. None when somebody else replaced the manifest meanwhile."""
+    check_owner(ctx)
     text = read_text(ctx.store, folder)
     before = None if text is None else parse(text)
     cut = ctx.catalog.backups.cut(ctx.repository_id)
@@ -259,29 +193,49 @@ def _attempt(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
             return _dumped(before, None)
         part = file.end()
         with file.path.open("rb") as data:
-            ctx.store.put(key_of(folder, name), data, content_type="application/gzip")
-    after = _next_manifest(ctx, before, cut, part, whole=bool(whole))
+            ctx.store.put(folder + name, data, content_type="application/gzip")
+    if before is not None and not whole:
+        after = replace(before, cut=cut, parts=(*before.parts, part))
+    else:
+        retired = () if before is None else tuple(one.file for one in before.parts)
+        after = Manifest(ctx.repository_id, ctx.store.url, cut, (part,), retired)
     check_owner(ctx)
     old = None if text is None else text.encode()
-    if not ctx.store.swap(key_of(folder), after.to_text().encode(), expected=old):
-        ctx.store.delete([key_of(folder, name)])
+    if not ctx.store.swap(folder + MANIFEST, after.to_text().encode(), expected=old):
+        ctx.store.delete([folder + name])
         return None
     if whole:
         _tidy(ctx, folder, before, after)
     return _dumped(after, whole)
 
 
-def _next_manifest(ctx: Context, before: Manifest | None, cut: Cut, part: DumpFile, *, whole: bool) -> Manifest:
-    if before is not None and not whole:
-        return before.followed_by(cut, part)
-    retired = () if before is None else tuple(one.file for one in before.parts)
-    return Manifest(ctx.repository_id, ctx.store.url, cut, (part,), retired)
+def status(ctx: Context) -> DumpStatus:
+    """The dump of this repository, whether it has everything, and whether each change is added to it."""
+    text = read_text(ctx.store, dump_folder(ctx.store.url))
+    found = None if text is None else parse(text)
+    behind = found is None
+    if found is not None:  # a write that keeps nothing
+        behind = (
+            ctx.catalog.backups.dump(ctx.repository_id, found.cut.since, lambda: lambda _kind, _values: None)
+            is not None
+        )
+    return DumpStatus(
+        None if found is None else _dumped(found, None),
+        behind,
+        REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks,
+        ctx.catalog.backups.restored_at(ctx.repository_id),
+    )
+
+
+def accept(ctx: Context) -> None:
+    """Let a restored repository collect garbage: say that nothing is needed that the dump does not know."""
+    ctx.catalog.backups.accept_restored(ctx.repository_id)
 
 
 def _is_long(before: Manifest) -> bool:
     """Whether what came after the first part is so much that everything is written anew."""
-    later = before.size_bytes - before.parts[0].size_bytes
-    return len(before.parts) >= MOST_PARTS or later > max(_SMALL, before.parts[0].size_bytes)
+    first, *later = (part.size_bytes for part in before.parts)
+    return len(before.parts) >= MOST_PARTS or sum(later) > max(_SMALL, first)
 
 
 def _tidy(ctx: Context, folder: str, before: Manifest | None, after: Manifest) -> None:
@@ -299,20 +253,16 @@ def _tidy(ctx: Context, folder: str, before: Manifest | None, after: Manifest) -
         if name.endswith(".jsonl.gz") and name not in named and name[:14] < old:
             gone.append(name)
     with suppress(LakeopsError):  # the next whole dump tries again
-        ctx.store.delete(sorted({key_of(folder, name) for name in gone}))
+        ctx.store.delete(sorted({folder + name for name in gone}))
 
 
 def _dumped(found: Manifest, whole: bool | None) -> Dumped:
-    count = sum(part.records for part in found.parts)
-    return Dumped(found.cut.at // 1_000_000, len(found.parts), count, found.size_bytes, whole)
-
-
-def _drop(_kind: str, _values: Mapping[str, Any]) -> None:
-    """Take a record and keep nothing of it."""
+    records, size_bytes = (sum(getattr(part, name) for part in found.parts) for name in ("records", "size_bytes"))
+    return Dumped(found.cut.at // 1_000_000, len(found.parts), records, size_bytes, whole)
 
 
 class _DumpWriter:
-    """A part that is being written to a local file."""
+    """Writes a part to a local file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -322,23 +272,21 @@ class _DumpWriter:
     def begin(self) -> Write:
         """Begin, from the beginning whenever it is called again."""
         self.close()
-        self._file, self._records = gzip.GzipFile(self.path, "wb", compresslevel=6, mtime=0), 0
-        return self._write
+        file = self._file = gzip.GzipFile(self.path, "wb", compresslevel=6, mtime=0)
+        self._records = 0
 
-    def _write(self, kind: str, values: Mapping[str, Any]) -> None:
-        if self._file is None:
-            raise RuntimeError("begin() comes first")
-        self._file.write(json.dumps([kind, dict(values)], separators=(",", ":")).encode() + b"\n")
-        self._records += 1
+        def write(kind: str, values: Mapping[str, Any]) -> None:
+            file.write(json.dumps([kind, dict(values)], separators=(",", ":")).encode() + b"\n")
+            self._records += 1
+
+        return write
 
     def end(self) -> DumpFile:
         """The finished part."""
         self.close()
         with self.path.open("rb") as data:
-            digest = sha256()
-            while piece := data.read(1 << 20):
-                digest.update(piece)
-        return DumpFile(self.path.name, digest.hexdigest(), self.path.stat().st_size, self._records)
+            digest = file_digest(data, "sha256").hexdigest()
+        return DumpFile(self.path.name, digest, self.path.stat().st_size, self._records)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -1,11 +1,8 @@
 """Making a repository of the dump in a storage namespace, for a catalog that was lost.
 
-Every record is checked like those of a mirror's source: digests of the files first, then types, bounds, names, commit
-ids computed again, parents and generations. A dump is taken whole or not at all.
-
-What is made is the copy of an older state. It reads and writes, and it deletes nothing: the namespace belongs to the
-catalog that was lost until somebody says otherwise (``adopt``), and no mark is made until somebody has looked at what
-was committed after the dump (``settle``).
+Every record is checked like those of a mirror's source, and a dump is taken whole or not at all. The repository reads
+and writes, and deletes nothing: the namespace belongs to the lost catalog until somebody says otherwise (``adopt``),
+and no mark is made until somebody has looked at what was committed after the dump (``accept``).
 """
 
 from __future__ import annotations
@@ -14,11 +11,10 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from lakeops.catalog.records import DumpedRepository
 from lakeops.model import ids as texts
@@ -41,7 +37,7 @@ from lakeops.model.text import excerpt, flaw
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
 from lakeops.ops.refs import dump
-from lakeops.ops.refs.dump import DumpFile, Manifest, key_of
+from lakeops.ops.refs.dump import DumpFile, Manifest
 from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -59,14 +55,10 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult(JsonRecord):
-    """A repository that was made of a dump.
+    """A repository that was made of a dump of the time ``at`` (Unix seconds).
 
-    Attributes:
-        repository: the repository.
-        at: when the dump was made, in Unix seconds.
-        commits: how many commits it has.
-        expired: how many of these expired, as garbage collection had taken their files after the dump.
-        missing: branches and tags whose commits' files are not there.
+    ``expired`` of its commits expired, as garbage collection had taken their files after the dump. ``missing`` are
+    branches and tags whose commits' files are not there.
     """
 
     repository: RepositoryRecord
@@ -89,9 +81,8 @@ def restore(
     found, folder = _find(store, of)
     state = _State()
     for part in found.parts:
-        with _open_part(store, folder, part) as lines:
-            for line in lines:
-                _take(state, line)
+        for line in _read_part(store, folder, part):
+            _take(state, line)
     restored = _checked(state, found, name, namespace)
     repository = replace(
         restored.repository, capabilities={**restored.repository.capabilities, **asdict(store.probe())}
@@ -109,7 +100,7 @@ def restore(
 
 def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
     """The dump in a namespace. Raises ``NotFound``, ``Corrupted``, ``InvalidInput``."""
-    folder = dump.own(store) if of is None else layout.dump_folder(parse_location(of).url)
+    folder = layout.dump_folder(store.url) if of is None else layout.dump_folder(parse_location(of).url)
     text = dump.read_text(store, folder)
     if text is None and of is None:
         others = dump.folders(store)
@@ -125,52 +116,44 @@ def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
     found = dump.parse(text)
     if found is None:
         raise Corrupted(
-            f"{store.url}/{key_of(folder)} is no manifest of a dump, or not as it was written; bring back an earlier "
-            "version of the file with the store's tools"
+            f"{store.url}/{folder}{dump.MANIFEST} is no manifest of a dump, or not as it was written; bring back an "
+            "earlier version of the file with the store's tools"
         )
     return found, folder
 
 
-@contextmanager
-def _open_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[Iterator[bytes]]:
+def _read_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[bytes]:
     """The lines of a part, which has the digest that the manifest says. Raises ``Corrupted``."""
-    key = key_of(folder, part.file)
+    place = f"{store.url}/{folder}{part.file}"
     with TemporaryFile() as file:
-        digest, size = sha256(), 0
+        digest, size, count = sha256(), 0, 0
         try:
-            with store.open(key) as source:
-                while piece := source.read(1 << 20):
+            with store.open(folder + part.file) as source:
+                while size <= part.size_bytes and (piece := source.read(1 << 20)):
                     size += len(piece)
-                    if size > part.size_bytes:
-                        break
                     digest.update(piece)
                     file.write(piece)
         except ObjectNotFound:
-            raise Corrupted(f"{store.url}/{key}, a part of the dump, is not there; nothing was restored") from None
+            raise Corrupted(f"{place}, a part of the dump, is not there; nothing was restored") from None
         if size != part.size_bytes or digest.hexdigest() != part.sha256:
-            raise Corrupted(f"{store.url}/{key} is not what was dumped: its digest is another; nothing was restored")
+            raise Corrupted(f"{place} is not what was dumped: its digest is another; nothing was restored")
         file.seek(0)
-        yield _lines(file, part, f"{store.url}/{key}")
-
-
-def _lines(file: IO[bytes], part: DumpFile, place: str) -> Iterator[bytes]:
-    count = 0
-    try:
-        with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
-            while line := unpacked.readline(_MAX_LINE + 1):
-                count += 1
-                if len(line) > _MAX_LINE or count > part.records:
-                    raise Corrupted(f"{place} holds more than was dumped; nothing was restored")
-                yield line
-    except (OSError, EOFError, zlib.error) as error:
-        raise Corrupted(f"{place} cannot be unpacked: {' '.join(str(error).split())}") from None
+        try:
+            with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
+                while line := unpacked.readline(_MAX_LINE + 1):
+                    count += 1
+                    if len(line) > _MAX_LINE or count > part.records:
+                        raise Corrupted(f"{place} holds more than was dumped; nothing was restored")
+                    yield line
+        except (OSError, EOFError, zlib.error) as error:
+            raise Corrupted(f"{place} cannot be unpacked: {' '.join(str(error).split())}") from None
     if count != part.records:
         raise Corrupted(f"{place} holds {count} records, and {part.records} were dumped; nothing was restored")
 
 
 @dataclass
 class _State:
-    """What the parts say so far. ``later`` are the moves of parts behind the first one, which has all refs in full."""
+    """The records of the parts so far. ``later`` are the moves of parts behind the first one, which has all refs."""
 
     repository: _Row = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
@@ -187,7 +170,12 @@ def _take(state: _State, line: bytes) -> None:
     """Take one line in. Raises ``RecordRefused``."""
     try:
         kind, row = json.loads(line)
-        _KINDS[kind](state, row)
+        if kind in _FULL:
+            state.full[kind].append(_FULL[kind](row))
+        elif kind in state.refs:
+            _ref(state, kind, row)
+        else:
+            _KINDS[kind](state, row)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidInput) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise RecordRefused(f"a record of {ORIGIN} is refused: {reason:.200}; nothing was restored") from None
@@ -209,41 +197,29 @@ def _commit(state: _State, row: _Row) -> None:
     state.commits[commit.id] = commit
 
 
-def _ref(kind: str) -> Callable[[_State, _Row], None]:
-    def take(state: _State, row: _Row) -> None:
-        name, at = _text(row["name"], _MAX_NAME), row["commit_id"]
-        reason = record_validation.ref_flaw(RefName(RefKind(kind), name), at)
-        if reason is not None:
-            raise ValueError(reason)
-        state.refs[kind][name] = at
-
-    return take
-
-
-def _row_of(kind: str) -> Callable[[_State, _Row], None]:
-    def take(state: _State, row: _Row) -> None:
-        state.full[kind].append(_FULL[kind](row))
-
-    return take
+def _ref(state: _State, kind: str, row: _Row) -> None:
+    name, at = _text(row["name"], _MAX_NAME), row["commit_id"]
+    reason = record_validation.ref_flaw(RefName(RefKind(kind), name), at)
+    if reason is not None:
+        raise ValueError(reason)
+    state.refs[kind][name] = at
 
 
 def _protection(row: _Row) -> _Row:
-    values = _select_columns(row, "kind", "pattern", "check_name")
-    if values["kind"] not in {BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION}:
+    if row["kind"] not in {BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION}:
         raise ValueError("a protection of no kind")
-    return {name: _text(value, _MAX_NAME) for name, value in values.items()}
+    return {name: _text(row[name], _MAX_NAME) for name in ("kind", "pattern", "check_name")}
 
 
 def _rules(row: _Row) -> _Row:
     record_validation.check_rules(row["rules"], ())
-    return _select_columns(row, "rules")
+    return {"rules": row["rules"]}
 
 
 def _mirror(row: _Row) -> _Row:
     values = _select_columns(row, "mirror", "commits", "at", "sequence")
-    _text(values["mirror"], _MAX_NAME)
-    for commit_id in values["commits"]:
-        _text(commit_id, _MAX_NAME)
+    for name in (values["mirror"], *values["commits"]):
+        _text(name, _MAX_NAME)
     _number(values["at"])
     record_validation.check_sequence(0 if values["sequence"] is None else values["sequence"])
     return values
@@ -265,9 +241,8 @@ def _no_checks(state: _State, row: _Row) -> None:
 
 
 def _move(state: _State, row: _Row) -> None:
-    values = _select_columns(row, "sequence", "kind", "ref", "old", "new", "action", "actor", "at")
-    sequence = record_validation.check_sequence(values.pop("sequence"))
-    kind = RefKind(values["kind"])
+    values = _select_columns(row, "kind", "ref", "old", "new", "action", "actor", "at")
+    sequence, kind = record_validation.check_sequence(row["sequence"]), RefKind(values["kind"])
     for name in ("ref", "action", "actor"):
         _text(values[name], record_validation.MAX_COMMITTER_BYTES)
     for end in (values["old"], values["new"]):
@@ -281,15 +256,12 @@ def _move(state: _State, row: _Row) -> None:
 
 
 def _record(state: _State, row: _Row) -> None:
-    values = _select_columns(
-        row, "sequence", "action", "kind", "ref", "before", "after", "person", "claimed", "login", "recorded"
-    )
-    sequence = record_validation.check_sequence(values.pop("sequence"))
-    _number(values["recorded"])
-    for name, value in values.items():
-        if name != "recorded" and not (value is None and name in {"before", "after", "person"}):
-            _text(value, _MAX_TEXT)
-    state.records[sequence] = values
+    names = ("action", "kind", "ref", "before", "after", "person", "claimed", "login")
+    values = {**_select_columns(row, *names), "recorded": _number(row["recorded"])}
+    for name in names:
+        if values[name] is not None or name not in {"before", "after", "person"}:
+            _text(values[name], _MAX_TEXT)
+    state.records[record_validation.check_sequence(row["sequence"])] = values
 
 
 _COMMIT = (
@@ -299,9 +271,6 @@ _COMMIT = (
 _KINDS: Mapping[str, Callable[[_State, _Row], None]] = {
     "repository": _repository,
     "commit": _commit,
-    "branch": _ref("branch"),
-    "tag": _ref("tag"),
-    **{kind: _row_of(kind) for kind in _FULL},
     "check": _check,
     "no-checks": _no_checks,
     "move": _move,
@@ -349,19 +318,14 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         pruned = None if pruned is None else record_validation.check_sequence(pruned)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
         raise RecordRefused(f"the repository's record in {ORIGIN} is refused: {error!s:.200}") from None
-    moves = [state.moves[number] for number in sorted(state.moves)]
     branches, tags = _refs(state)
     commits = sorted(state.commits.values(), key=lambda one: (one.generation, one.id))
     _check_history(commits, state.commits, pruned)
-    for where in (branches, tags):
-        for ref, at in where.items():
-            if at not in state.commits:
-                raise RecordRefused(
-                    f"{excerpt(ref)} of {ORIGIN} points to a commit that it lacks; nothing was restored"
-                )
+    for ref, at in (*branches.items(), *tags.items()):
+        if at not in state.commits:
+            raise RecordRefused(f"{excerpt(ref)} of {ORIGIN} points to a commit that it lacks; nothing was restored")
     if repository.default_branch not in branches:
         raise RecordRefused(f"{ORIGIN} lacks the default branch; nothing was restored")
-    checks = [each for by_name in state.checks.values() for each in by_name.values()]
     return DumpedRepository(
         repository,
         found.cut.at,
@@ -371,10 +335,10 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         branches,
         tags,
         protections=state.full["protection"],
-        checks=checks,
+        checks=[each for by_name in state.checks.values() for each in by_name.values()],
         rules=state.full["rules"][:1],
         mirrors=state.full["mirror"],
-        moves=moves,
+        moves=[state.moves[number] for number in sorted(state.moves)],
         records=[state.records[number] for number in sorted(state.records)],
     )
 
@@ -384,15 +348,11 @@ def _refs(state: _State) -> tuple[dict[str, str], dict[str, str]]:
 
     The moves of the whole part are no more than its log, and the end of a line may have been pruned from that.
     """
-    ends: dict[tuple[str, str], str | None] = {}
     for number in sorted(state.later):
         move = state.later[number]
-        ends[move["kind"], move["ref"]] = move["new"]
-    for (kind, ref), new in ends.items():
-        if new is None:
-            state.refs[kind].pop(ref, None)
-        else:
-            state.refs[kind][ref] = new
+        state.refs[move["kind"]].pop(move["ref"], None)
+        if move["new"] is not None:
+            state.refs[move["kind"]][move["ref"]] = move["new"]
     return state.refs["branch"], state.refs["tag"]
 
 
@@ -405,7 +365,7 @@ def _check_history(commits: Sequence[Commit], known: Mapping[str, Commit], prune
                 f"commit {commit.id[:16]} of {ORIGIN} is refused: {ORIGIN} lacks its parent {gone[0][:16]}; "
                 "nothing was restored"
             )
-    record_validation.check_generations(commits, known, lambda _: {}, ORIGIN)
+    record_validation.check_generations(commits, known, ORIGIN)
 
 
 def _present(store: ObjectStore, commits: Sequence[Commit]) -> tuple[list[Commit], int]:

@@ -58,7 +58,9 @@ def upgrade() -> None:
     op.create_table(
         "lakeops_catalog", sa.Column("only", sa.BigInteger(), primary_key=True, autoincrement=False), _text("id")
     )
-    op.create_table("lakeops_owner", *_key(), _text("held", nullable=True), _text("taking", nullable=True))
+    op.create_table(
+        "lakeops_owner", *_key(), _text("current_lease", nullable=True), _text("pending_lease", nullable=True)
+    )
     op.create_table(
         "lakeops_commit",
         *_key("id"),
@@ -197,7 +199,7 @@ def upgrade() -> None:
         _number("last_sync", nullable=True),
         _text("error", nullable=True),
         _number("promoted_writable", nullable=True),
-        _number("patience"),
+        _number("stall_timeout"),
         _json("kept"),
         _text("rules", nullable=True),
         _json("protections"),

@@ -1,37 +1,44 @@
-"""What a pass costs, counted: it follows what changed, not the repository, and not how many commits were skipped."""
+"""What a mirror's pass costs: it follows what changed, not the repository, and not how many commits were skipped."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
 import pyarrow as pa
 import pytest
+from support.mirrors import Pair, open_pair
 from support.statements import transactions
 
 from lakeops.store import layout
+from lakeops.testing import ManualClock
 
 
-def fill(pair, count: int) -> None:
+@pytest.fixture
+def pair(tmp_path: Path, clock: ManualClock) -> Iterator[Pair]:
+    with open_pair(tmp_path, clock=clock, random=Random(1)) as opened:
+        yield opened
+
+
+def stage(pair: Pair, paths: list[str], keys: list[str], checksum: str) -> None:
+    """Objects of one byte each, written and committed in bulk."""
+    for key in keys:
+        pair.replicator.source.put(key, b"x")
+    count = len(keys)
+    columns = {"path": paths, "physical_address": keys, "checksum": [checksum] * count}
+    pair.repo.branch("main").stage(pa.table({**columns, "size_bytes": [1] * count, "mtime": [7] * count}))
+    pair.repo.branch("main").commit("in bulk")
+
+
+def fill(pair: Pair, count: int) -> None:
     """A repository of ``count`` objects that is wholly mirrored. The contents are one object; only names count."""
     address = pair.repo.branch("main").put("seed", b"x").physical_address
-    key = layout.relative(pair.repo.storage_namespace, address)
     store = pair.replicator.source
-    keys = [f"data/2026010100/{number:07}" for number in range(count)]
-    for one in keys:
-        store.put(one, b"x")
-    checksum = store.checksum(store.head(key))
-    pair.repo.branch("main").stage(
-        pa.table(
-            {
-                "path": [f"p/{number:07}" for number in range(count)],
-                "physical_address": keys,
-                "checksum": [checksum] * count,
-                "size_bytes": [1] * count,
-                "mtime": [7] * count,
-            }
-        )
-    )
-    pair.repo.branch("main").commit("fill")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    checksum = store.checksum(store.head(layout.relative(pair.repo.storage_namespace, address)))
+    numbers = [f"{number:07}" for number in range(count)]
+    stage(pair, [f"p/{name}" for name in numbers], [f"data/2026010100/{name}" for name in numbers], checksum)
+    pair.catch_up()
     assert pair.head() == pair.repo.branch("main").commit_id
 
 
@@ -98,23 +105,8 @@ def test_what_arrived_is_not_looked_at_again_by_any_later_pass(pair):
 
 
 def test_many_objects_are_listed_and_not_asked_for_one_by_one(pair):
-    pair.repo.branch("main").put("a", b"1")
-    store = pair.replicator.source
     keys = [f"data/2026010100/{number:07}" for number in range(600)]
-    for one in keys:
-        store.put(one, b"x")
-    pair.repo.branch("main").stage(
-        pa.table(
-            {
-                "path": keys,
-                "physical_address": keys,
-                "checksum": ["c"] * 600,
-                "size_bytes": [1] * 600,
-                "mtime": [7] * 600,
-            }
-        )
-    )
-    pair.repo.branch("main").commit("many")
+    stage(pair, keys, keys, "c")
     pair.replicator.settle()
     _, counts, asked, _ = sync_counted(pair)
     assert pair.head() == pair.repo.branch("main").commit_id
@@ -164,8 +156,24 @@ def test_a_new_branch_of_what_is_shown_costs_nothing(pair):
 def test_an_idle_pass_is_six_transactions(pair):
     """The mirror, where its source is, what the source shows, two that write down the pass, and the status."""
     pair.commit(a="1")
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     with transactions(pair.here.catalog, pair.there.catalog) as seen:
         pair.mirror.sync()
     assert (seen.count("read"), seen.count("write")) == (4, 2)
+
+
+def cost_of_a_fail_over(place, older: int) -> int:
+    """Store calls of a fail-over with so many older commits, each with a metarange of its own."""
+    with open_pair(place, clock=ManualClock(), random=Random(1)) as pair:
+        for number in range(older):
+            pair.commit(**{f"p{number}": str(number)})
+        pair.catch_up()
+        pair.faults.revive()
+        pair.mirror.promote_writable()
+        assert pair.faults.keys_opened(layout.METARANGES) == set()
+        assert len(pair.there.catalog.unproved("flights")) == older - 1
+        return len(pair.faults.calls)
+
+
+def test_a_fail_over_costs_the_same_however_many_commits_are_older(tmp_path):
+    assert cost_of_a_fail_over(tmp_path / "few", 2) == cost_of_a_fail_over(tmp_path / "many", 40)

@@ -7,14 +7,14 @@ from support.mirrors import Pair, check_whole
 
 from lakeops.model.errors import LakeopsError
 from lakeops.model.mirrors import RefKind, RefName, Remaining, Wait
-from lakeops.ops.mirror.status import is_due
+from lakeops.ops.mirror.sync import is_due
 from lakeops.store import layout
 
 MAIN = RefName(RefKind.BRANCH, "main")
 STEP = 300
 """Seconds between two passes."""
 
-PATIENCE = 3 * STEP
+STALL_TIMEOUT = 3 * STEP
 
 
 def lost_object(pair: Pair, path: str = "a") -> str:
@@ -28,14 +28,13 @@ def lost_object(pair: Pair, path: str = "a") -> str:
 
 
 def test_a_candidate_whose_object_never_comes_gives_way_to_a_complete_head(pair: Pair) -> None:
-    pair.mirror.set_patience(PATIENCE)
+    pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     key = lost_object(pair)
     begun = pair.clock.seconds
     lost = pair.mirror.sync()["main"].candidate
     for _ in range(3):
         newest = pair.commit_paths("main", {"a": f"{pair.clock.seconds}"})
-        pair.replicator.settle()
-        status = pair.mirror.sync()["main"]
+        status = pair.catch_up()["main"]
         assert (status.candidate, status.stalled) == (lost, False), "it may still come"
         pair.clock.advance(seconds=STEP)
     status = pair.mirror.status()["main"]
@@ -50,25 +49,24 @@ def test_a_candidate_whose_object_never_comes_gives_way_to_a_complete_head(pair:
 
 def test_discovering_alone_lets_it_give_way(pair: Pair) -> None:
     """A schedule that waits for what ``discover`` names must not wait for what never comes."""
-    pair.mirror.set_patience(PATIENCE)
+    pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     lost_object(pair)
     pair.mirror.sync()
     newest = pair.commit_paths("main", {"a": "new"})
     pair.replicator.settle()
-    pair.clock.advance(seconds=PATIENCE)
+    pair.clock.advance(seconds=STALL_TIMEOUT)
     assert pair.mirror.discover()["main"].candidate == newest.id
     assert pair.mirror.arrived(MAIN) == newest.id
 
 
 def test_a_candidate_stays_as_long_as_something_of_it_arrives(pair: Pair) -> None:
-    pair.mirror.set_patience(PATIENCE)
+    pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     made = pair.commit_paths("main", {f"p/{number}": str(number) for number in range(12)})
     pair.replicator.hold(layout.DATA)
-    pair.replicator.settle()
-    pair.mirror.sync()
+    pair.catch_up()
     for number in range(12):
         pair.commit_paths("main", {"other": str(number)})
-        pair.clock.advance(seconds=PATIENCE - 1)
+        pair.clock.advance(seconds=STALL_TIMEOUT - 1)
         assert pair.mirror.sync()["main"].candidate == made.id
         address = pair.repo.ref(made.id).stat(f"p/{number}").physical_address
         pair.replicator.deliver(layout.relative(pair.repo.storage_namespace, address))
@@ -87,7 +85,7 @@ def test_a_person_may_skip_it(pair: Pair) -> None:
 
 
 def test_nothing_that_is_torn_holds_a_branch_up_for_ever(pair: Pair) -> None:
-    pair.mirror.set_patience(PATIENCE)
+    pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     pair.commit_paths("main", {"a": "torn"})
     pair.replicator.settle()
     [item] = pair.store.list(layout.RANGES)
@@ -96,7 +94,7 @@ def test_nothing_that_is_torn_holds_a_branch_up_for_ever(pair: Pair) -> None:
         pair.mirror.sync()
     newest = pair.commit_paths("main", {"a": "whole"})
     pair.replicator.settle()
-    pair.clock.advance(seconds=PATIENCE)
+    pair.clock.advance(seconds=STALL_TIMEOUT)
     assert pair.mirror.sync()["main"].promoted == newest.id
 
 
@@ -113,7 +111,7 @@ def test_it_always_advances(pair: Pair, lag: int, lost: int) -> None:
 
     And the source commits before every pass, so the newest head is never complete where replication is late.
     """
-    pair.mirror.set_patience(PATIENCE)
+    pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     due: dict[str, int] = {}
     shown = [pair.head()]
     for step in range(60):
@@ -136,10 +134,10 @@ def test_it_always_advances(pair: Pair, lag: int, lost: int) -> None:
 def test_each_exchange_doubles_the_time_until_the_next() -> None:
     from lakeops.model.mirrors import MirrorRecord, parse_source
 
-    mirror = MirrorRecord("flights", parse_source("/x", "flights"), "r", patience=10)
+    mirror = MirrorRecord("flights", parse_source("/x", "flights"), "r", stall_timeout=10)
     more, less = Remaining(ranges=1), Remaining(objects=3)
     for given in range(6):
-        wait = Wait(0, 100, best=Remaining(objects=4), given_way=given)
+        wait = Wait(0, 100, best=Remaining(objects=4), fallbacks=given)
         assert not is_due(mirror, wait, 100 + (10 << given) - 1, less)
         assert is_due(mirror, wait, 100 + (10 << given), less)
         assert not is_due(mirror, wait, 100 + (20 << given) - 1, more)
