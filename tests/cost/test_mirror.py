@@ -171,7 +171,7 @@ def cost_of_a_fail_over(place, older: int) -> int:
         pair.faults.revive()
         pair.mirror.promote_writable()
         assert pair.faults.keys_opened(layout.METARANGES) == set()
-        assert len(pair.there.catalog.unproved("flights")) == older - 1
+        assert len(pair.there.catalog.mirrors.unproved("flights")) == older - 1
         return len(pair.faults.calls)
 
 
