@@ -28,7 +28,6 @@ from lakeops.testing import ManualClock
 
 AZURE = pytest.param("azure", marks=pytest.mark.azure)
 on_azure = pytest.mark.parametrize("place", [AZURE], indirect=True)
-on_s3 = pytest.mark.parametrize("place", S3_KINDS, indirect=True)
 
 
 @pytest.fixture(params=[*S3_KINDS, AZURE])
