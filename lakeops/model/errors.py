@@ -11,9 +11,8 @@ Bad input is a ``ValueError`` too, and a missing object a ``FileNotFoundError``.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from lakeops.model.sanitising import excerpt, masked, safe
 
@@ -359,9 +358,6 @@ KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
 """The kinds that have no class of their own, by the class that is raised."""
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 
@@ -394,22 +390,6 @@ def _has_free_descriptor() -> bool:
             return True
     except OSError as error:
         return error.errno not in _NO_DESCRIPTOR
-
-
-def naming_what_ran_out(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, raising ``out_of_resources`` where Python's own errors say that memory or descriptors ran out."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except (MemoryError, OSError, ImportError) as error:
-            found = out_of_resources(error)
-            if found is None:
-                raise
-        raise found
-
-    return call
 
 
 __all__ = [
