@@ -75,7 +75,7 @@ class Corrupted(LakeopsError):
 
 
 class RecordRefused(LakeopsError):
-    """What a mirror's source, or a dump, says cannot be so: a commit, a ref's name, an entry. It was not taken over."""
+    """A record of a mirror's source, or of a dump, that cannot be so. It was not taken over."""
 
     kind = "record_refused"
 
@@ -198,7 +198,7 @@ class ObjectNotFound(NotFound, FileNotFoundError):
 
 
 class NotReplicated(ObjectNotFound):
-    """What a mirror does not have: it has not arrived yet, or was deleted at the source. Heads are always whole."""
+    """A file that a mirror lacks: it has not arrived yet, or was deleted at the source. Heads are always whole."""
 
     kind = "not_replicated"
 
