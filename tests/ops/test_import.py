@@ -52,10 +52,6 @@ def paths(branch: Branch, prefix: str = "") -> list[str]:
     return [item.path for item in branch.list(prefix)]
 
 
-def files_below(root: Path) -> set[Path]:
-    return {path for path in root.rglob("*") if path.is_file()}
-
-
 # --- what it does ---
 
 
@@ -90,11 +86,6 @@ def test_nothing_is_copied_or_staged(repo, main, source, tmp_path):
     assert entry.mtime == int(info.st_mtime)
 
 
-def test_the_whole_branch(repo, main, source):
-    main.import_objects(source, "", "m")
-    assert paths(main) == [f"{folder}/f{n:02}" for folder in "abc" for n in range(10)]
-
-
 def test_hard_names_are_read_back(repo, main, tmp_path):
     names = ["ö/a b%20c#d?.x", "100%", "$(x)", "a'b\"c", "[1]", "back\\slash", "\U0001f600", "new\nline"]
     url = write(tmp_path / "odd ü%", dict.fromkeys(names, "odd"))
@@ -114,16 +105,6 @@ def test_again_brings_changes_only(repo, main, source, tmp_path):
     assert changes == [("changed", "raw/a/f03"), ("removed", "raw/b/f05"), ("added", "raw/d")]
 
 
-def test_again_writes_no_range_that_stands(repo, main, source, tmp_path):
-    main.import_objects(source, "raw", "first")
-    ranges = Path(repo.record.storage_namespace.removeprefix("file://")) / layout.RANGES
-    before = files_below(ranges)
-    write(tmp_path / "source", {"c/f09": "changed"})
-    main.import_objects(source, "raw", "second")
-    assert 1 <= len(files_below(ranges) - before) <= 6
-    assert len(before) > 12
-
-
 def test_an_empty_source(repo, main, tmp_path):
     url = write(tmp_path / "empty", {})
     (tmp_path / "empty").mkdir()
@@ -140,13 +121,6 @@ def test_a_key_gives_the_first_commit_and_lists_nothing(repo, main, source, tmp_
     assert main.import_objects(source, "raw", "m", idempotency_key="k") == first
     with pytest.raises(errors.KeyReused):
         main.import_objects(source, "other", "m", idempotency_key="k")
-
-
-def test_progress_is_shown(lake, repo, main, source):
-    shown = []
-    lake.progress = lambda label, done, total: shown.append((label, done, total))
-    main.import_objects(source, "raw", "m")
-    assert shown[-1] == ("import", 30, 0)
 
 
 @given(st.data())
@@ -244,12 +218,6 @@ def test_what_a_listing_says_of_objects_is_checked(refused, tmp_path, monkeypatc
     refused(errors.InvalidInput, url, match=says)
 
 
-def test_names_that_are_not_utf8_and_links(refused, tmp_path):
-    url = write(tmp_path / "odd", {"good": "1"})
-    (tmp_path / "odd/link").symlink_to("good")
-    refused(errors.InvalidInput, url, match="'link' \\(a symbolic link\\)")
-
-
 LINKS = {
     "to a file": "good",
     "to a directory": "folder",
@@ -314,13 +282,6 @@ def test_links_that_lead_nowhere_are_no_source(refused, tmp_path):
     refused(errors.ObjectNotFound, f"file://{tmp_path}/dangling", match="no directory")
     refused((errors.ObjectNotFound, errors.InvalidInput), f"file://{tmp_path}/circle")
     refused(errors.InvalidInput, f"file://{tmp_path}/to%20a%20file", match="is a file")
-
-
-def test_special_files_are_left_out_on_demand(main, tmp_path):
-    url = write(tmp_path / "odd", {"good": "1"})
-    (tmp_path / "odd/link").symlink_to("good")
-    main.import_objects(url, "raw", "m", skip_special=True)
-    assert paths(main, "raw/") == ["raw/good"]
 
 
 def test_a_dirty_branch(repo, main, source):
