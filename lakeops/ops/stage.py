@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -51,8 +51,11 @@ def link_rows(
     rows: pa.Table | list[Staged],
     started: datetime,
     expect: ExpectedState | None = None,
+    written: Mapping[str, int] | None = None,
 ) -> None:
     """Stage rows of objects that exist, unless one that the namespace manages is gone or may go.
+
+    ``written`` is when files of tables were written, by the store's clock (``cleared``).
 
     Raises as ``Branch.stage`` and ``catalog.staging.put_staged``.
     """
@@ -63,7 +66,7 @@ def link_rows(
     objects = own_objects(ctx, addresses)
     clear = None
     if len(objects):
-        clear = cleared(ctx, objects)
+        clear = cleared(ctx, objects, written)
         check_present(ctx, objects)  # after the look into the marks
     ctx.catalog.staging.put_staged(
         ctx.repository_id,

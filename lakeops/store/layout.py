@@ -3,6 +3,7 @@
 ::
 
     data/<partition>/<minute, second><id>                  objects, and directories of objects
+    data/tables/<id>/...                                   files of one table, which engines write
     _lakefs/repository.json                                the claim: format and repository of this namespace
     _lakefs/owner/<digest of the namespace's URL>.json     which catalog may delete here
     _lakefs/ranges/<range id>-<attempt>.parquet
@@ -14,7 +15,8 @@
 
 Partitions sort by time (the UTC hour), so that listings can be cut by age and parallelised. Every name of an object,
 of an attempt and of a mark says in which second what wrote it began, by the catalog's clock: garbage collection takes
-a file's age from there and not from the store, whose clock is another one.
+a file's age from there and not from the store, whose clock is another one. A table's directory is written to for years,
+so the age of a file in it is the store's word.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ PROBE = "_lakefs/probe/"
 MANAGED = ("data", "_lakefs")
 """The folders of a namespace that its repository writes and deletes in."""
 
-OBJECT_NAME = r"^data/\d{10}/(\d{4})?[0-9a-v]{20}(/|$)"
+TABLES = "data/tables/"
+OBJECT_NAME = r"^data/(\d{10}/(\d{4})?[0-9a-v]{20}|tables/[0-9a-v]{20})(/|$)"
 """Names of objects, as a regular expression: anything else below ``data/`` is somebody else's."""
 
 PLAIN = r"[A-Za-z0-9._~/=-]*"

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -112,7 +112,8 @@ class StoreListing:
         second = pc.if_else(
             pc.match_substring_regex(address, _TO_THE_SECOND), pc.utf8_slice_codeunits(address, 16, 20), "5959"
         )
-        old = self._only_old(objects, pc.binary_join_element_wise(pc.utf8_slice_codeunits(address, 5, 15), second, ""))
+        stamps = pc.binary_join_element_wise(pc.utf8_slice_codeunits(address, 5, 15), second, "")
+        old = self._only_old(objects, pc.if_else(pc.starts_with(address, layout.TABLES), "", stamps))
         if old.num_rows:
             spool.write_table(old)
         for kind, pattern in KINDS.items():
@@ -216,7 +217,8 @@ class MarkWriter:
         self.rows += files.num_rows
         self.kinds[kind].add(files)
         if kind == "object":
-            hour = pc.utf8_slice_codeunits(files["physical_address"], 5, 15)
+            address = files["physical_address"]
+            hour = pc.if_else(pc.starts_with(address, layout.TABLES), "tables", pc.utf8_slice_codeunits(address, 5, 15))
             sums = pa.table({"hour": hour, "size": files["size_bytes"]}).group_by("hour")
             for row in sums.aggregate([("size", "count"), ("size", "sum")]).to_pylist():
                 count, size = self.hours.get(row["hour"], (0, 0))
@@ -319,15 +321,19 @@ def own_objects(ctx: Context, addresses: pa.ChunkedArray) -> pa.Array:
     return inside.filter(pc.match_substring_regex(inside, layout.OBJECT_NAME))
 
 
-def cleared(ctx: Context, objects: pa.Array) -> frozenset[str]:
+def cleared(ctx: Context, objects: pa.Array, written: Mapping[str, int] | None = None) -> frozenset[str]:
     """The marks that hold none of these objects and never will, or have nothing left to delete.
+
+    Args:
+        objects: addresses as ``own_objects`` gives them.
+        written: when the store says that files of tables were written, in Unix seconds. Others count as old.
 
     Raises:
         PreconditionFailed: ``object_collected``: one of them holds one of the objects.
     """
     found = set()
     for mark in ctx.catalog.marks.on_record(ctx.repository_id):
-        within = _begun_by(objects, mark.cutoff)
+        within = _begun_by(objects, written or {}, mark.cutoff)
         if mark.state is MarkState.MARKING and len(within):
             continue
         found.add(mark.id)
@@ -358,7 +364,11 @@ def check_present(ctx: Context, objects: pa.Array) -> None:
         )
 
 
-def _begun_by(objects: pa.Array, cutoff: datetime) -> pa.Array:
-    """The names that a mark of this cutoff may hold: those of no later hour."""
-    hour = pc.utf8_slice_codeunits(objects, 5, 15)
-    return objects.filter(pc.less_equal(hour, f"{cutoff:%Y%m%d%H}"))
+def _begun_by(objects: pa.Array, written: Mapping[str, int], cutoff: datetime) -> pa.Array:
+    """The names that a mark of this cutoff may hold: those of no later hour, and files of tables no newer than it."""
+    old = pc.less_equal(pc.utf8_slice_codeunits(objects, 5, 15), f"{cutoff:%Y%m%d%H}")
+    tables = pc.starts_with(objects, layout.TABLES)
+    if pc.any(tables, min_count=0).as_py():
+        newer = [name for name, moment in written.items() if moment > unix_seconds(cutoff)]
+        old = pc.if_else(tables, pc.invert(pc.is_in(objects, pa.array(newer, pa.string()))), old)
+    return objects.filter(old)

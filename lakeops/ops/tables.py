@@ -1,0 +1,135 @@
+"""Tables that engines write: a directory of the namespace for each, and the commits that make its files objects.
+
+An engine writes data and metadata below the table's location with rights of its own. A commit of the table stages the
+files that it added as objects of the table's folder, with its current metadata file as ``metadata.json``. Two commits
+that follow the same metadata file cannot both succeed. A file that no commit staged is garbage as any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakeops.catalog.records import ExpectedState
+from lakeops.model.arrow import ENTRY_SCHEMA
+from lakeops.model.errors import InvalidInput
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
+from lakeops.model.sanitising import excerpt
+from lakeops.ops.context import Context, begin_staging, require_stageable
+from lakeops.ops.publish import when_moved
+from lakeops.ops.stage import link_rows, normalised, tombstones
+from lakeops.store import layout
+from lakeops.store.base import StoredObject
+from lakeops.store.in_flight import in_flight
+from lakeops.store.reader import read_small
+
+_LOCATION = re.compile(layout.TABLES + r"[0-9a-v]{20}")
+_TOGETHER = 50
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """The effect of a table's commit on its folder.
+
+    Attributes:
+        location: the table's location, a URL.
+        metadata: the name below the location and the contents of the metadata file that becomes the current one.
+        files: paths of objects to add, each with the file's name below the location, and with the size that the table
+            tells, or None.
+        gone: paths of objects to remove.
+        pointer: the path of the object that is the current metadata file.
+    """
+
+    location: str
+    metadata: tuple[str, bytes]
+    pointer: str
+    files: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+    gone: Sequence[str] = ()
+
+
+def new_location(ctx: Context) -> str:
+    """A location that no table has."""
+    return layout.absolute(ctx.repository.storage_namespace, f"{layout.TABLES}{ctx.ids.new()}")
+
+
+def table_key(ctx: Context, url: str) -> str:
+    """The key of a table's location, or of a file below one. Raises ``InvalidInput`` for any other place."""
+    plain = f"file://{url[len('file:') :]}" if url.startswith("file:/") and not url.startswith("file://") else url
+    key = layout.relative(ctx.repository.storage_namespace, plain)
+    parts = key.split("/")
+    if not _LOCATION.fullmatch("/".join(parts[:3])) or not {"", ".", ".."}.isdisjoint(parts):
+        raise InvalidInput(
+            f"{excerpt(url)} is not where tables of repository {ctx.repository_id!r} lie: create the table without a "
+            "location, and write its files below the one that it gets"
+        )
+    return key
+
+
+def read_file(ctx: Context, url: str, at_most: int) -> bytes:
+    """The contents of a table's metadata file. Raises ``InvalidInput``, ``ObjectNotFound``."""
+    return read_small(ctx.store, table_key(ctx, url), at_most)
+
+
+def write_file(ctx: Context, url: str, data: bytes) -> None:
+    """Write a file below a table's location, if there is none. Raises ``InvalidInput``, ``PathTaken``."""
+    ctx.store.put(table_key(ctx, url), data, if_absent=True)
+
+
+def size_of(ctx: Context, url: str) -> int:
+    """The size of a file below a table's location in bytes. Raises ``InvalidInput``, ``ObjectNotFound``."""
+    return ctx.store.head(table_key(ctx, url)).size_bytes
+
+
+def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], Iterable[TableChange]]) -> None:
+    """Stage the commits of tables, all or none. They are computed again when something was staged at their place.
+
+    Args:
+        place: a path, or a folder that ends in a slash, that holds all that ``compute`` looks at and changes.
+        compute: reads the tables at the branch and gives their changes. What it raises ends the call.
+
+    Raises:
+        InvalidInput: a file is elsewhere, or has another size than the table says.
+        ObjectNotFound: a file is not there.
+        PreconditionFailed: ``object_collected``; ``protected_branch``, ``read_only_repository``.
+        Transient: ``collection_running``.
+    """
+    started = begin_staging(ctx, branch, flush=True)
+
+    def attempt() -> None:
+        state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
+        counter = ctx.catalog.staging.change_counter(state, place, below=place.endswith("/") or not place)
+        found = [_rows(ctx, change) for change in compute()]
+        if not found:
+            return
+        written = {key: moment for _, moments in found for key, moment in moments.items()}
+        rows = pa.concat_tables(table for table, _ in found).sort_by("path")
+        link_rows(ctx, branch, rows, started, ExpectedState(state, counter), written)
+
+    when_moved(ctx)(attempt)
+
+
+def _rows(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]]:
+    """The staged rows of a change, and when the store says that their files were written."""
+    root = table_key(ctx, change.location)
+    name, contents = change.metadata
+    ctx.store.put(f"{root}/{name}", contents, if_absent=True, content_type="application/json")
+    folder = change.pointer.rpartition("/")[0]
+    files = {**change.files, change.pointer: (name, len(contents)), f"{folder}/{name}": (name, len(contents))}
+    keys = sorted({f"{root}/{name}" for name, _ in files.values()})
+    heads = dict(zip(keys, in_flight(ctx.store.head, keys, _TOGETHER), strict=True))
+    found = [_entry(path, heads[f"{root}/{name}"], told) for path, (name, told) in files.items()]
+    columns = {name: [entry[name] for entry in found] for name in ENTRY_SCHEMA.names}
+    rows = normalised(ctx, pa.table(columns, schema=ENTRY_SCHEMA))
+    gone = pa.chunked_array([sorted({*change.gone} - {*files})], pa.string())
+    return pa.concat_tables([rows, tombstones(gone)]), {key: head.mtime for key, head in heads.items()}
+
+
+def _entry(path: str, head: StoredObject, told: int | None) -> dict[str, object]:
+    if told is not None and told != head.size_bytes:
+        raise InvalidInput(f"{excerpt(path)} has {head.size_bytes:,} bytes, and the table says {told:,}")
+    kind = "application/json" if path.endswith(".json") else DEFAULT_CONTENT_TYPE
+    entry = Entry(path, head.key, head.etag, head.size_bytes, head.mtime, kind, {})
+    return {**entry.to_json(), "metadata": []}
