@@ -28,7 +28,7 @@ from lakeops.model.mirrors import (
 from lakeops.model.names import check_repository, flaw
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.settings import CATALOG_FILE, Settings
+from lakeops.settings import CATALOG_FILE, LakeAddress, Settings
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.failover import Loss
@@ -275,6 +275,8 @@ def reaching(
 
 def open_source(reference: SourceReference, clock: Clock) -> LakeConnection:
     """Open the lake that a reference leads to. No part of it is created or upgraded."""
+    if reference.kind is SourceKind.CONNECTION:
+        return LakeAddress(reference.place).open(LakeConnection.open)
     return LakeConnection.open(settings=Settings.load(**_source_settings(reference)), clock=clock, must_exist=True)
 
 
@@ -295,11 +297,6 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
                     kind="invalid_settings",
                 )
             given = {"database_url": os.environ[place]}
-        case SourceKind.CONNECTION:
-            raise InvalidInput(
-                f"it is Airflow's connection {place!r}, which only tasks of Airflow can follow; sync this mirror there",
-                kind="invalid_settings",
-            )
     if "database_url" not in given:
         home = Path(given.get("home", "~/.lakeops")).expanduser().absolute()
         given["database_url"] = f"sqlite:///{home / CATALOG_FILE}"
