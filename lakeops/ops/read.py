@@ -7,12 +7,12 @@ instant: so a commit that is published meanwhile never hides an object.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +22,12 @@ from lakeops.catalog.records import Staged
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, text
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
-from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix, flaw
+from lakeops.model.names import MAXPATH_BYTES, as_folder, check_path, check_prefix, flaw
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, at_ref, public, watched
-from lakeops.ranges import read as records
-from lakeops.ranges.metarange import SortedPaths, upper_bound
+from lakeops.ranges.metarange import SortedPaths
+from lakeops.ranges.read import PATH, EntryCursor
 from lakeops.ranges.rewrite import apply_changes
 from lakeops.ranges.validation import ABSOLUTE
 from lakeops.store import layout, recorded
@@ -235,10 +235,8 @@ PAGE = 1000
 FEW = 8
 """Staged rows of a window where folders are passed over: whatever it holds of the next folder is passed over too."""
 
-LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
+LAST = "\U0010ffff" * (MAXPATH_BYTES // 4)
 """Appended to a prefix, this is at or after every path under it."""
-
-_PATH = attrgetter("path")
 
 
 def list_objects(
@@ -331,55 +329,6 @@ def _folder(path: str, prefix: str, delimiter: str) -> str | None:
     return path[: end + len(delimiter)] if end >= 0 else None
 
 
-class CommitCursor:
-    """A place in a commit's entries under a prefix. Records are made ahead, further the longer a listing goes on."""
-
-    def __init__(self, ctx: Context, commit: Commit, prefix: str) -> None:
-        self._ctx = ctx
-        self._prefix = prefix
-        self._above = upper_bound(prefix)
-        self._inner = records.EntryCursor(ctx.reader, ctx.metarange(commit))
-        self._ahead: list[Entry] = []
-        self._next = 0
-
-    @property
-    def path(self) -> str | None:
-        """The path here."""
-        if self._next < len(self._ahead):
-            return self._ahead[self._next].path
-        path = self._inner.path
-        return path if path is not None and path.startswith(self._prefix) else None
-
-    def take(self, below: str | None = None) -> list[Entry]:
-        """Entries from here on that are before ``below``: as many as are at hand."""
-        if self._next == len(self._ahead):
-            self._ahead, self._next = records.entries(_absolute(self._ctx, self._inner.take(self._above))), 0
-        start, self._next = self._next, len(self._ahead)
-        if below is not None:
-            self._next = bisect_left(self._ahead, below, lo=start, key=_PATH)
-        return self._ahead[start : self._next]
-
-    def advance(self) -> None:
-        """Go behind the entry here."""
-        if self._next < len(self._ahead):
-            self._next += 1
-        else:
-            self._inner.advance()
-
-    def seek(self, after: str) -> None:
-        """Go to the first path behind ``after``."""
-        self._ahead, self._next = [], 0
-        # No path holds NUL, so this is the smallest key behind it.
-        self._inner.seek(max(self._prefix, after + "\0") if after else self._prefix)
-
-    def skip(self, last: str) -> None:
-        """Go to the first path behind ``last``, without a read where it is at hand."""
-        if self._ahead and self._ahead[-1].path > last:
-            self._next = bisect_right(self._ahead, last, key=_PATH)
-        else:
-            self.seek(last)
-
-
 class ListingCursor:
     """A place in what a ref shows under a prefix: staged rows over a commit's entries, a window of rows at a time.
 
@@ -391,7 +340,7 @@ class ListingCursor:
         size: how many staged rows the first window holds.
     """
 
-    _committed: CommitCursor
+    _committed: EntryCursor
 
     def __init__(
         self,
@@ -412,7 +361,9 @@ class ListingCursor:
         """Take the window that begins behind ``after``."""
         commit, self._rows = self._window(after, self._size)
         if self._commit_id != commit.id:
-            self._committed, self._commit_id = CommitCursor(self._ctx, commit, self._prefix), commit.id
+            shown = partial(_absolute, self._ctx)
+            self._committed = EntryCursor(self._ctx.reader, self._ctx.metarange(commit), self._prefix, shown)
+            self._commit_id = commit.id
         self._committed.seek(after)
         self._next = 0
         self._bound = self._rows[-1].path if len(self._rows) == self._size else None
@@ -451,7 +402,7 @@ class ListingCursor:
             self._size = min(4 * self._size, PAGE) if several else FEW
             self._load(last)
             return
-        self._next = bisect_right(self._rows, last, key=_PATH)
+        self._next = bisect_right(self._rows, last, key=PATH)
         self._committed.skip(last)
 
     def _here(self) -> tuple[Staged | None, str | None]:
