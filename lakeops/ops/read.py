@@ -22,7 +22,7 @@ from lakeops.catalog.records import Staged
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, text
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
-from lakeops.model.names import MAXPATH_BYTES, as_folder, check_path, check_prefix, flaw
+from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix, flaw
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, at_ref, public, watched
@@ -235,7 +235,7 @@ PAGE = 1000
 FEW = 8
 """Staged rows of a window where folders are passed over: whatever it holds of the next folder is passed over too."""
 
-LAST = "\U0010ffff" * (MAXPATH_BYTES // 4)
+LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
 """Appended to a prefix, this is at or after every path under it."""
 
 
