@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.histories import History, make_history, merge_base, random_dates, random_parents
+from support.graphs import History, make_history, merge_base, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
 from lakeops.model.graph import (

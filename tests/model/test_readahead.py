@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from support.histories import History, make_history, merge_base
+from support.graphs import History, make_history, merge_base
 
 from lakeops.model import graph
 from lakeops.model.errors import RefNotFound

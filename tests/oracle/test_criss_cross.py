@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from support.git_oracle import GitOracle, Node
-from support.histories import History, make_history, merge_base, random_dates, random_parents
+from support.graphs import History, make_history, merge_base, random_dates, random_parents
 from support.machine import Model, ModelCommit, Tree, foretold, merged
 
 from lakeops import Commit, Lake, Repository, Settings, Split

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from support.git_oracle import GitOracle, Node
-from support.histories import History, make_history, merge_base, random_dates, random_parents
+from support.graphs import History, make_history, merge_base, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
 from lakeops.model.graph import is_ancestor, log, merge_bases_of, resolve

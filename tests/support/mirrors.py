@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from support.faulty_catalog import FaultyCatalog
+from support.scenes import fill_paths
 from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Repository, Settings, Split
@@ -63,15 +64,8 @@ class Pair:
         return self.commit_paths(branch, files)
 
     def commit_paths(self, branch: str, files: dict[str, str | None]) -> Commit:
-        handle = self.repo.branch(branch)
-        with handle.batch() as batch:  # one transaction for all
-            for path, text in files.items():
-                if text is not None:
-                    batch.put(path, text.encode())
-        for path, text in files.items():
-            if text is None:
-                handle.delete(path)
-        return handle.commit(f"on {branch}", allow_empty=True)
+        made = fill_paths(self.repo, branch, files, allow_empty=True)
+        return self.repo.ref(made).commit
 
     def arrived(self, branch: str = "main", /, **files: str | None) -> Commit:
         """Commit, and let everything arrive. No pass has seen it."""
