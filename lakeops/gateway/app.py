@@ -52,6 +52,7 @@ REGION = "us-east-1"
 _BACKLOG = 512
 _MAX_PARAMETERS = 100
 _MIN_SECRET = 16
+ICEBERG = b"/iceberg/v1/"
 _LISTING = {"continuation-token", "delimiter", "encoding-type", "fetch-owner", "list-type", "marker", "max-keys"}
 _KNOWN = _LISTING | {"location", "prefix", "start-after", "x-id"}
 """Parameters that are answered, beside those of a signature. Any other one may ask for something that is not here."""
@@ -108,6 +109,14 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if scope["raw_path"].startswith(ICEBERG):
+            from lakeops.gateway.tables import IcebergRest, is_iceberg  # an extra of its own
+
+            if is_iceberg(scope):
+                await IcebergRest(self._lake, self._keys, write=self._writing is not None, check_host=check_host)(
+                    scope, receive, send
+                )
+                return
         body = refused = None
         try:
             try:
@@ -162,9 +171,7 @@ class Gateway:
         """Verify the signature; None without keys. Raises ``Refused``."""
         if self._keys is not None:
             return verify(asked, self._keys, self._lake.clock.now())
-        if not is_loopback(asked.headers.get("host", "")):
-            # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
-            raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
+        check_host(asked.headers.get("host", ""))
         return None
 
     def _dispatch(self, asked: S3Request) -> Response:
@@ -226,6 +233,13 @@ async def _receive_body(receive: Receive, chunks: Chunks | None) -> BinaryIO:
         spool.close()
         raise
     return spool
+
+
+def check_host(host: str) -> None:
+    """Refuse a request without a signature that is not addressed to this machine itself."""
+    if not is_loopback(host):
+        # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
+        raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
 
 
 def is_loopback(host: str) -> bool:

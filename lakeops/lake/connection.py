@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     import lakeops.ops.refs.restore
     import lakeops.ops.replicate
     import lakeops.ops.repository
-    import lakeops.ops.stage  # noqa: F401 - all of them are used as attributes of ops
+    import lakeops.ops.stage
+    import lakeops.ops.tables  # noqa: F401 - all of them are used as attributes of ops
     from lakeops import ops as ops  # noqa: PLC0414 - says that it is exported
     from lakeops.engine.base import Engine
     from lakeops.ranges.read import RangeCache

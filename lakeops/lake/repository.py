@@ -120,6 +120,7 @@ class Branch(Readable):
     pin: Final = ref_verb(lambda: ops.stage.pin)
     commit: Final = ref_verb(lambda: ops.commit.commit)
     import_objects: Final = ref_verb(lambda: ops.import_.import_objects)
+    update_tables: Final = ref_verb(lambda: ops.tables.update_tables)
     move: Final = ref_verb(lambda: ops.branch.move_branch)
     revert: Final = ref_verb(lambda: ops.merge.revert)
     revert_changes: Final = ref_verb(lambda: ops.merge.of_revert)
@@ -222,6 +223,20 @@ class RefsDump:
     accept: Final = verb(lambda: ops.refs.dump.accept)
 
 
+class TableFiles:
+    """Files of the tables that engines write to one repository, by their URLs."""
+
+    def __init__(self, context: Context) -> None:
+        self._ctx = context
+
+    new_location: Final = verb(lambda: ops.tables.new_location)
+    key: Final = verb(lambda: ops.tables.table_key)
+    read: Final = verb(lambda: ops.tables.read_file)
+    write: Final = verb(lambda: ops.tables.write_file)
+    open: Final = verb(lambda: ops.tables.open_file)
+    size: Final = verb(lambda: ops.tables.size_of)
+
+
 class Repository:
     """One repository of a lake."""
 
@@ -269,6 +284,11 @@ class Repository:
     update_metadata: Final = verb(lambda: ops.repository.update_metadata)
 
     # --- refs ---
+
+    @property
+    def table_files(self) -> TableFiles:
+        """The files of tables that engines write."""
+        return TableFiles(self._ctx)
 
     def ref(self, expression: str) -> Ref:
         """A handle for reading at a ref expression, which is resolved when the handle is used."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -73,9 +74,14 @@ def read_file(ctx: Context, url: str, at_most: int) -> bytes:
     return read_small(ctx.store, table_key(ctx, url), at_most)
 
 
-def write_file(ctx: Context, url: str, data: bytes) -> None:
-    """Write a file below a table's location, if there is none. Raises ``InvalidInput``, ``PathTaken``."""
-    ctx.store.put(table_key(ctx, url), data, if_absent=True)
+def open_file(ctx: Context, url: str) -> BinaryIO:
+    """A file below a table's location, open for reading. Raises ``InvalidInput``, ``ObjectNotFound``."""
+    return ctx.store.open(table_key(ctx, url))
+
+
+def write_file(ctx: Context, url: str, data: bytes | BinaryIO) -> None:
+    """Write a file below a table's location. Raises ``InvalidInput``."""
+    ctx.store.put(table_key(ctx, url), data)
 
 
 def size_of(ctx: Context, url: str) -> int:

@@ -1,0 +1,431 @@
+"""Iceberg tables at a ref: folders of it, with the current metadata file of each table as ``metadata.json``.
+
+The files lie at a location of the storage namespace that names no ref, so any engine follows the metadata. A commit of
+a table stages the files that it adds as objects of the table's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pydantic import ValidationError
+from pyiceberg import exceptions
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.manifest import ManifestEntryStatus, ManifestFile, read_manifest_list
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import update_table_metadata
+
+from lakeops.iceberg.files import MOST_METADATA, TableFileIO
+from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken
+from lakeops.model.names import as_folder
+from lakeops.model.sanitising import excerpt
+from lakeops.ops.tables import TableChange
+from lakeops.store.reader import parse_json
+
+if TYPE_CHECKING:
+    from lakeops.lake import Branch, Ref, Repository
+
+Identifier = tuple[str, ...]
+
+POINTER = "metadata.json"
+"""The object of a table's folder that is its current metadata file."""
+NAMESPACE_FILE = "_namespace.json"
+_NAME = re.compile(r"[^/._\x00-\x1f][^/\x00-\x1f]*")
+_VERSION = re.compile(r"(?:.*/)?([0-9]{1,9})-[^/]*\.metadata\.json")
+_PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+"""Properties of a table that move its files elsewhere."""
+GC_ENABLED = "gc.enabled"
+
+
+@dataclass(frozen=True)
+class LoadedTable:
+    """A table as it is at a ref: where its metadata file lies, and what that says."""
+
+    location: str
+    metadata: TableMetadata
+
+
+@dataclass(frozen=True)
+class TableCommit:
+    """What a commit asks of one table: Iceberg's requirements, and its updates where they hold."""
+
+    identifier: Identifier
+    requirements: Sequence[Any]
+    updates: Sequence[Any]
+
+
+class RefTables:
+    """The Iceberg tables below a folder of a ref.
+
+    Args:
+        repository: where the ref is.
+        ref: any ref expression. Only a branch can be written to.
+        root: the folder. Empty is the whole ref.
+    """
+
+    def __init__(self, repository: Repository, ref: str, root: str = "") -> None:
+        self._repository = repository
+        self._name = ref
+        self._root = as_folder(root)
+        self.io: TableFileIO = TableFileIO(repository)
+
+    def __str__(self) -> str:
+        return f"lakefs://{self._repository.id}/{self._name}/{self._root}"
+
+    @property
+    def _ref(self) -> Ref:
+        return self._repository.ref(self._name)
+
+    def _branch(self) -> Branch:
+        return self._repository.branch(self._name)
+
+    def _folder(self, levels: Identifier) -> str:
+        for level in levels:
+            if not _NAME.fullmatch(level):
+                raise InvalidInput(
+                    f"{excerpt(level)} cannot be a namespace or table: no slash, and no dot or _ at its beginning"
+                )
+        return "".join([self._root, *(f"{level}/" for level in levels)])
+
+    # --- namespaces ---
+
+    def namespace(self, levels: Identifier) -> dict[str, str]:
+        """The properties of a namespace. Raises ``NoSuchNamespaceError``."""
+        path = f"{self._folder(levels)}{NAMESPACE_FILE}"
+        try:
+            text = self._small(path) if levels else b"{}"
+        except ObjectNotFound:
+            raise exceptions.NoSuchNamespaceError(f"no namespace {_shown(levels)} at {self}") from None
+        try:
+            return {str(name): str(value) for name, value in parse_json(text).items()}
+        except (ValueError, AttributeError):
+            raise InvalidInput(f"{excerpt(path)} holds no properties of a namespace; write it anew") from None
+
+    def namespaces(self, parent: Identifier) -> list[Identifier]:
+        """The namespaces directly in another one, or at the top. Raises ``NoSuchNamespaceError``."""
+        self.namespace(parent)
+        return [(*parent, name) for name in self._folders(parent) if self._has((*parent, name), NAMESPACE_FILE)]
+
+    def create_namespace(self, levels: Identifier, properties: Mapping[str, str]) -> None:
+        """Create a namespace in one that exists. Raises ``NamespaceAlreadyExistsError``, ``NoSuchNamespaceError``."""
+        self.namespace(levels[:-1])
+        if self._has(levels, POINTER):
+            raise exceptions.NamespaceAlreadyExistsError(f"there is a table {_shown(levels)}")
+        try:
+            self._put_namespace(levels, properties, if_absent=True)
+        except PathTaken:
+            raise exceptions.NamespaceAlreadyExistsError(f"namespace {_shown(levels)} exists") from None
+
+    def set_namespace(self, levels: Identifier, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a namespace. The last of several writers wins."""
+        self._put_namespace(levels, properties, if_absent=False)
+
+    def _put_namespace(self, levels: Identifier, properties: Mapping[str, str], *, if_absent: bool) -> None:
+        path, text = f"{self._folder(levels)}{NAMESPACE_FILE}", json.dumps(dict(properties), sort_keys=True)
+        self._branch().put(path, text.encode(), content_type="application/json", if_absent=if_absent)
+
+    def drop_namespace(self, levels: Identifier) -> None:
+        """Remove an empty namespace. Raises ``NamespaceNotEmptyError``, ``NoSuchNamespaceError``."""
+        if self.tables(levels) or self.namespaces(levels):
+            raise exceptions.NamespaceNotEmptyError(f"namespace {_shown(levels)} has tables or namespaces")
+        self._branch().delete(f"{self._folder(levels)}{NAMESPACE_FILE}")
+
+    # --- tables ---
+
+    def tables(self, levels: Identifier) -> list[Identifier]:
+        """The tables of a namespace. Raises ``NoSuchNamespaceError``."""
+        self.namespace(levels)
+        return [(*levels, name) for name in self._folders(levels) if self._has((*levels, name), POINTER)]
+
+    def _folders(self, levels: Identifier) -> list[str]:
+        prefix = self._folder(levels)
+        found = (
+            item.path[len(prefix) : -1] for item in self._ref.list(prefix, delimiter="/") if item.path.endswith("/")
+        )
+        return [name for name in found if _NAME.fullmatch(name)]
+
+    def _has(self, levels: Identifier, name: str) -> bool:
+        return self._ref.find(f"{self._folder(levels)}{name}") is not None
+
+    def load(self, identifier: Identifier) -> LoadedTable:
+        """A table. Raises ``NoSuchTableError``."""
+        found = self._find(identifier)
+        if found is None:
+            raise exceptions.NoSuchTableError(f"no table {_shown(identifier)} at {self}")
+        return found
+
+    def _find(self, identifier: Identifier) -> LoadedTable | None:
+        path = f"{self._folder(identifier)}{POINTER}"
+        entry = self._ref.find(path)
+        return None if entry is None else LoadedTable(entry.physical_address, _parsed(self._small(path), path))
+
+    def _small(self, path: str) -> bytes:
+        entry = self._ref.stat(path)
+        if entry.size_bytes > MOST_METADATA:
+            raise InvalidInput(
+                f"{excerpt(path)} has {entry.size_bytes:,} bytes, and metadata has {MOST_METADATA:,} at most"
+            )
+        return self._ref.read(path)
+
+    def new_table(
+        self,
+        identifier: Identifier,
+        schema: Any,
+        location: str | None,
+        partition_spec: PartitionSpec | None,
+        sort_order: SortOrder | None,
+        properties: Mapping[str, str],
+    ) -> LoadedTable:
+        """The metadata of a table that is not created yet. Raises as ``commit``."""
+        self.namespace(identifier[:-1])
+        if self._find(identifier) is not None:
+            raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
+        place = location.rstrip("/") if location else self._repository.table_files.new_location()
+        given = {GC_ENABLED: "false", **properties}
+        convert = MetastoreCatalog._convert_schema_if_needed  # noqa: SLF001 - pyiceberg has no other function for it
+        metadata = new_table_metadata(
+            location=place,
+            schema=convert(schema, int(given.get("format-version", 2))),
+            partition_spec=partition_spec or UNPARTITIONED_PARTITION_SPEC,
+            sort_order=sort_order or UNSORTED_SORT_ORDER,
+            properties=given,
+        )
+        self._check(None, metadata)
+        return LoadedTable(f"{place}/{_file_after('')}", metadata)
+
+    def create(self, identifier: Identifier, metadata: TableMetadata) -> LoadedTable:
+        """Create the table that ``new_table`` made. Raises as ``commit``."""
+        made: list[LoadedTable] = []
+
+        def changes() -> Iterator[TableChange]:
+            if self._find(identifier) is not None:
+                raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
+            self.namespace(identifier[:-1])
+            name = _file_after("")
+            made[:] = [LoadedTable(f"{metadata.location}/{name}", metadata)]
+            yield self._change(identifier, None, metadata, name)
+
+        self._branch().update_tables(f"{self._folder(identifier)}{POINTER}", changes)
+        return made[0]
+
+    def commit(self, commits: Sequence[TableCommit]) -> list[LoadedTable]:
+        """Commit to several tables, all or none. Those with the requirement ``assert-create`` are created.
+
+        Raises:
+            CommitFailedException: a requirement does not hold. Another writer was first.
+            NoSuchTableError, TableAlreadyExistsError, NoSuchNamespaceError.
+            InvalidInput: the metadata names files elsewhere, or files that are not what it says.
+        """
+        made: list[LoadedTable] = []
+
+        def changes() -> Iterator[TableChange]:
+            made.clear()
+            for one in commits:
+                base = self._find(one.identifier)
+                creates = any(requirement.type == "assert-create" for requirement in one.requirements)
+                if creates and base is not None:
+                    raise exceptions.TableAlreadyExistsError(f"table {_shown(one.identifier)} exists")
+                if not creates and base is None:
+                    raise exceptions.NoSuchTableError(f"no table {_shown(one.identifier)} at {self}")
+                self.namespace(one.identifier[:-1])
+                loaded, change = self._next(one, base)
+                made.append(loaded)
+                if change is not None:
+                    yield change
+
+        with _files_are_there():
+            only = commits[0].identifier
+            place = f"{self._folder(only)}{POINTER}" if len(commits) == 1 else self._root
+            self._branch().update_tables(place, changes)
+        return made
+
+    def register(self, identifier: Identifier, location: str) -> LoadedTable:
+        """Make a metadata file of the repository's tables a table. Raises as ``commit``."""
+        with _files_are_there():
+            files = self._repository.table_files
+            metadata = _parsed(files.read(location, MOST_METADATA), location)
+
+            def changes() -> Iterator[TableChange]:
+                if self._find(identifier) is not None:
+                    raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
+                self.namespace(identifier[:-1])
+                yield self._change(identifier, None, metadata, _file_after(location), every=True)
+
+            self._branch().update_tables(f"{self._folder(identifier)}{POINTER}", changes)
+        return self.load(identifier)
+
+    def drop(self, identifier: Identifier) -> None:
+        """Stage the deletion of a table's objects. Other refs keep theirs. Raises ``NoSuchTableError``."""
+        self.load(identifier)
+        self._branch().delete_prefix(self._folder(identifier))
+
+    def rename(self, old: Identifier, new: Identifier) -> None:
+        """Give a table another name. Its location stays. Raises ``NoSuchTableError``, ``TableAlreadyExistsError``."""
+        self.load(old)
+        self.namespace(new[:-1])
+        if self._find(new) is not None or self._has(new, NAMESPACE_FILE):
+            raise exceptions.TableAlreadyExistsError(f"{_shown(new)} exists")
+        self._branch().rename(self._folder(old), self._folder(new), recursive=True)
+
+    # --- what a commit adds and removes ---
+
+    def _next(self, commit: TableCommit, base: LoadedTable | None) -> tuple[LoadedTable, TableChange | None]:
+        before = None if base is None else base.metadata
+        for requirement in commit.requirements:
+            requirement.validate(before)
+        try:
+            after = update_table_metadata(
+                base_metadata=before or MetastoreCatalog._empty_table_metadata(),  # noqa: SLF001 - pyiceberg's own base
+                updates=tuple(commit.updates),
+                enforce_validation=before is None,
+                metadata_location=None if base is None else base.location,
+            )
+        except (ValueError, KeyError) as error:
+            raise InvalidInput(f"table {_shown(commit.identifier)} cannot be updated: {_line(error)}") from None
+        if base is not None and after == base.metadata:
+            return base, None
+        if base is None:
+            after = after.model_copy(update={"properties": {GC_ENABLED: "false", **after.properties}})
+        name = _file_after(base.location if base else "")
+        change = self._change(commit.identifier, before, after, name, base.location if base else "")
+        return LoadedTable(f"{after.location}/{name}", after), change
+
+    def _change(
+        self,
+        identifier: Identifier,
+        before: TableMetadata | None,
+        after: TableMetadata,
+        name: str,
+        last: str = "",
+        *,
+        every: bool = False,
+    ) -> TableChange:
+        """The objects that a table's new metadata adds to its folder, and those that it removes."""
+        self._check(before, after)
+        old = {} if before is None else {one.snapshot_id: one for one in before.snapshots}
+        now = {one.snapshot_id: one for one in after.snapshots}
+        statistics = {one.statistics_path: one for one in _statistics(after)}
+        files: dict[str, int | None] = {path: one.file_size_in_bytes for path, one in statistics.items()}
+        for one in () if before is None else _statistics(before):
+            files.pop(one.statistics_path, None)
+        known: set[str] = set()
+        for snapshot in now.values():
+            if snapshot.snapshot_id in old:
+                continue
+            if snapshot.parent_snapshot_id in old:
+                known |= {one.manifest_path for one in self._manifests(old[snapshot.parent_snapshot_id])}
+            files[snapshot.manifest_list] = None
+            for manifest in self._manifests(snapshot):
+                if manifest.manifest_path not in known:
+                    known.add(manifest.manifest_path)
+                    files[manifest.manifest_path] = manifest.manifest_length
+                    for entry in manifest.fetch_manifest_entry(self.io):
+                        if every or entry.status == ManifestEntryStatus.ADDED:
+                            files[entry.data_file.file_path] = _size(entry.data_file)
+        gone = {one.metadata_file for one in (before.metadata_log if before else ())}
+        gone -= {one.metadata_file for one in after.metadata_log} | {last}
+        gone |= self._unreachable([one for one in old.values() if one.snapshot_id not in now], now.values())
+        gone |= {one.statistics_path for one in (_statistics(before) if before else ())} - statistics.keys()
+        folder, root = self._folder(identifier), after.location
+        text = after.model_dump_json().encode()
+        if len(text) > MOST_METADATA:
+            raise InvalidInput(f"table {_shown(identifier)} has {len(text):,} bytes of metadata: expire snapshots")
+        named = {self._inside(url, root): size for url, size in files.items()}
+        return TableChange(
+            location=root,
+            metadata=(name, text),
+            pointer=f"{folder}{POINTER}",
+            files={f"{folder}{inside}": (inside, size) for inside, size in named.items()},
+            gone=[f"{folder}{self._inside(url, root)}" for url in gone],
+        )
+
+    def _check(self, before: TableMetadata | None, after: TableMetadata) -> None:
+        """Refuse metadata whose files would not lie below the table's own location."""
+        key = self._repository.table_files.key
+        if before is not None and after.location != before.location:
+            raise InvalidInput("the location of a table stays; create another table and insert the rows")
+        if key(after.location).count("/") != 2:
+            raise InvalidInput(f"{excerpt(after.location)} is no location of a table; leave the location out")
+        for name in _PLACES:
+            if name in after.properties:
+                self._inside(f"{after.properties[name].rstrip('/')}/x", after.location)
+        if after.properties.get(GC_ENABLED, "false").lower() != "false":
+            raise InvalidInput(
+                f"{GC_ENABLED} stays false: engines would delete files that other refs need; lakeops gc deletes them"
+            )
+
+    def _inside(self, url: str, location: str) -> str:
+        """The name of a file below a table's location. Raises ``InvalidInput`` for one elsewhere."""
+        key: str = self._repository.table_files.key(url)
+        root: str = self._repository.table_files.key(location)
+        inside = key[len(root) + 1 :]
+        if not key.startswith(f"{root}/") or inside in {"", POINTER}:
+            raise InvalidInput(f"{excerpt(url)} does not lie below the table's location {excerpt(location)}")
+        return inside
+
+    def _manifests(self, snapshot: Any) -> list[ManifestFile]:
+        if not snapshot.manifest_list:
+            raise InvalidInput(f"snapshot {snapshot.snapshot_id} has no manifest list: write the table in version 2")
+        return list(read_manifest_list(self.io.new_input(snapshot.manifest_list)))
+
+    def _unreachable(self, removed: Sequence[Any], kept: Iterable[Any]) -> set[str]:
+        """The files that removed snapshots name and no other one needs."""
+        if not removed:
+            return set()
+        kept = list(kept)
+        needed = {one.manifest_path: one for snapshot in kept for one in self._manifests(snapshot)}
+        dropped = {one.manifest_path: one for snapshot in removed for one in self._manifests(snapshot)}
+        dropped = {path: one for path, one in dropped.items() if path not in needed}
+        gone = {one.manifest_list for one in removed} - {one.manifest_list for one in kept} | dropped.keys()
+        files = self._data_files(dropped.values(), live=False)
+        return gone | (files - self._data_files(needed.values(), live=True) if files else files)
+
+    def _data_files(self, manifests: Iterable[ManifestFile], *, live: bool) -> set[str]:
+        entries = (one for each in manifests for one in each.fetch_manifest_entry(self.io, discard_deleted=live))
+        return {one.data_file.file_path for one in entries}
+
+
+@contextmanager
+def _files_are_there() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InvalidInput(f"a file of the table is not there: {_line(error)}") from error
+
+
+def _statistics(metadata: TableMetadata) -> list[Any]:
+    return [*metadata.statistics, *metadata.partition_statistics]
+
+
+def _file_after(last: str) -> str:
+    """The name of the metadata file that follows another one, below the table's location."""
+    found = _VERSION.fullmatch(last)
+    return f"metadata/{int(found[1]) + 1 if found else 0:05d}-{uuid4()}.metadata.json"
+
+
+def _size(file: Any) -> int | None:
+    """The size of a data file. A deletion vector is told by its own size, and not that of the Puffin file around it."""
+    return None if file.file_path.endswith(".puffin") else file.file_size_in_bytes
+
+
+def _parsed(text: bytes, path: str) -> TableMetadata:
+    try:
+        return TableMetadataUtil.parse_raw(text.decode())
+    except (ValidationError, ValueError, exceptions.ValidationError) as error:
+        raise InvalidInput(f"{excerpt(path)} is no metadata of an Iceberg table: {_line(error)}") from None
+
+
+def _line(error: BaseException) -> str:
+    return f"{' '.join(str(error).split()):.300}"
+
+
+def _shown(levels: Identifier) -> str:
+    return excerpt(".".join(levels))
