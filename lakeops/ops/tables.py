@@ -126,16 +126,19 @@ def _rows(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]]:
     files = {**change.files, change.pointer: (name, len(contents)), f"{folder}/{name}": (name, len(contents))}
     keys = sorted({f"{root}/{name}" for name, _ in files.values()})
     heads = dict(zip(keys, in_flight(ctx.store.head, keys, _TOGETHER), strict=True))
-    found = [_entry(path, heads[f"{root}/{name}"], told) for path, (name, told) in files.items()]
+    marks = {key: ctx.store.checksum(head) for key, head in heads.items()}
+    found = [
+        _entry(path, heads[f"{root}/{name}"], marks[f"{root}/{name}"], told) for path, (name, told) in files.items()
+    ]
     columns = {name: [entry[name] for entry in found] for name in ENTRY_SCHEMA.names}
     rows = normalised(ctx, pa.table(columns, schema=ENTRY_SCHEMA))
     gone = pa.chunked_array([sorted({*change.gone} - {*files})], pa.string())
     return pa.concat_tables([rows, tombstones(gone)]), {key: head.mtime for key, head in heads.items()}
 
 
-def _entry(path: str, head: StoredObject, told: int | None) -> dict[str, object]:
+def _entry(path: str, head: StoredObject, mark: str, told: int | None) -> dict[str, object]:
     if told is not None and told != head.size_bytes:
         raise InvalidInput(f"{excerpt(path)} has {head.size_bytes:,} bytes, and the table says {told:,}")
     kind = "application/json" if path.endswith(".json") else DEFAULT_CONTENT_TYPE
-    entry = Entry(path, head.key, head.etag, head.size_bytes, head.mtime, kind, {})
+    entry = Entry(path, head.key, mark, head.size_bytes, head.mtime, kind, {})
     return {**entry.to_json(), "metadata": []}

@@ -236,10 +236,6 @@ def _refuse_link(mode: int, name: bytes) -> None:
         raise InvalidPath(f"{os.fsdecode(name)!a} is a symbolic link; a store keeps real files and directories only")
 
 
-def _change_mark(info: os.stat_result) -> str:
-    return f"mtime-{info.st_mtime_ns}-{info.st_size}"
-
-
 def _check_regular(info: os.stat_result) -> None:
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -396,7 +392,7 @@ class _LocalScan:
                     keys.append(base + name)
                     sizes.append(info.st_size)
                     mtimes.append(info.st_mtime_ns // 1_000_000_000)
-                    marks.append(_change_mark(info))
+                    marks.append(f"mtime-{info.st_mtime_ns}-{info.st_size}")
         except (FileNotFoundError, NotADirectoryError):
             if not self._moving:
                 raise self._missing_directory((*names, name.encode())) from None
@@ -594,7 +590,7 @@ class LocalStore:
         with translated(self.url, key), self._tree.folder(folders) as folder:
             info = os.stat(name, dir_fd=folder, follow_symlinks=False)
             _check_regular(info)
-        return StoredObject(key, info.st_size, int(info.st_mtime), _change_mark(info))
+        return StoredObject(key, info.st_size, int(info.st_mtime))
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
         """Delete many, and the directories that become empty. Returns what was refused, and why."""
