@@ -617,6 +617,9 @@ class Summary(JsonRecord):
         """All changed paths."""
         return self.added + self.removed + self.changed
 
+    def __add__(self, other: Summary) -> Summary:
+        return Summary(self.added + other.added, self.removed + other.removed, self.changed + other.changed)
+
 
 @dataclass(frozen=True, slots=True)
 class Written:

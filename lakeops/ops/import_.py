@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +26,6 @@ from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import CommitPlan, CommitResult, dirty, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ops.read import joined
 from lakeops.ranges.build import build, replace_prefix
-from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
@@ -193,15 +190,22 @@ def import_objects(
     listings = store.scan(skip_special=skip_special)
     if inventory:
         listings = inventories.inventory(ctx.stores, inventory, place, store)
-    part = _build(ctx, listings, place, folder, found.head)
-    if not part.metarange.count and not allow_empty_source:
+    # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
+    head, begun = found.head, ctx.catalog.now()
+    earlier = ctx.metarange(head)
+    with background_writes(ctx.store) as writer:
+        part = build(
+            writer,
+            entries(listings, place, folder),
+            ctx.repository.split,
+            layout.attempt(begun, ctx.ids),
+            engine=ctx.engine,
+            known=earlier.rows(*earlier.overlapping(folder)),
+            on_progress=lambda done: ctx.progress("import", done, 0),
+        )
+    if not part.count and not allow_empty_source:
         raise ObjectNotFound(f"there is nothing at {url} to import; allow an empty source to empty the prefix")
-    pairs = pairs | {
-        SOURCE: url,
-        PREFIX: folder,
-        OBJECTS: str(part.metarange.count),
-        BYTES: str(part.metarange.size_bytes),
-    }
+    pairs = pairs | {SOURCE: url, PREFIX: folder, OBJECTS: str(part.count), BYTES: str(part.size_bytes)}
 
     def attempt(publisher: str | None) -> CommitResult:
         now = snapshot(ctx, branch)
@@ -211,39 +215,12 @@ def import_objects(
         suffix = layout.attempt(now.started, ctx.ids)
         base = ctx.metarange(now.head)
         with background_writes(ctx.store) as store:
-            metarange, _ = replace_prefix(
-                base, folder, part.metarange, store=store, split=ctx.repository.split, attempt=suffix
-            )
+            metarange, _ = replace_prefix(base, folder, part, store=store, split=ctx.repository.split, attempt=suffix)
             if metarange.id == base.id:
                 what = repr(folder or "the whole branch")
                 raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
             written = write_metarange(store, metarange, suffix)
-        plan = CommitPlan(written, (now.head,), text, pairs, reused_commits=(part.head,), begun=part.begun)
+        plan = CommitPlan(written, (now.head,), text, pairs, reused_commits=(head,), begun=begun)
         return publish(ctx, request, now, plan, publisher)
 
     return in_turn(ctx, request, attempt).commit
-
-
-@dataclass(frozen=True)
-class _ImportedRanges:
-    """The imported entries as ranges of their own, some of them perhaps ``head``'s. Written since ``begun``."""
-
-    metarange: Metarange
-    head: Commit
-    begun: datetime
-
-
-def _build(ctx: Context, listings: Iterable[Listing], url: str, folder: str, head: Commit) -> _ImportedRanges:
-    begun = ctx.catalog.now()
-    base = ctx.metarange(head)
-    with background_writes(ctx.store) as store:
-        metarange = build(
-            store,
-            entries(listings, url, folder),
-            ctx.repository.split,
-            layout.attempt(begun, ctx.ids),
-            engine=ctx.engine,
-            known=base.rows(*base.overlapping(folder)),
-            on_progress=lambda done: ctx.progress("import", done, 0),
-        )
-    return _ImportedRanges(metarange, head, begun)
