@@ -17,7 +17,6 @@ from lakeops.model.names import LakeUri
 from lakeops.model.records import Change
 
 if TYPE_CHECKING:
-    from lakeops.lake import Ref
     from lakeops.ops.local.clone import LocalStatus
 
 app: typer.Typer = typer.Typer(help="Keep a folder of a ref in a directory.", add_completion=False)
@@ -36,7 +35,7 @@ def clone(session: Session, source: Followable, directory: Place = HERE) -> None
 
     The directory is new or empty. A clone that was interrupted goes on.
     """
-    ref, prefix = _ref(session, source)
+    ref, prefix = session.at_path(source, folder=True)
     with session.progress("Cloning", size=IN_BYTES):
         done = ref.clone(directory, prefix)
     session.note_left_out([ref.id] if ref.is_dirty else [])
@@ -48,14 +47,9 @@ def clone(session: Session, source: Followable, directory: Place = HERE) -> None
 @command(app, "init", example="local init lakefs://flights/main/raw/ raw/")
 def init(session: Session, source: Followable, directory: Place = HERE) -> None:
     """Let a directory that exists follow a folder of a ref. No file is touched."""
-    ref, prefix = _ref(session, source)
+    ref, prefix = session.at_path(source, folder=True)
     done = ref.init_clone(directory, prefix)
     session.answer(done, [f"{directory} follows ", (done.uri, "green"), "; lakeops local status shows what differs"])
-
-
-def _ref(session: Session, source: LakeUri) -> tuple[Ref, str]:
-    repository, ref, prefix = source.with_prefix()
-    return session.lake.repository(repository).ref(ref), prefix
 
 
 @command(app, "status", example="local status raw/", progress=True)
