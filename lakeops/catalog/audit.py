@@ -165,7 +165,7 @@ class CatalogSnapshot:
 
 
 class Audit(CatalogPart):
-    """What happened, what was found, and everything as it is."""
+    """Records of what happened, reports of what was found, and looks at everything as it is."""
 
     @read_transaction
     def page(

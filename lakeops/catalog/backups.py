@@ -51,7 +51,7 @@ _DUMPABLE = frozenset(
 _FETCH = 5_000
 _ID_CHARACTERS = 64
 _IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
-"""What each dump has in full: it is little, and is not told by moves of refs."""
+"""Tables that each dump has in full: they are small, and moves of refs do not tell of them."""
 
 
 @dataclass(frozen=True, slots=True)

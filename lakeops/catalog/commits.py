@@ -165,7 +165,7 @@ def earlier_commit(conn: Connection, repository_id: str, key: str | None, finger
 
 
 def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-    """What an idempotency key stands for, if it was used."""
+    """The commit and the request that an idempotency key stands for, if it was used."""
     query = select(KEY.c.fingerprint, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
     row = conn.execute(query).one_or_none()
     return None if row is None else KeyRecord(*row)
@@ -276,57 +276,54 @@ class Commits(CatalogPart):
         What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
         """
         repository_id, branch = publish.repository_id, publish.branch
-        made: list[str] = []
+        made = ""
 
         def settle(conn: Connection) -> Commit | None:
             if not made:
                 return earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             here = (REFLOG.c.repository_id == repository_id, REFLOG.c.ref == branch)
-            move = select(REFLOG.c.sequence).where(
-                *here, REFLOG.c.old == publish.expected_head, REFLOG.c.new == made[0]
-            )
+            move = select(REFLOG.c.sequence).where(*here, REFLOG.c.old == publish.expected_head, REFLOG.c.new == made)
             happened = conn.execute(move.limit(1)).first() is not None
-            return find_commit(conn, repository_id, made[0]) if happened else None
+            return find_commit(conn, repository_id, made) if happened else None
 
-        return self.database.write(lambda conn: self._publish(conn, publish, made), settle=settle)
+        def work(conn: Connection) -> Commit:
+            nonlocal made
+            made = ""
+            repository = lock_repository(conn, repository_id)
+            earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
+            if earlier is not None:
+                return earlier
+            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            # Again: a call under the same key may have held the lock until now.
+            earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
+            if earlier is not None:
+                return earlier
+            rest = self._check_publish(conn, publish, repository, state)
+            # Others, whose rows are in it, may have begun to commit them until this moment.
+            taken = dict.fromkeys(one for token, one in state.intents if token in publish.consumed)
+            others = [one for one in taken if not one.same_call(publish.intent)]
+            commit = with_along(publish.commit, [one.along for one in others])
+            made = commit.id
+            existing = find_commit(conn, repository_id, commit.id)
+            if existing is None:
+                conn.execute(_NEW_COMMIT, commit_values(repository_id, commit))
+            elif existing.expired:
+                raise expired(commit.id)
+            here = {"the_repository": repository_id, "the_branch": branch, "the_head": publish.expected_head}
+            if conn.execute(_MOVE_HEAD, here | branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
+                raise BranchMoved(f"branch {branch!r} moved while the commit was being made; try again")
+            if publish.publisher is not None:
+                conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publish.publisher)))
+            self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)
+            move = (repository_id, branch, publish.expected_head, commit.id)
+            self.record_move(conn, *move, publish.action, publish.actor)
+            self.remember(conn, repository_id, publish.key, publish.fingerprint, commit.id)
+            for one in others:
+                if one.key is not None and find_key(conn, repository_id, one.key) is None:
+                    self.remember(conn, repository_id, one.key, one.fingerprint, commit.id)
+            return existing or commit
 
-    def _publish(self, conn: Connection, publish: Publish, made: list[str]) -> Commit:
-        """Publish inside a transaction. The commit's id is in ``made`` before it is inserted."""
-        repository_id, branch = publish.repository_id, publish.branch
-        made.clear()
-        repository = lock_repository(conn, repository_id)
-        earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
-        if earlier is not None:
-            return earlier
-        state = lock_branch(conn, repository_id, branch, exclusive=True)
-        # Again: a call under the same key may have held the lock until now.
-        earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
-        if earlier is not None:
-            return earlier
-        rest = self._check_publish(conn, publish, repository, state)
-        # Others, whose rows are in it, may have begun to commit them until this moment.
-        taken = dict.fromkeys(one for token, one in state.intents if token in publish.consumed)
-        others = [one for one in taken if not one.same_call(publish.intent)]
-        commit = with_along(publish.commit, [one.along for one in others])
-        made.append(commit.id)
-        existing = find_commit(conn, repository_id, commit.id)
-        if existing is None:
-            conn.execute(_NEW_COMMIT, commit_values(repository_id, commit))
-        elif existing.expired:
-            raise expired(commit.id)
-        here = {"the_repository": repository_id, "the_branch": branch, "the_head": publish.expected_head}
-        if conn.execute(_MOVE_HEAD, here | branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
-            raise BranchMoved(f"branch {branch!r} moved while the commit was being made; try again")
-        if publish.publisher is not None:
-            conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publish.publisher)))
-        self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)
-        move = (repository_id, branch, publish.expected_head, commit.id)
-        self.record_move(conn, *move, publish.action, publish.actor)
-        self.remember(conn, repository_id, publish.key, publish.fingerprint, commit.id)
-        for one in others:
-            if one.key is not None and find_key(conn, repository_id, one.key) is None:
-                self.remember(conn, repository_id, one.key, one.fingerprint, commit.id)
-        return existing or commit
+        return self.database.write(work, settle=settle)
 
     def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""
@@ -352,7 +349,7 @@ class Commits(CatalogPart):
 
     @read_transaction
     def key(self, conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-        """What an idempotency key stands for, if it was used."""
+        """The commit and the request that an idempotency key stands for, if it was used."""
         return find_key(conn, repository_id, key)
 
     @write_transaction

@@ -41,7 +41,7 @@ _log = logging.getLogger("lakeops.catalog")
 
 
 class TransactionFailure(Enum):
-    """What a driver's error means for the transaction that it ended."""
+    """The meaning of a driver's error for the transaction that it ended."""
 
     RETRY = "retry"
     """Rolled back, through no fault of its own. The same transaction may work now."""
@@ -88,7 +88,7 @@ class Dialect(Protocol):
         ...
 
     def failure_of(self, error: BaseException) -> TransactionFailure:
-        """What an error of the driver means."""
+        """The meaning of an error of the driver."""
         ...
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:
@@ -104,7 +104,7 @@ class Dialect(Protocol):
         ...
 
     def whereabouts(self, conn: Connection) -> dict[str, str]:
-        """What tells this database from a copy of it. A fact that the server does not give is left out."""
+        """Facts that tell this database from a copy of it. A fact that the server does not give is left out."""
         ...
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
@@ -286,7 +286,7 @@ class Database:
             raise Transient(f"{error}; waited {waited():.1f} s in {lost} tries", kind="catalog_unavailable") from None
 
     def _sentence(self, what: str, error: Exception) -> str:
-        """What happened, with the first line of the driver's own words: no statement, no parameters, no secrets."""
+        """A sentence with the first line of the driver's own words: no statement, no parameters, no secrets."""
         words = str(_driver_error(error)).strip() or type(_driver_error(error)).__name__
         for secret in self._hidden:
             words = words.replace(secret, "***")
@@ -424,7 +424,7 @@ WHOLE, YES_OR_NO = BigInteger(), Boolean()
 
 
 class Unreadable:
-    """What a JSON column holds that is no JSON. It fits nothing, so decoding its row fails."""
+    """A value of a JSON column that is no JSON. It fits nothing, so decoding its row fails."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

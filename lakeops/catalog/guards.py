@@ -85,10 +85,10 @@ PROTECTING = (BRANCH_PROTECTION, CHECK_PROTECTION)
 def _behind_fair_lock(table: Table, *where: ColumnElement[bool], exclusive: bool) -> Select[Any]:
     """A query that waits for the fair lock of a row (parameter ``fair``), and then locks the row."""
     # A join with one row: PostgreSQL locks what a join has found, so the fair lock comes first.
-    asked = sql(f"SELECT lakeops_turn(:fair, {str(exclusive).lower()}) AS here")
+    asked = sql(f"SELECT lakeops_fair_lock(:fair, {str(exclusive).lower()}) AS here")
     asked = asked.bindparams(bindparam("fair", type_=BigInteger))
-    turn = asked.columns(column("here", Boolean)).cte("turn")
-    query = select(table).where(*where).select_from(turn.join(table, turn.c.here))
+    lock = asked.columns(column("here", Boolean)).cte("fair_lock")
+    query = select(table).where(*where).select_from(lock.join(table, lock.c.here))
     return query.with_for_update(read=not exclusive, of=table)
 
 

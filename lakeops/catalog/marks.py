@@ -37,7 +37,7 @@ BOUND = timedelta(hours=60)
 day. A jump that stays below it costs no data that anybody is writing, and takes as much off the retention."""
 
 SLACK = timedelta(minutes=1)
-"""What clocks may differ by."""
+"""The most that clocks may differ by."""
 
 _DRIFT = 0.001
 """The share by which a machine's two clocks may run apart."""
@@ -47,7 +47,7 @@ _ENDS = (
     (MarkState.MARKED, MarkState.STALE),
     (MarkState.RESTORING, MarkState.STALE),
 )
-"""What becomes of earlier marks when another one begins."""
+"""States of earlier marks, and their next ones when another mark begins."""
 
 _WHY = {
     MarkState.MARKING: "is not finished: it is still being made, or its run was killed; make a new one",

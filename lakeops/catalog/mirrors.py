@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, CursorResult, Table, delete, insert, select, union, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, union, update
 
 from lakeops.catalog.database import AnyRow, read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart, check_live, check_writable, chunks, find_repository, lock_repository
@@ -536,8 +536,7 @@ class Mirrors(CatalogPart):
 def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = False) -> tuple[MirrorRecord, AnyRow]:
     """The mirror and its repository's row, both locked, unless it follows no source. Raises ``NotAMirror``."""
     repository = lock_repository(conn, repository_id, exclusive=exclusive)
-    query = select(MIRROR).where(MIRROR.c.repository_id == repository_id).with_for_update()
-    mirror = _following(conn.execute(query), repository_id)
+    mirror = _mirror_of(conn, repository_id, lock=True)
     mirror.check_following()
     return mirror, repository
 
@@ -545,11 +544,12 @@ def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = Fals
 def _find_mirror(conn: Connection, repository_id: str) -> MirrorRecord:
     """The mirror. Raises ``NotAMirror``, ``RepositoryNotFound``."""
     find_repository(conn, repository_id)
-    return _following(conn.execute(select(MIRROR).where(MIRROR.c.repository_id == repository_id)), repository_id)
+    return _mirror_of(conn, repository_id)
 
 
-def _following(found: CursorResult[Any], repository_id: str) -> MirrorRecord:
-    row = found.one_or_none()
+def _mirror_of(conn: Connection, repository_id: str, *, lock: bool = False) -> MirrorRecord:
+    query = select(MIRROR).where(MIRROR.c.repository_id == repository_id)
+    row = conn.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise NotAMirror(f"repository {repository_id!r} is no mirror; `lakeops mirror create` makes one")
     return mirror_record(row)

@@ -1,4 +1,4 @@
-"""What the catalog's tables are: SQLModel classes, the one place that says so.
+"""The catalog's tables as SQLModel classes: the one place that declares them.
 
 SQLModel does not validate table rows. So these classes never leave this package: what goes in and comes out are the
 frozen records of ``model.records`` and ``catalog.records``. Statements are built on the tables that the classes
@@ -93,7 +93,7 @@ class CatalogRow(_Row, table=True):
 
 
 class OwnerRow(_OfRepository, table=True):
-    """What this catalog knows of the owner record in a repository's namespace: as it wrote it, and as it is going to.
+    """The owner record in a repository's namespace: as this catalog wrote it, and as it is going to.
 
     Both are the record's JSON text, byte for byte. See ``ops.owner``.
     """
@@ -152,7 +152,7 @@ class TagRow(_OfRepository, table=True):
 
 
 class ProtectionRow(_OfRepository, table=True):
-    """What refs that match a glob pattern do not take; see ``model.records.Protection``."""
+    """A protection of the refs that match a glob pattern; see ``model.records.Protection``."""
 
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
@@ -279,7 +279,7 @@ class RetentionRow(_OfRepository, table=True):
 
 
 class MirrorNeedRow(_OfRepository, table=True):
-    """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
+    """The needs of one mirror of this repository: commits that it shows or waits for, as it last reported them."""
 
     mirror: str = _text(key=True)
     commits: list[str] = _json()
@@ -366,7 +366,7 @@ class MarkRow(_OfRepository, table=True):
 
 
 class ReportRow(_OfRepository, table=True):
-    """What a run found, for people to look at: nothing rests on it. See ``model.reports``."""
+    """A report of a run, for people to look at: nothing rests on it. See ``model.reports``."""
 
     kind: str = _text(key=True)
     at: int = _number(key=True)

@@ -79,7 +79,7 @@ class Catalog:
         upgrade(self.database)
 
     def describe(self) -> dict[str, str]:
-        """What ``doctor`` shows: dialect, server version, schema revision, journal mode. No secrets."""
+        """Facts for ``doctor``: dialect, server version, schema revision, journal mode. No secrets."""
 
         def work(conn: Connection) -> dict[str, str]:
             return {

@@ -109,7 +109,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What somebody who is about to commit sealed rows asked for: what their commit says, and under which key."""
+    """A request of somebody who is about to commit sealed rows: what the commit says, and under which key."""
 
     committer: str
     message: str
@@ -123,7 +123,7 @@ class Intent:
 
     @property
     def along(self) -> Along:
-        """What a commit of somebody else keeps of it."""
+        """The note that a commit of somebody else keeps of it."""
         return Along(self.committer, self.message, dict(self.metadata))
 
 
@@ -229,7 +229,7 @@ class ChangeCounter:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedState:
-    """What a change of a branch rests on. It is refused when one of these is not so. None is not compared.
+    """The state that a change of a branch rests on. It is refused when one of these differs. None is not compared.
 
     Attributes:
         state: the branch's row: head, tokens and resets.
@@ -377,7 +377,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What an idempotency key stands for: the call's fingerprint and the commit that it published."""
+    """An idempotency key's record: the call's fingerprint and the commit that it published."""
 
     fingerprint: str
     commit_id: str

@@ -29,7 +29,7 @@ _PAGE = PageLookup(REPOSITORY, "id")
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a catalog knows of a namespace's owner record at one instant, and which catalog it is."""
+    """A namespace's owner record as a catalog knows it at one instant, and which catalog that is."""
 
     identity: Identity
     current_lease: str | None = None

@@ -100,7 +100,7 @@ class ExpiryStep:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """What garbage collection must keep, at one instant: live commits, staged addresses and uploads in flight.
+    """Roots of garbage collection at one instant: live commits, staged addresses and uploads in flight.
 
     ``staged`` has the addresses (as stored) of all staged entries of all branches, shadowed ones included, in one
     string column ``physical_address``, with repetitions. ``uploads`` are id to (address, started).
@@ -113,7 +113,7 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
-    """What a step of pruning removes: ``commits``, ``moves``, ``keys`` or ``tokens`` older than ``before``.
+    """The work of a step of pruning: ``commits``, ``moves``, ``keys`` or ``tokens`` older than ``before``.
 
     ``before`` is in Unix seconds. The step begins ``after`` what an earlier step gave back. ``gone`` are commits that
     earlier steps removed, or would have.
@@ -127,7 +127,7 @@ class PrunePlan:
 
 @dataclass(frozen=True, slots=True)
 class PruneStep:
-    """What a step removed: how many rows, which commits among them, and where the next one begins (None: nowhere)."""
+    """The outcome of a step: how many rows went, which commits among them, and where the next one begins, if any."""
 
     count: int
     gone: frozenset[str]
@@ -193,7 +193,7 @@ class Retention(CatalogPart):
 
     @read_transaction
     def lineage(self, conn: Connection, repository_id: str, *, left_since: int) -> Lineage:
-        """What decides which commits live, at one instant and without a lock.
+        """The refs, commits and rules that decide which commits live, at one instant and without a lock.
 
         Moves of refs after ``left_since`` (Unix seconds) are looked at.
         """

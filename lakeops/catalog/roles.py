@@ -231,7 +231,7 @@ BEGIN
 END $$"""
 
 _PLACE = f"{PREFIX}at_"
-"""What the names of groups begin with that stand for one repository. A digest follows, since a name has 63 bytes."""
+"""The prefix of groups that stand for one repository. A digest follows, since a name has 63 bytes."""
 
 _MINE = """CREATE OR REPLACE FUNCTION {schema}.lakeops_mine() RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -252,7 +252,7 @@ END $$"""
 
 
 class Roles(CatalogPart):
-    """What logins of the database may do."""
+    """Roles of logins of the database."""
 
     @read_transaction
     def role_statements(

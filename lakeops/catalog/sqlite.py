@@ -84,13 +84,26 @@ class Sqlite:
         return engine
 
     def begin(self, conn: Connection, *, write: bool) -> None:
-        """With the write lock or without it."""
+        """With the write lock, as soon as nobody else has it, or without it."""
         # Straight to the driver: SQLAlchemy's way to a statement takes longer than a lookup by key.
         driver: Any = conn.connection.driver_connection
-        if write:
-            _begin_in_turn(driver)
-        else:
+        if not write:
             driver.execute("BEGIN")
+            return
+        (patience,) = driver.execute("PRAGMA busy_timeout").fetchone()
+        driver.execute("PRAGMA busy_timeout = 0")
+        try:
+            waited = stopwatch()
+            while True:
+                try:
+                    driver.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited() * 1000 >= patience:
+                        raise
+                pause(max(SHORTEST_WAIT, FIRST_WAIT / (1 + waited() / AGING)))
+        finally:
+            driver.execute(f"PRAGMA busy_timeout = {patience}")
 
     def now(self, conn: Connection) -> datetime:  # noqa: ARG002 - the file has no time of its own
         """The clock that the catalog was opened with."""
@@ -154,24 +167,6 @@ class Sqlite:
                 arrays = [array(value, field.type) for value, field in zip(values, columns, strict=True)]
                 batches.append(pa.record_batch(arrays, columns))
         return pa.Table.from_batches(batches, columns)
-
-
-def _begin_in_turn(driver: sqlite3.Connection) -> None:
-    """Begin with the write lock, as soon as nobody else has it."""
-    (patience,) = driver.execute("PRAGMA busy_timeout").fetchone()
-    driver.execute("PRAGMA busy_timeout = 0")
-    try:
-        waited = stopwatch()
-        while True:
-            try:
-                driver.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited() * 1000 >= patience:
-                    raise
-            pause(max(SHORTEST_WAIT, FIRST_WAIT / (1 + waited() / AGING)))
-    finally:
-        driver.execute(f"PRAGMA busy_timeout = {patience}")
 
 
 def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's pool record

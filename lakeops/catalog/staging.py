@@ -408,12 +408,6 @@ class Staging(CatalogPart):
         """Forget an upload that will not be linked. What it wrote becomes garbage."""
         conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
 
-    @read_transaction
-    def uploads(self, conn: Connection, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
-        """Uploads in flight, none older than the deadline: id to (address, started)."""
-        repository = find_repository(conn, repository_id)
-        return uploads_in_flight(conn, repository, self.database.dialect.now(conn))
-
 
 def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
     """Uploads younger than the deadline: id to (address, started)."""
@@ -429,7 +423,7 @@ def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Ma
 
 _NEEDED = ("id", "storage_namespace", "read_only", "grace_seconds", "grace_before", "grace_until", "fence", "pruned")
 _OF_REPOSITORY = [REPOSITORY.c[name] for name in _NEEDED]
-"""What transitions compute with. The rest is JSON, which takes time to parse."""
+"""Columns that transitions compute with. The rest is JSON, which takes time to parse."""
 _BRANCH = slice(1, 1 + len(BRANCH.c))
 _HEAD = slice(_BRANCH.stop, _BRANCH.stop + len(COMMIT_COLUMNS))
 
