@@ -69,55 +69,42 @@ class Dialect(Protocol):
     @property
     def account(self) -> str | None:
         """Whose process it is, where the database has no logins. None where it has, and knows the time too."""
-        ...
 
     def engine(self, url: URL) -> Engine:
         """An engine whose connections are set up for the catalog. Nothing is connected yet."""
-        ...
 
     def reader(self, engine: Engine) -> Engine:
         """An engine over the connections of ``engine`` whose transactions read one snapshot and write nothing."""
-        ...
 
     def begin(self, conn: Connection, *, write: bool) -> None:
         """Begin a transaction on a connection. Called by hand: an engine that anybody listens to is slower."""
-        ...
 
     def now(self, conn: Connection) -> datetime:
         """The database's time, now and not at the transaction's beginning: aware, in UTC."""
-        ...
 
     def failure_of(self, error: BaseException) -> TransactionFailure:
         """The meaning of an error of the driver."""
-        ...
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:
         """Words for who holds the lock that an error says was not given. Empty where the database does not tell."""
-        ...
 
     def lock_schema(self, conn: Connection) -> None:
         """Wait until no other process changes the schema, and keep them waiting until the transaction ends."""
-        ...
 
     def facts(self, conn: Connection) -> dict[str, str]:
         """The server's version and settings that matter, for ``doctor``."""
-        ...
 
     def whereabouts(self, conn: Connection) -> dict[str, str]:
         """Facts that tell this database from a copy of it. A fact that the server does not give is left out."""
-        ...
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
         """Begin to load staged rows (``staging.staging_columns``): what needs no lock of a branch."""
-        ...
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
         """Insert or replace the rows that were brought, under a token."""
-        ...
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
         """A token's rows under a prefix, sorted by path (``staging.staging_columns``)."""
-        ...
 
 
 T = TypeVar("T")

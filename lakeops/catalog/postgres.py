@@ -56,7 +56,7 @@ _DENIED = "42501"  # insufficient privilege
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
 
-_READ = ", ".join(name for name in STAGED_VALUES if name != "changes")
+_READ = ", ".join(STAGED_VALUES)
 _CREATE = f"CREATE TEMPORARY TABLE lakeops_load ON COMMIT DROP AS SELECT {_READ} FROM {STAGED.name} LIMIT 0"  # noqa: S608
 _COPY_IN = f"COPY lakeops_load ({_READ}) FROM STDIN (FORMAT csv)"
 _MOVE = insert_staged(f"SELECT %s, %s, {_READ}, 1 FROM lakeops_load")  # noqa: S608

@@ -447,8 +447,8 @@ class StagedPage:
     rows: Sequence[Staged]
 
 
-STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in {"repository_id", "token"}]
-"""The staging table's columns behind repository and token, in order."""
+STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]
+"""The staging table's columns between the token and the count of changes, in order."""
 
 
 def insert_staged(source: str) -> str:

@@ -59,6 +59,7 @@ from lakeops.catalog.guards import (
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.records import (
     COMMIT_COLUMNS,
+    STAGED_VALUES,
     BranchAt,
     BranchState,
     ChangeCounter,
@@ -97,7 +98,7 @@ _SEALED = select(STAGED).where(
     STAGED.c.path == bindparam("path"),
 )
 _PAGE = PageLookup(STAGED, "path", "repository_id = :repository AND token = :token")
-_VALUES = [column for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]
+_VALUES = [STAGED.c[name] for name in STAGED_VALUES]
 
 
 class Staging(CatalogPart):
