@@ -149,7 +149,7 @@ class Database:
 
     def __init__(self, url: URL, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.shown: str = _for_message(url)
+        self.shown: str = url_for_message(url)
         self._hidden = [str(value) for value in (url.password, *(url.query.get(name) for name in _SECRETS)) if value]
         self.engine: Engine = dialect.engine(url)
         self._reader = dialect.reader(self.engine)
@@ -318,7 +318,8 @@ def _driver_error(error: Exception) -> BaseException:
     return (error.orig or error) if isinstance(error, DBAPIError) else error
 
 
-def _for_message(url: URL) -> str:
+def url_for_message(url: URL) -> str:
+    """A database's URL without user, password and options."""
     if url.get_backend_name() == "sqlite":
         return f"sqlite {url.database}"
     place = url.host or url.query.get("host") or ""

@@ -21,6 +21,7 @@ from lakeops.cli.options import (
     RefUri,
     SkipSpecial,
     flag,
+    lake_uri,
     parse_metadata,
     parsed,
     uri,
@@ -71,7 +72,7 @@ def import_(
     session: Session,
     source: Annotated[str, value("--from", "URL", "s3://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))],
     to: Annotated[
-        LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(LakeUri.parse))
+        LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(lake_uri))
     ],
     message: Message,
     meta: Metadata = None,

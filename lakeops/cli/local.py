@@ -12,11 +12,13 @@ from lakeops.cli.changes import change_line
 from lakeops.cli.options import Message, Metadata, flag, parse_metadata, ref_in, uri, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
+from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.names import LakeUri
 from lakeops.model.records import Change
 
 if TYPE_CHECKING:
+    from lakeops.lake import Ref
     from lakeops.ops.local.clone import LocalStatus
 
 app: typer.Typer = typer.Typer(help="Keep a folder of a ref in a directory.", add_completion=False)
@@ -35,7 +37,7 @@ def clone(session: Session, source: Followable, directory: Place = HERE) -> None
 
     The directory is new or empty. A clone that was interrupted goes on.
     """
-    ref, prefix = session.at_path(source, folder=True)
+    ref, prefix = _ref(session, source)
     with session.progress("Cloning", size=IN_BYTES):
         done = ref.clone(directory, prefix)
     session.note_left_out([ref.id] if ref.is_dirty else [])
@@ -47,9 +49,15 @@ def clone(session: Session, source: Followable, directory: Place = HERE) -> None
 @command(app, "init", example="local init lakefs://flights/main/raw/ raw/")
 def init(session: Session, source: Followable, directory: Place = HERE) -> None:
     """Let a directory that exists follow a folder of a ref. No file is touched."""
-    ref, prefix = session.at_path(source, folder=True)
+    ref, prefix = _ref(session, source)
     done = ref.init_clone(directory, prefix)
     session.answer(done, [f"{directory} follows ", (done.uri, "green"), "; lakeops local status shows what differs"])
+
+
+def _ref(session: Session, source: LakeUri) -> tuple[Ref, str]:
+    if source.connection:
+        raise InvalidInput("a directory follows a ref of the lake that the settings name, and of no connection's")
+    return session.at_path(source, folder=True)
 
 
 @command(app, "status", example="local status raw/", progress=True)

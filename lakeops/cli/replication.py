@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakeops.cli.options import argument, flag, parsed, url_of, value
+from lakeops.cli.options import argument, flag, lake_uri, parsed, url_of, value
 from lakeops.cli.output import Printer, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import pause
@@ -29,7 +29,7 @@ OptionalRepositoryUri = Annotated[
     argument(
         "lakefs://REPO",
         "A repository, whose storage namespace is the source; or a mirror, which knows source and destination.",
-        parser=parsed(LakeUri.parse),
+        parser=parsed(lake_uri),
     ),
 ]
 Source = Annotated[
