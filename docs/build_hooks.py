@@ -24,7 +24,8 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 def commands() -> str:
     """All commands as Markdown, by the panels of the help page: usage, arguments, options and example of each."""
-    tops = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined] # it is a group
+    root: Any = typer.main.get_command(app)
+    tops = [root.get_command(None, name) for name in root.list_commands(None)]
     panels = groupby(tops, key=lambda command: command.rich_help_panel)
     return "\n".join(line for panel, members in panels for line in [f"## {panel}\n", *_below("lakeops", members)])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lakeops.catalog.database import Described, TransactionFailure, first_line
+from lakeops.catalog.database import TransactionFailure
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.errors import InvalidInput
@@ -56,7 +56,7 @@ _DENIED = "42501"  # insufficient privilege
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
 
-_READ = ", ".join(name for name in STAGED_VALUES if name != "changes")
+_READ = ", ".join(STAGED_VALUES)
 _CREATE = f"CREATE TEMPORARY TABLE lakeops_load ON COMMIT DROP AS SELECT {_READ} FROM {STAGED.name} LIMIT 0"  # noqa: S608
 _COPY_IN = f"COPY lakeops_load ({_READ}) FROM STDIN (FORMAT csv)"
 _MOVE = insert_staged(f"SELECT %s, %s, {_READ}, 1 FROM lakeops_load")  # noqa: S608
@@ -108,7 +108,7 @@ class Postgres:
         moment = conn.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         return cast("datetime", moment).astimezone(UTC)
 
-    def describe_failure(self, error: BaseException) -> Described:
+    def failure_of(self, error: BaseException) -> TransactionFailure:
         """By SQLSTATE. An operation that failed without any was not answered by a server.
 
         A pooler whose server broke may answer one command twice, which psycopg calls an internal error.
@@ -119,14 +119,10 @@ class Postgres:
         kinds = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         unanswered = not state and isinstance(error, kinds)
         if state in _AGAIN:
-            failure = TransactionFailure.RETRY
-        elif unanswered or state.startswith(_LOST):
-            failure = TransactionFailure.LOST
-        elif state == _DENIED:
-            failure = TransactionFailure.DENIED
-        else:
-            failure = TransactionFailure.REFUSED
-        return Described(failure, first_line(error))
+            return TransactionFailure.RETRY
+        if unanswered or state.startswith(_LOST):
+            return TransactionFailure.LOST
+        return TransactionFailure.DENIED if state == _DENIED else TransactionFailure.REFUSED
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:
         """The process that has locked the row which the error names, and for how long. Some logins may not ask."""
@@ -217,14 +213,8 @@ def _parsed(rows: bytes, columns: pa.Schema) -> pa.Table:
 
     read = pa_csv.ReadOptions(column_names=columns.names, block_size=len(rows), use_threads=False)
     parse = pa_csv.ParseOptions(newlines_in_values=True)
-    convert = pa_csv.ConvertOptions(
-        column_types=columns,
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        true_values=["t"],
-        false_values=["f"],
-    )
+    nulls: dict[str, Any] = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+    convert = pa_csv.ConvertOptions(column_types=columns, true_values=["t"], false_values=["f"], **nulls)
     return pa_csv.read_csv(pa.BufferReader(rows), read, parse, convert).cast(columns)
 
 

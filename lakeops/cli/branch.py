@@ -18,6 +18,7 @@ from lakeops.cli.options import (
     RefUri,
     RepositoryUri,
     TagUri,
+    argument,
     flag,
     ref_in,
     value,
@@ -145,7 +146,7 @@ def delete(session: Session, uri: BranchUri) -> None:
 def move(
     session: Session,
     uri: BranchUri,
-    ref: Annotated[str, typer.Argument(metavar="COMMIT", help="Where to: any ref.", show_default=False)],
+    ref: Annotated[str, argument("COMMIT", "Where to: any ref.")],
     force: Annotated[bool, flag("--force", "Move back or sideways too: commits may leave the history.")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> None:
@@ -197,10 +198,7 @@ def reset(
 def revert(
     session: Session,
     uri: BranchUri,
-    refs: Annotated[
-        list[str],
-        typer.Argument(metavar="REF...", help="What to undo: commits, newest first; or OLD..NEW.", show_default=False),
-    ],
+    refs: Annotated[list[str], argument("REF...", "What to undo: commits, newest first; or OLD..NEW.")],
     parent_number: ParentNumber = None,
     message: Annotated[str | None, value("--message", "TEXT", "The commit's message.")] = None,
     idempotency_key: IdempotencyKey = None,

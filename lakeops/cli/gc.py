@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakeops.cli.options import RepositoryUri, flag, uri
+from lakeops.cli.options import RepositoryUri, argument, flag, uri
 from lakeops.cli.output import Styled
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.clock import unix_seconds
@@ -25,7 +25,7 @@ app: typer.Typer = typer.Typer(help="Set retention rules, and delete what no liv
 rules: typer.Typer = typer.Typer(help="Show, set and remove retention rules.", add_completion=False)
 app.add_typer(rules, name="rules")
 
-MarkId = Annotated[str, typer.Argument(metavar="MARK_ID", help="What gc mark printed.", show_default=False)]
+MarkId = Annotated[str, argument("MARK_ID", "What gc mark printed.")]
 DryRun = Annotated[bool, flag("--dry-run -n", "Show what would happen, and change nothing.")]
 ConfirmClock = Annotated[bool, flag("--confirm-clock", "The clock is right, although nobody worked for days.")]
 
@@ -50,9 +50,7 @@ def get_rules(session: Session, uri: RepositoryUri) -> None:
 def set_rules(
     session: Session,
     uri: RepositoryUri,
-    file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="A JSON file; stdin when it is - or left out.", show_default=False)
-    ] = "-",
+    file: Annotated[str, argument("[FILE]", "A JSON file; stdin when it is - or left out.")] = "-",
 ) -> None:
     """Replace the retention rules with those of a JSON file.
 
@@ -106,9 +104,7 @@ def _rule_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
 def grace(
     session: Session,
     uri: RepositoryUri,
-    seconds: Annotated[
-        str | None, typer.Argument(metavar="[SECONDS|24h]", help="The new grace period.", show_default=False)
-    ] = None,
+    seconds: Annotated[str | None, argument("[SECONDS|24h]", "The new grace period.")] = None,
 ) -> None:
     """Show or change the age below which garbage collection touches nothing."""
     collection = session.repository(uri).gc
@@ -234,13 +230,9 @@ def prune(session: Session, uri: RepositoryUri, dry_run: DryRun = False) -> None
     collection = session.repository(uri).gc
     with session.progress("prune"):
         done = collection.prune(dry_run=dry_run)
-    counts = (
-        counted(done.commits, "expired commit"),
-        counted(done.moves, "ref move"),
-        counted(done.keys, "idempotency key"),
-        counted(done.tokens, "staging token"),
-    )
-    session.answer(done, ["Would remove " if dry_run else "Removed ", ", ".join(counts)])
+    counts = f"{counted(done.commits, 'expired commit')}, {counted(done.moves, 'ref move')}, "
+    counts += f"{counted(done.keys, 'idempotency key')}, {counted(done.tokens, 'staging token')}"
+    session.answer(done, ["Would remove " if dry_run else "Removed ", counts])
 
 
 @command(app, "idle", asks=True)
@@ -287,12 +279,9 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     again = f", {commits['live_again']:,} live again" if commits["live_again"] else ""
     yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; alive: {live}",)
     kept = found["kept"]
-    yield (
-        (
-            f"Kept:      {kept['referenced']:,} referred to, {kept['grace']['count']:,} younger than "
-            f"{found['grace_hours']:g} h; {kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in flight"
-        ),
-    )
+    young = f"{kept['grace']['count']:,} younger than {found['grace_hours']:g} h"
+    waiting = f"{kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in flight"
+    yield (f"Kept:      {kept['referenced']:,} referred to, {young}; {waiting}",)
     strays = found["strays"]
     if strays["count"]:
         count, size = counted(strays["count"], "file"), human_size(strays["bytes"])

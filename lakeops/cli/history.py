@@ -87,9 +87,8 @@ def import_(
 
     The folder then holds what the source holds, and nothing else. The other paths of the branch stay as they are.
     """
-    repository_id, name, prefix = to.with_prefix()
     metadata = parse_metadata(meta)
-    branch = session.lake.repository(repository_id).branch(name)
+    branch, prefix = session.on_branch(to, folder=True)
     with session.progress(f"Importing {source}"):
         made = branch.import_objects(
             source,
@@ -105,7 +104,7 @@ def import_(
     size = human_size(int(made.metadata["lakeops.import.bytes"]))
     session.answer(
         made,
-        ["Imported ", objects, f" ({size}) to ", (f"{name}/{prefix}", "green"), ":"],
+        ["Imported ", objects, f" ({size}) to ", (f"{branch.id}/{prefix}", "green"), ":"],
         [""],
         *commit_lines(made),
     )
@@ -329,8 +328,8 @@ def blame(
     A caret before the commit says that an earlier one may have written the object: retention took what was before, or
     it lies deeper than --depth.
     """
-    repository_id, ref, prefix = under.with_prefix()
-    found = session.lake.repository(repository_id).ref(ref).blame(prefix, after=after, amount=amount, depth=depth)
+    ref, prefix = session.at_path(under, folder=True)
+    found = ref.blame(prefix, after=after, amount=amount, depth=depth)
     shown = session.awaited("Looking for writers", found)
     with session.paged():
         session.stream(shown, lambda one: (*_author_cells(one), "  ", one.path))
@@ -342,8 +341,8 @@ def history(session: Session, at: ObjectUri, amount: Amount = None, depth: Depth
 
     There need not be an object at the ref now.
     """
-    repository_id, ref, path = at.with_path()
-    found = session.lake.repository(repository_id).ref(ref).history(path, amount=amount, depth=depth)
+    ref, path = session.at_path(at)
+    found = ref.history(path, amount=amount, depth=depth)
     shown = session.awaited("Looking for versions", found)
     with session.paged():
         session.stream(shown, _version)

@@ -92,9 +92,12 @@ def lake_uri(text: str) -> LakeUri:
 
 def uri(shape: str, text: str) -> Any:  # noqa: ANN401 - typer's own type for this
     """Declare an argument that takes a ``lakefs://`` URI of this shape."""
-    return typer.Argument(
-        parser=parsed(lake_uri), metavar=shape, help=text, show_default=False, autocompletion=complete
-    )
+    return argument(shape, text, parser=parsed(lake_uri), autocompletion=complete)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401
+    """Declare an argument. Its default is not shown, so the text says what happens without it."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
 
 
 def flag(name: str, text: str) -> Any:  # noqa: ANN401
@@ -148,10 +151,8 @@ RepositoryUri = Annotated[LakeUri, uri("lakefs://REPO", "The repository.")]
 BranchUri = Annotated[LakeUri, uri("lakefs://REPO/BRANCH", "The branch.")]
 TagUri = Annotated[LakeUri, uri("lakefs://REPO/TAG", "The tag.")]
 RefUri = Annotated[LakeUri, uri("lakefs://REPO/REF", "A branch, a tag or a commit id, with steps like ~2 or ^.")]
-Pattern = Annotated[
-    str, typer.Argument(metavar="PATTERN", help="A name, or a glob like 'release-*'.", show_default=False)
-]
-CheckName = Annotated[str, typer.Argument(metavar="CHECK", help="The check's name.", show_default=False)]
+Pattern = Annotated[str, argument("PATTERN", "A name, or a glob like 'release-*'.")]
+CheckName = Annotated[str, argument("CHECK", "The check's name.")]
 ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, parse_metadata, value
+from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, argument, parse_metadata, value
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
@@ -27,10 +27,8 @@ def create(
     uri: RepositoryUri,
     namespace: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAMESPACE",
-            help="Where its objects go: file:///path or s3://bucket/prefix; below LAKEOPS_HOME when left out.",
-            show_default=False,
+        argument(
+            "NAMESPACE", "Where its objects go: file:///path or s3://bucket/prefix; below LAKEOPS_HOME when left out."
         ),
     ] = None,
     default_branch: Annotated[str, typer.Option(metavar="NAME", help="The first branch.")] = "main",
@@ -143,9 +141,7 @@ def _show_deletion(session: Session, repository: Repository, followed: MirrorRec
         session.message("It is a mirror; `lakeops mirror delete` also lets its source know.")
 
 
-HookName = Annotated[
-    str, typer.Argument(metavar="HOOK", help="An entry point in the group lakeops.hooks.", show_default=False)
-]
+HookName = Annotated[str, argument("HOOK", "An entry point in the group lakeops.hooks.")]
 
 hooks: typer.Typer = typer.Typer(help="Run code of your own before or after changes.", add_completion=False)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import RepositoryUri, flag, value
+from lakeops.cli.options import RepositoryUri, argument, flag, value
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import StoreError
@@ -138,9 +138,7 @@ def automatic(
 def restore(
     session: Session,
     uri: RepositoryUri,
-    namespace: Annotated[
-        str, typer.Argument(metavar="NAMESPACE", help="The repository's storage namespace.", show_default=False)
-    ],
+    namespace: Annotated[str, argument("NAMESPACE", "The repository's storage namespace.")],
     of: Annotated[
         str | None, value("--of", "NAMESPACE", "Where the dump was made, if replication brought several along.")
     ] = None,
