@@ -92,7 +92,7 @@ class LakeopsHook(BaseHook):
 
         connection = self._connection()
         if connection is None:
-            return Settings.load()
+            return _patient(Settings.load())
         extra = read_fields(connection)
         keys = self._aws(extra["aws_conn_id"])
         given = {name: extra[name] for name in ("s3_endpoint_url", "s3_region", "engine", "spark_master", "committer")}
@@ -102,7 +102,7 @@ class LakeopsHook(BaseHook):
         if connection.host and not url:  # its own catalog, also where the environment names another one
             url = f"sqlite:///{Path(connection.host).expanduser() / CATALOG_FILE}"
         loaded = Settings.load(home=connection.host or None, database_url=url, **given)
-        return loaded.with_credentials(self._credentials(keys))
+        return _patient(loaded.with_credentials(self._credentials(keys)))
 
     def default_repository(self) -> str | None:
         connection = self._connection()
@@ -309,6 +309,23 @@ def _check_place(connection: Connection, url: str) -> None:
             raise InvalidInput(f"{name} has no meaning; {how}")
     if connection.login and (not url or url.startswith("sqlite")):
         raise InvalidInput(f"login has no meaning without a database server; {how}")
+
+
+OUTAGE_MINUTES = 5.0
+"""How long the calls of a task wait for a catalog or a store that does not answer, where no setting says otherwise."""
+
+
+def _patient(settings: Settings) -> Settings:
+    """The settings, with ``OUTAGE_MINUTES`` in a task, or half of its execution timeout. A sensor waits by itself."""
+    from airflow.sdk import get_current_context
+
+    with suppress(RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
+        task = get_current_context()["task"]
+        if settings.outage_minutes is None and not hasattr(task, "poke_interval"):
+            limit = getattr(task, "execution_timeout", None)
+            minutes = OUTAGE_MINUTES if limit is None else min(OUTAGE_MINUTES, limit.total_seconds() / 120)
+            return settings.model_copy(update={"outage_minutes": minutes})
+    return settings
 
 
 def _file_of(settings: Settings) -> Path:

@@ -118,6 +118,7 @@ def open_catalog(
     upgrade: bool = False,
     must_exist: bool = False,
     caller: Caller = Caller(),  # noqa: B008 - frozen
+    patience_seconds: float = 0,
 ) -> Catalog:
     """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
 
@@ -131,6 +132,7 @@ def open_catalog(
         upgrade: whether an older PostgreSQL schema may be brought up to date.
         must_exist: whether the catalog belongs to somebody else: nothing of it is made or brought up to date.
         caller: who works with it, for the audit.
+        patience_seconds: how long each transaction waits for a database that does not answer, beyond a few tries.
 
     Raises:
         InvalidInput: ``invalid_settings``: the URL makes no sense.
@@ -144,7 +146,7 @@ def open_catalog(
     if must_exist and url.get_backend_name() == "sqlite" and not found_file:
         raise Transient(f"there is no lakeops catalog at {url.database}", kind="catalog_unavailable")
     dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
-    database = Database(url, dialect)
+    database = Database(url, dialect, patience_seconds)
     catalog = Catalog(database, timedelta(seconds=grace_seconds), clock, caller)
     try:
         found = database.read(partial(revision, dialect))
