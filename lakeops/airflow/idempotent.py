@@ -200,21 +200,30 @@ def merge(
             return result
 
 
-def newer(repository: Repository, head: str, run: TaskRun) -> Commit | None:
-    """A commit in a head's history that this task made for a later logical date; None without any.
+def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commit | None:
+    """A commit in a head's history by which this task published, for a later logical date, to paths of the source.
 
-    A run of a later date publishes after that date. So the search ends at commits that are older than this run's date.
+    These are the paths that merging ``source`` would change, so partitions of other days are none of them. A run of a
+    later date publishes after that date. So the search ends at commits that are older than this run's date.
     """
     if run.logical_date is None:
         return None
     mine = datetime.fromisoformat(run.logical_date)
+    paths: set[str] | None = None
     for commit in repository.log(head, first_parent=True):
         if commit.creation_date < mine.timestamp():
             return None
         made = commit.metadata
         theirs = made.get("airflow_logical_date")
         same = (made.get("airflow_dag_id"), made.get("airflow_task_id")) == (run.dag_id, run.task_id)
-        if same and theirs is not None and datetime.fromisoformat(theirs) > mine:
+        if not same or theirs is None or datetime.fromisoformat(theirs) <= mine:
+            continue
+        if paths is None:
+            paths = {change.path for change in repository.compare(head, source)}
+        try:
+            if any(change.path in paths for change in repository.diff(commit.parents[0], commit.id)):
+                return commit
+        except CommitExpired:  # nobody can tell any more what it changed
             return commit
     return None
 

@@ -20,7 +20,13 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
-from lakeops.airflow.compat import AirflowFailException, LakeopsFailure, log_in_one_line, web_server
+from lakeops.airflow.compat import (
+    AirflowFailException,
+    AirflowSkipException,
+    LakeopsFailure,
+    log_in_one_line,
+    web_server,
+)
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.machine import without_blas_threads
@@ -54,6 +60,9 @@ CONFLICTS_LISTED = 1000
 """How many paths that XCom has. The log and the error have all of them."""
 CONFLICTS_COMPARED = 50
 """How many paths are shown with their sizes on both sides."""
+
+ANNOUNCED = "lakeops_announced"
+"""The key of the commit that a task has announced last, in Airflow's store of a task's state."""
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -432,6 +441,9 @@ class LakeopsOperator(LakeopsTask):
                 hook = LakeopsHook(self.lakeops_conn_id)
                 with hook.get_conn() as lake, hook.naming(lake):
                     return self.work(lake, hook.repository_name(self.repo), context)
+        except AirflowSkipException as skipped:
+            self.log.warning("Skipped: %s", skipped)  # the last line, where Airflow folds its own
+            raise
         finally:
             self._working = False
 
@@ -453,9 +465,25 @@ class LakeopsOperator(LakeopsTask):
         published = self.published(repository, record, run)
         self._lineage = self.lineage(repository, record, published)
         branch = self.target(repository)
-        if published is not None and branch is not None:
+        if published is not None and branch is not None and not self._announced(context, published):
             self.announce(context, repository, branch, published)
         return record
+
+    def _announced(self, context: Context, commit: dict[str, Any]) -> bool:
+        """Tell whether this task announced a commit before it was cleared, and note that it does so now.
+
+        A task that is tried again without having been cleared announces it: the try before may have been killed.
+        """
+        store, instance = context.get("task_state_store"), context["ti"]
+        if store is None:  # before Airflow 3.3
+            return False
+        first_try = getattr(instance, "max_tries", 0) - (self.retries or 0) + 1  # since the task was cleared
+        before = int(commit["metadata"].get("airflow_try_number", first_try)) < first_try
+        if before and store.get(ANNOUNCED) == commit["id"]:
+            self.log.info("Commit %s was announced before this task was cleared", commit["id"])
+            return True
+        store.set(ANNOUNCED, commit["id"])
+        return False
 
     def announce(
         self, context: Context, repository: Repository, branch: str, commit: dict[str, Any], **more: Any
