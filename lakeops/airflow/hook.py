@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FIELDS: dict[str, Any] = get_provider_info()["connection-types"][0]["conn-fields"]
 """The extra fields of a connection, as its form has them."""
 
-__all__ = ["DEFAULT_CONN_ID", "LakeopsHook", "check_connection", "file_uri", "get_fs", "read_fields"]
+__all__ = ["DEFAULT_CONN_ID", "LakeopsHook", "check_connection", "create_mirror", "file_uri", "get_fs", "read_fields"]
 
 schemes: list[str] = ["lakefs", "lakeops"]
 """The schemes of ``get_fs``, as Airflow reads them of a provider's file systems."""
@@ -232,10 +232,27 @@ def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None
     return fsspec.filesystem("lakefs", conn_id=conn_id or DEFAULT_CONN_ID, **(storage_options or {}))
 
 
+# As Airflow's own commands on connections do: without it, those of Airflow's database are not looked for.
+_WITH_DATABASE = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
+
+
+def create_mirror(args: Namespace) -> None:
+    """Create a mirror for ``airflow lakeops mirrors create``. Exit with 1 when it cannot be created."""
+    from lakeops.airflow.idempotent import create_mirror as create
+
+    os.environ.update(_WITH_DATABASE)
+    follow = {"branches": args.branch or ("*",), "tags": args.tag or ("*",)}
+    try:
+        with LakeopsHook(args.conn_id).get_conn() as lake:
+            mirror = create(lake, args.mirror, args.storage_namespace, args.source, **follow)
+            sys.stdout.write(f"Mirror lakefs://{mirror.id} follows {mirror.configuration.source.text}\n")
+    except LakeopsError as error:
+        raise SystemExit(f"{error.kind}: {error.message}") from None
+
+
 def check_connection(args: Namespace) -> None:
     """Test a connection for ``airflow lakeops connections check``. Exit with 1 when it does not work."""
-    # As Airflow's own commands on connections do: without it, those of Airflow's database are not looked for.
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    os.environ.update(_WITH_DATABASE)
     works, message = LakeopsHook(args.conn_id).test_connection()
     print(message, file=sys.stdout if works else sys.stderr)
     if not works:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from lakeops.catalog.records import ExpectedState
-    from lakeops.lake import Branch, Lake, Repository
+    from lakeops.lake import Branch, Lake, Mirror, Repository
     from lakeops.model.records import Commit, RefRecord
 
 
@@ -406,6 +406,26 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
         return f"it has uncommitted changes, {change.path!r} for one"
     head = branch.commit_id
     return None if contains(repository, has, head) else f"{destination!r} does not have its commit {head[:16]}"
+
+
+def create_mirror(lake: Lake, name: str, storage_namespace: str | None, source: str, **options: Any) -> Mirror:
+    """The mirror, new, or as it was made before with this source, place and patterns. ``options`` as for the lake.
+
+    Raises ``AlreadyExists`` for another repository of that name.
+    """
+    try:
+        return lake.create_mirror(name, storage_namespace, source=source, **options)
+    except AlreadyExists:
+        from lakeops.model.mirrors import parse_source
+        from lakeops.store.open import normalise_namespace
+
+        found = lake.mirror(name)
+        known = found.configuration
+        is_so = (found.storage_namespace, known.source.text, tuple(known.branches), tuple(known.tags))
+        place = normalise_namespace(storage_namespace or lake.settings.default_namespace(name))
+        if is_so == (place, parse_source(source, name).text, tuple(options["branches"]), tuple(options["tags"])):
+            return found
+        raise
 
 
 def create_repository(lake: Lake, name: str, storage_namespace: str | None, default_branch: str) -> Repository:

@@ -46,6 +46,13 @@ OPERATORS: dict[str, Row] = {
         "storage_namespace": (None, LOCATION),
         "default_branch": ("main", NEW),
     },
+    "CreateMirror": {
+        "repo": ("fresh", ("", "A B", LIST)),
+        "source": ("airflow:lakeops_default#flights", ("", "nowhere://x#flights", "airflow:nosuch#flights", LIST)),
+        "storage_namespace": ("file:///nothing/mirror", LOCATION),
+        "branches": (["*"], ("[1]", [""], {"a": "b"})),
+        "tags": ("*", ("[1]", [""])),
+    },
     "DeleteRepository": {"repo": ("flights", ("",))},
     "CreateBranch": {"branch": ("new", NEW), "source": ("main", DEFAULT)},
     "DeleteBranch": {"branch": ("dev", GONE), "merged_into": ("main", DEFAULT)},
@@ -62,6 +69,7 @@ OPERATORS: dict[str, Row] = {
     "Import": {
         "source": ("file:///nothing/here", ("", "file:///nothing/here", *LOCATION)),
         "prefix": ("in/", TEXT),
+        "inventory": (None, TEXT),
         "branch": ("main", DEFAULT),
         **DESCRIBED,
     },
@@ -120,12 +128,12 @@ PINNED = {"shown"}
 """What a preview has left: any text that is not what it says now ends the task."""
 
 WHERE = {"repo": ("nosuch", "A B", LIST), "lakeops_conn_id": ("", "other", "nosuch", "web", LIST)}
-MAKES = ("LakeopsCreateRepositoryOperator", "LakeopsDeleteRepositoryOperator")
+MAKES = ("LakeopsCreateMirrorOperator", "LakeopsCreateRepositoryOperator", "LakeopsDeleteRepositoryOperator")
 """These work in another lake, and where there is no such repository."""
 
 
 def repository_of(task: str) -> str:
-    return "copy" if "Mirror" in task or "Replication" in task else "flights"
+    return "copy" if ("Mirror" in task and "Create" not in task) or "Replication" in task else "flights"
 
 
 CALLS = [
