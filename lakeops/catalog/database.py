@@ -125,6 +125,9 @@ _abandoned: list[Pool] = []
 class _AgainError(Exception):
     """The transaction was rolled back and may be tried again."""
 
+    outage = False
+    """Whether the database did not answer at all."""
+
 
 class _UnknownError(Exception):
     """The connection broke while COMMIT was under way."""
@@ -147,8 +150,9 @@ class _Writes:
 class Database:
     """An engine, and transactions on it. ``shown`` is the URL without user, password and options, for messages."""
 
-    def __init__(self, url: URL, dialect: Dialect) -> None:
+    def __init__(self, url: URL, dialect: Dialect, patience_seconds: float = 0) -> None:
         self.dialect = dialect
+        self._patience = patience_seconds
         self.shown: str = url_for_message(url)
         self._hidden = [str(value) for value in (url.password, *(url.query.get(name) for name in _SECRETS)) if value]
         self.engine: Engine = dialect.engine(url)
@@ -246,7 +250,9 @@ class Database:
         if failure is TransactionFailure.REFUSED:
             return CatalogError(self._sentence("the catalog refused", error))
         holder = self.dialect.lock_holder(self.engine, _driver_error(error))
-        return _AgainError(self._sentence("the catalog is not available", error) + holder)
+        again = _AgainError(self._sentence("the catalog is not available", error) + holder)
+        again.outage = failure is TransactionFailure.LOST
+        return again
 
     def _retrying(self, run: Callable[[], T]) -> T:
         waited, lost = stopwatch(), 0
@@ -257,18 +263,20 @@ class Database:
                 return run()
             except _AgainError as error:
                 lost += 1
-                _log.warning("%s; try %d of %d lost after %.1f s", error, lost, TRIES, waited())
+                of = "" if error.outage and self._patience else f" of {TRIES}"
+                _log.warning("%s; try %d%s lost after %.1f s", error, lost, of, waited())
                 raise
+
+        def goes_on(error: BaseException) -> bool:
+            patient = isinstance(error, _AgainError) and error.outage and waited() < self._patience
+            return isinstance(error, _AgainError) and (patient or (lost < TRIES and waited() < PATIENCE_SECONDS))
 
         try:
             return attempt()  # tried once without tenacity: a command need not import it
         except _AgainError:
             pause(self._ids.jitter(FIRST_WAIT))
-        again = retrying(
-            lambda error: isinstance(error, _AgainError), self._ids, tries=TRIES - 1, seconds=PATIENCE_SECONDS
-        )
         try:
-            return again(attempt)
+            return retrying(goes_on, self._ids)(attempt)
         except _AgainError as error:
             raise Transient(f"{error}; waited {waited():.1f} s in {lost} tries", kind="catalog_unavailable") from None
 

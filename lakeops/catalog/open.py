@@ -104,6 +104,7 @@ def open_catalog(
     upgrade: bool = False,
     must_exist: bool = False,
     caller: Caller = Caller(),  # noqa: B008 - frozen
+    patience_seconds: float = 0,
 ) -> Catalog:
     """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
 
@@ -111,6 +112,7 @@ def open_catalog(
     none. An older one is brought up to date only with ``upgrade``, because other programs of the team use it too.
     With ``must_exist`` the catalog belongs to somebody else: nothing of it is made or brought up to date.
     ``grace_seconds`` is the grace period of repositories that are made from here.
+    ``patience_seconds`` is how long each transaction waits for a database that does not answer, beyond a few tries.
 
     Raises:
         InvalidInput: ``invalid_settings``: the URL makes no sense.
@@ -124,7 +126,7 @@ def open_catalog(
     if must_exist and url.get_backend_name() == "sqlite" and not found_file:
         raise Transient(f"there is no lakeops catalog at {url.database}", kind="catalog_unavailable")
     dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
-    database = Database(url, dialect)
+    database = Database(url, dialect, patience_seconds)
     catalog = Catalog(database, timedelta(seconds=grace_seconds), clock, caller)
     try:
         found = database.read(partial(revision, dialect))

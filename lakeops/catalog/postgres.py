@@ -53,6 +53,11 @@ _HOLDER = (  # whoever locked or changed a row has written its transaction's num
 _BATCH = 50_000
 _BLOCK = 8 << 20
 _DENIED = "42501"  # insufficient privilege
+_REFUSES = re.compile(
+    r"authentication failed|no password supplied|pg_hba\.conf|permission denied for database|no such (user|database)"
+    r'|(role|database|user) "[^"]*" (does not exist|is not permitted)'
+)
+"""What servers and poolers say of a login or a database that is wrong. A failed connection brings no SQLSTATE."""
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
 
@@ -109,7 +114,7 @@ class Postgres:
         return cast("datetime", moment).astimezone(UTC)
 
     def failure_of(self, error: BaseException) -> TransactionFailure:
-        """By SQLSTATE. An operation that failed without any was not answered by a server.
+        """By SQLSTATE. An operation that failed without any was not answered by a server, unless it refused the login.
 
         A pooler whose server broke may answer one command twice, which psycopg calls an internal error.
         """
@@ -118,6 +123,8 @@ class Postgres:
         state = getattr(error, "sqlstate", None) or ""
         kinds = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         unanswered = not state and isinstance(error, kinds)
+        if unanswered and _REFUSES.search(str(error)):
+            return TransactionFailure.REFUSED
         if state in _AGAIN:
             return TransactionFailure.RETRY
         if unanswered or state.startswith(_LOST):

@@ -2,21 +2,27 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sqlite3
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 import psycopg
 import pytest
+from services.postgres import postgres_server
 from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
 from support.errors import has_kind
 from support.forked import run_forked
 from support.quick_catalogs import no_waits_for_the_disk
 
+from lakeops import Lake
 from lakeops.catalog import postgres
 from lakeops.catalog.guards import lock_branch, lock_repository
 from lakeops.model.errors import CatalogError, LakeopsError, Transient
+from lakeops.settings import Settings
 
 SECRET = "hush%40-very:secret"
 PLAIN = "hush@-very:secret"
@@ -280,3 +286,117 @@ def test_a_fork_does_not_share_connections(catalog):
     assert everything(catalog) != before
     put(catalog, an_entry("parent again"))
     assert len(catalog.staging.staged_page(REPO, "main").rows) == 5
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """The socket of a server with logins and a database that not everybody may use, and what sets its rule for them."""
+    with (
+        postgres_server() as socket,
+        psycopg.connect(f"host={socket} user=postgres dbname=postgres", autocommit=True) as admin,
+    ):
+        admin.execute("CREATE ROLE ada LOGIN PASSWORD 'right'")
+        admin.execute("CREATE ROLE idle NOLOGIN")
+        admin.execute("CREATE DATABASE closed")
+        admin.execute("REVOKE CONNECT ON DATABASE closed FROM PUBLIC")
+        rules = Path(admin.execute("SHOW hba_file").fetchone()[0])
+
+        def set_rule(rule: str) -> str:
+            rules.write_text("local all postgres trust\n" + (f"local all all {rule}\n" if rule else ""))
+            admin.execute("SELECT pg_reload_conf()")
+            return socket
+
+        yield set_rule
+
+
+@pytest.mark.parametrize(
+    ("login", "database", "rule", "said"),
+    [
+        ("ada:wrong", "postgres", "scram-sha-256", "password authentication failed"),
+        ("ada", "postgres", "scram-sha-256", "no password supplied"),
+        ("ada", "postgres", "peer", "authentication failed"),
+        ("ada", "postgres", "reject", "pg_hba.conf rejects"),
+        ("ada", "postgres", "", "no pg_hba.conf entry"),
+        ("ada", "closed", "trust", "permission denied for database"),
+        ("nobody", "postgres", "trust", "does not exist"),
+        ("idle", "postgres", "trust", "not permitted to log in"),
+        ("postgres", "nosuch", "trust", "does not exist"),
+    ],
+)
+def test_a_login_that_the_server_refuses_is_an_error_at_once(strict, monkeypatch, login, database, rule, said):
+    monkeypatch.setattr("lakeops.catalog.database.pause", lambda _: pytest.fail("it was tried again"))
+    place = f"@/{database}?host={strict(rule)}"
+    with pytest.raises(CatalogError, match=f"the catalog refused .*{said}", check=has_kind("catalog_error")) as error:
+        Lake.open(database_url=f"postgresql+psycopg://{login}{place}")
+    assert "wrong" not in str(error.value)
+
+
+@pytest.fixture
+def outage(postgres_socket, monkeypatch):
+    """A server that is away for a number of pauses, which take no time, and the address that it is at."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    listener.close()
+    passed, away, relays = [0.0], [0], []
+
+    def pause(seconds: float) -> None:
+        passed[0] += 2.0
+        away[0] -= 1
+        if away[0] == 0:
+            relays.append(relay(port, f"{postgres_socket}/.s.PGSQL.5432"))
+
+    monkeypatch.setattr("lakeops.model.clock.pause", pause)
+    monkeypatch.setattr("lakeops.catalog.database.pause", pause)
+    monkeypatch.setattr("lakeops.catalog.database.stopwatch", lambda: lambda begun=passed[0]: passed[0] - begun)
+    yield away, passed, port
+    for one in relays:
+        one.close()
+
+
+def relay(port, path):
+    """Forward connections of a port to a server's socket, in threads. Returns the listener."""
+    listener = socket.create_server(("127.0.0.1", port))
+
+    def pump(source, sink):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(path)
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener
+
+
+def test_an_outage_is_waited_out_for_the_minutes_of_the_setting(outage, postgres_url, caplog):
+    away, passed, port = outage
+    url = postgres_url.replace("@/", f"@127.0.0.1:{port}/").partition("?")[0]
+    away[0] = 60
+    with Lake.open(settings=Settings.load(database_url=url, outage_minutes=5)) as lake:
+        assert list(lake.repositories()) == []
+    lines = [line for line in caplog.messages if "is not available" in line]
+    assert len(lines) == 60, "one line a try"
+    assert all(len(line.splitlines()) == 1 for line in lines)
+
+
+@pytest.mark.parametrize(("minutes", "least", "most"), [(None, 0, 60), (0, 0, 60), (5, 300, 310), (1, 60, 70)])
+def test_the_wait_is_bounded(outage, minutes, least, most):
+    away, passed, port = outage
+    url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/nosuch"
+    with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
+        Lake.open(settings=Settings.load(database_url=url, outage_minutes=minutes))
+    assert least <= passed[0] <= most
+
+
+@pytest.mark.parametrize(("minutes", "attempts"), [(None, 5), (0, 5), (1, 11), (5, 35)])
+def test_requests_of_stores_are_made_for_as_long(tmp_path, minutes, attempts):
+    with Lake.open(settings=Settings.load(home=tmp_path, outage_minutes=minutes)) as lake:
+        assert lake.stores().settings.max_attempts == attempts
