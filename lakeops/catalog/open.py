@@ -64,7 +64,7 @@ class Catalog:
     """
 
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
-        self.database, self.clock = database, clock
+        self.database, self.clock, self.caller = database, clock, caller
         given = (database, new_grace, clock, caller)
         self.repositories = Repositories(*given)
         self.backups = Backups(*given)

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import pickle
 import secrets
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import islice
@@ -337,19 +341,30 @@ def server_of(lake: Lake, keys: Credentials | None, *, write: bool = False) -> u
 def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
     """Let programs of this machine read refs as ``s3://REPO/REF/PATH`` while the block runs; with ``write`` write, too.
 
-    The gateway runs in a thread of this process, at a loopback address, with keys that nobody else knows.
+    The gateway is a process of its own, which a client that holds Python's lock cannot stop. It listens at a loopback
+    address, takes keys that nobody else knows, and ends with the block and when this process ends in any way.
 
     Yields:
         What delta-rs, polars and other programs over Rust's object_store take as ``storage_options``.
+
+    Raises:
+        LakeopsError: the gateway does not start, ``unsupported``. Its own words are on standard error.
     """
     keys = Credentials("lakeops", secrets.token_urlsafe())
-    server = server_of(lake, keys, write=write)
-    with listening("127.0.0.1", 0, keys=keys) as opened:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, name="lakeops-gateway")
-        thread.start()
+    command = [sys.executable, "-P", "-c", f"from {__name__} import _serve_parent; _serve_parent()"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, start_new_session=True) as child:
+        to, out = cast("BinaryIO", child.stdin), cast("BinaryIO", child.stdout)
         try:
+            with suppress(BrokenPipeError):  # it says why
+                pickle.dump((lake.settings, lake.clock, lake.catalog.caller.person, keys, write), to)
+                to.flush()
+            port = out.readline().strip().decode()
+            if not port:
+                raise LakeopsError("the gateway's process did not start; see standard error", kind="unsupported")
             yield {
-                "aws_endpoint_url": f"http://127.0.0.1:{opened.getsockname()[1]}",
+                "aws_endpoint_url": f"http://127.0.0.1:{port}",
                 "aws_access_key_id": keys.access_key,
                 "aws_secret_access_key": keys.secret_key,
                 "aws_region": "us-east-1",
@@ -357,5 +372,25 @@ def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
                 "aws_conditional_put": "etag",
             }
         finally:
-            server.should_exit = True
-            thread.join()
+            with suppress(BrokenPipeError):
+                to.write(b"end")
+                to.flush()
+
+
+def _serve_parent() -> None:
+    """Serve a gateway until the parent says so, or ends."""
+    from lakeops.lake import Lake
+
+    told = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with os.fdopen(told, "rb") as parent:
+        settings, clock, person, keys, write = pickle.load(parent)  # noqa: S301 - the parent wrote it
+        with Lake.open(settings=settings, clock=clock, must_exist=True, person=person) as lake:
+            server = server_of(lake, keys, write=write)
+            with listening("127.0.0.1", 0, keys=keys) as opened:
+                thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, name="lakeops-gateway")
+                thread.start()
+                print(opened.getsockname()[1], flush=True)  # noqa: T201 - to the parent
+                parent.read(1)
+                server.should_exit = True
+                thread.join()
