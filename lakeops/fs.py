@@ -7,7 +7,10 @@ is in the lake of that connection, and without a connection's name in the lake o
 
 from __future__ import annotations
 
+import inspect
 import io
+import logging
+import os
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
@@ -21,6 +24,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
 
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.compression import compr
+from fsspec.core import get_compression
+from fsspec.transaction import Transaction
 
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
@@ -55,6 +61,18 @@ _PASSED = 1000
 """Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class StagedTransaction(Transaction):  # type: ignore[misc]  # fsspec has no types
+    """Files that are staged at the end of a ``with fs.transaction`` block that ended well."""
+
+    def complete(self, commit: bool = True) -> None:
+        """Stage or drop the files. Raises ``ValueError``, and stages nothing, when one is still open."""
+        still_open = [file.name for file in self.files if commit and not file.closed]
+        super().complete(commit and not still_open)
+        if still_open:
+            raise ValueError(f"{still_open[0]} is not closed at the end of the transaction; nothing was staged")
 
 
 class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -75,6 +93,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     protocol: ClassVar[str | tuple[str, ...]] = ("lakefs", "lakeops")
     root_marker = ""
     cachable = False
+    transaction_type = StagedTransaction
     _opened: ClassVar[dict[Settings, Lake]] = {}
 
     def __init__(
@@ -238,6 +257,22 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with appearing(target) as file:
             super().get_file(rpath, lpath, callback, file, **options)
 
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Open an object. ``compression`` and text modes are fsspec's."""
+        if compression is None or "b" not in mode or "r" in mode:
+            return super().open(path, mode, block_size, cache_options, compression, **options)
+        compress = compr[get_compression(path, compression)]
+        file = super().open(path, mode, block_size, cache_options, **options)
+        return CompressedFile(compress(file, mode=mode[0]), file)
+
     def _open(
         self, path: str, mode: str = "rb", autocommit: bool = True, verify: bool | None = None, **_: Any
     ) -> BinaryIO | StagedFile:
@@ -254,7 +289,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                     with self._os_errors(path):
                         branch.put(key, data, if_absent=mode == "xb")
 
-                return StagedFile(put, autocommit=autocommit)
+                return StagedFile(path, put, autocommit=autocommit)
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
 
     def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all refs are
@@ -342,31 +377,64 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
 
 class StagedFile(io.BufferedIOBase):
-    """A file being written: closing it stages it, and an error in its ``with`` block drops it."""
+    """A file being written, which closing stages unless the writing failed.
 
-    def __init__(self, put: Callable[[BinaryIO], None], *, autocommit: bool) -> None:
+    Wrappers call ``close`` alone, whether the block that wrote ended well or not. So the file looks itself: an error
+    that is in flight when it is closed, and was not when it was opened, means that the writing failed. It is raised
+    again: an error that is handled where the file is closed looks alike, and no write may be lost in silence.
+
+    Args:
+        name: the path, for messages.
+        put: stages the contents.
+        autocommit: stage when the file is closed. Otherwise a transaction does.
+    """
+
+    mode = "wb"
+
+    def __init__(self, name: str, put: Callable[[BinaryIO], None], *, autocommit: bool = True) -> None:
+        self.name = name
         self._put = put
         self._autocommit = autocommit
         self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed with the file
+        self._known = _in_flight(opening=True)
+        self._process = os.getpid()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        return self._spool.write(data)
+        if os.getpid() != self._process:
+            raise OSError(f"{self.name} was opened by another process, which alone can write it")
+        try:
+            return self._spool.write(data)
+        except BaseException:
+            self.discard()
+            raise
+
+    def seekable(self) -> bool:
+        return True  # text in UTF-16 begins with its mark only where this is so
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._spool.seek(offset, whence)
 
     def tell(self) -> int:
         return self._spool.tell()
 
+    def truncate(self, size: int | None = None, /) -> int:
+        self._spool.truncate(self.tell() if size is None else size)
+        return self.tell() if size is None else size
+
     def close(self) -> None:
-        """Close the file, and stage it unless an fsspec transaction decides later."""
+        """Close the file, and stage it unless the writing failed or an fsspec transaction decides later."""
         if not self.closed:
             super().close()
+            self._check()
             if self._autocommit:
                 self.commit()
 
     def commit(self) -> None:
-        """Put the written bytes to the staging area, once."""
+        """Put the written bytes to the staging area, once, unless the writing failed."""
+        self._check()
         if not self._spool.closed:
             with self._spool as spool:
                 spool.seek(0)
@@ -376,12 +444,101 @@ class StagedFile(io.BufferedIOBase):
         """Drop the written bytes."""
         self._spool.close()
 
+    def _check(self) -> None:
+        """Drop the written bytes and raise the error in flight when the writing failed."""
+        if self._spool.closed or os.getpid() != self._process:  # the process that opened it stages it
+            self.discard()
+            return
+        new = [one for one in _in_flight() if not any(one is known for known in self._known)]
+        if new:
+            self.discard()
+        for error in new[:1]:
+            if isinstance(error, BaseException):
+                error.add_note(
+                    f"{self.name} was closed while this error was in flight, so nothing was staged. If the error is "
+                    "handled and the file is complete, close the file after the handler."
+                )
+                raise error
+            _log.warning(_NEVER_CLOSED, self.name)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             self.discard()
         super().__exit__(kind, error, trace)
+
+    def _dealloc_warn(self, _: object = None) -> None:
+        """Drop the written bytes. Python calls this when a wrapper of the file is collected that nobody closed."""
+        if not self._spool.closed and os.getpid() == self._process:
+            _log.warning(_NEVER_CLOSED, self.name)
+        self.discard()
+
+    __del__ = _dealloc_warn
+
+
+_NEVER_CLOSED = "%s was never closed, so nothing was staged. Write it in a `with` block, or close it."
+
+
+class CompressedFile(io.BufferedIOBase):
+    """A staged file that is written through a compressor and closed with it, where most compressors leave it open."""
+
+    def __init__(self, inner: Any, staged: StagedFile) -> None:
+        self._inner, self._staged = inner, staged
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return cast("int", self._inner.write(data))
+
+    def seekable(self) -> bool:
+        return bool(self._inner.seekable())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return cast("int", self._inner.seek(offset, whence))
+
+    def tell(self) -> int:
+        return cast("int", self._inner.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            try:
+                self._inner.close()
+            finally:
+                self._staged.close()
+
+    def _dealloc_warn(self, _: object = None) -> None:
+        self._staged.__del__()
+
+    __del__ = _dealloc_warn
+
+
+_LEAVING = ("__exit__", "__aexit__")
+
+
+def _in_flight(*, opening: bool = False) -> list[object]:
+    """The errors that this thread handles now, and the frames of the finalizers that it runs."""
+    found, told = list[object](), list[object]()
+    closing = False
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name in _LEAVING:  # an ExitStack leaves its contexts after it caught an error
+            values = (value if isinstance(value, tuple) else (value,) for value in frame.f_locals.values())
+            told.extend(one for several in values for one in several if isinstance(one, BaseException))
+        if name == "__del__" or (name == "close" and getattr(frame.f_locals.get("self"), "_finalizing", False)):
+            found.append(frame)
+        if name == "close" or name in _LEAVING:
+            closing = closing or str(frame.f_globals.get("__name__")).startswith("fsspec.")
+        frame = frame.f_back
+    error = sys.exc_info()[1]
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__context__
+    # fsspec's caches write a local file and open this one when that is closed. An error that ends their block is new.
+    return [one for one in found if one not in told] if opening and closing else [*found, *told]
 
 
 def _folders(path: str, start: int) -> Iterator[str]:

@@ -77,6 +77,9 @@ def import_(
     meta: Metadata = None,
     allow_empty_source: Annotated[bool, flag("--allow-empty-source", "Let an empty source empty the folder.")] = False,
     skip_special: SkipSpecial = False,
+    inventory: Annotated[
+        str | None, value("--inventory", "FILE", "Take the keys from Parquet, CSV or an S3 Inventory's manifest.json.")
+    ] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> None:
     """Import objects without copying them.
@@ -95,6 +98,7 @@ def import_(
             idempotency_key=idempotency_key,
             allow_empty_source=allow_empty_source,
             skip_special=skip_special,
+            inventory=inventory,
         )
     objects = counted(int(made.metadata["lakeops.import.objects"]), "object")
     size = human_size(int(made.metadata["lakeops.import.bytes"]))

@@ -373,7 +373,7 @@ class LakeUri:
 
 
 def _suggestion(text: str) -> str:
-    """What to write instead. A text that only lacks the scheme is shown with it."""
+    """The advice for a text that is no URI. One that only lacks the scheme is shown with it."""
     if "://" not in text and len(text) <= MAX_SHOWN:
         with suppress(InvalidInput):
             meant = LakeUri.parse(SCHEME + text)

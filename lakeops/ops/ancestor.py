@@ -202,7 +202,9 @@ def foretold_tables(
 
     def found() -> Iterator[pa.Table]:
         base, new, here = read_sides(ctx, sides)
-        before, new = sides_behind(base.metarange, new, after)
-        yield from preview(base.reader, before, new, here.behind(after), strategy, prefix=prefix)
+        before = base.metarange
+        if after:
+            (before, new), here = sides_behind(before, new, after), here.behind(after)
+        yield from preview(base.reader, before, new, here, strategy, prefix=prefix)
 
     return watched(ctx, sides.commits, found())

@@ -177,13 +177,20 @@ class Context:
     def reader(self) -> RangeReader:
         """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import with_cache
 
-        return RangeReader(with_cache(self.readable, self.open_disk_cache()), self.open_cache())
+        store = self.readable
+        if store.remote:
+            from lakeops.store.disk_cache import with_cache
+
+            store = with_cache(store, self.open_disk_cache())
+        return RangeReader(store, self.open_cache())
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
         """A reader whose store writes in the background. All files are there when the ``with`` ends."""
+        if not self.reader.store.remote:
+            yield self.reader
+            return
         from lakeops.ranges.read import RangeReader
         from lakeops.store.disk_cache import background_writes
 

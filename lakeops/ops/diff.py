@@ -44,9 +44,10 @@ def two_way_tables(ctx: Context, left: str, right: str, *, prefix: str = "", aft
 
     def found() -> Iterator[pa.Table]:
         one, other = ctx.metaranges(*commits)
-        pair = sides_behind(one, other, after)
+        if after:
+            one, other = sides_behind(one, other, after)
         seen = 0
-        for batch in diff(ctx.reader, *pair, prefix=prefix):
+        for batch in diff(ctx.reader, one, other, prefix=prefix):
             seen += batch.num_rows
             ctx.progress("comparing", seen, 0)
             yield batch
