@@ -43,7 +43,10 @@ HEADERS: tuple[Header, ...] = (
     Header(("x-amz-date", "x-amz-content-sha256", "x-amz-decoded-content-length", "x-amz-trailer"), "served"),
     Header(("x-amz-meta-*",), "served"),
     Header(("x-amz-copy-source", "x-amz-copy-source-range", "x-amz-metadata-directive"), "served"),
-    Header(("x-amz-copy-source-if-*",), "served by CopyObject and UploadPartCopy"),
+    Header(
+        ("x-amz-copy-source-if-*match", "x-amz-copy-source-if-*modified-since"),
+        "served by CopyObject and UploadPartCopy",
+    ),
     Header(("x-amz-checksum-*", "x-amz-sdk-checksum-algorithm"), "served: sums are compared, and given back"),
     Header(("x-amz-mp-object-size",), "served"),
     Header(("x-amz-object-attributes", "x-amz-max-parts", "x-amz-part-number-marker"), "served"),

@@ -86,6 +86,7 @@ _OF_SOURCE = "x-amz-copy-source-"
 _SOURCE_CONDITIONS = tuple(
     f"{_OF_SOURCE}if-{name}" for name in ("match", "none-match", "modified-since", "unmodified-since")
 )
+_SUMS_ARE = ("x-amz-checksum-algorithm", "x-amz-checksum-type")
 _UPLOADS = {"uploads", "prefix", "max-uploads", "key-marker", "upload-id-marker", "encoding-type"}
 _KEEPING = [
     nest("Initiator", elements(ID=OWNER, DisplayName=OWNER)),
@@ -180,6 +181,7 @@ class Writing:
 
     def _begin(self, lake: Lake, repository: Repository, asked: S3Request) -> Response:
         _branch_and_path(repository, asked.key)
+        digests_of([CHECKSUM + asked.headers.get(_SUMS_ARE[0], "crc32").lower()])  # refuses one that is not known
         name, begun = self._ids.new(), int(lake.clock.now().timestamp())
         content_type = asked.headers.get("content-type")
         upload = MultipartUpload((repository.id, asked.key), content_type, _metadata(asked.headers), begun)
@@ -194,8 +196,7 @@ class Writing:
                 oldest.file.close()
         fields = elements(Bucket=repository.id, Key=asked.key, UploadId=name)
         answer = document("InitiateMultipartUploadResult", fields)
-        told = ("x-amz-checksum-algorithm", "x-amz-checksum-type")
-        answer.headers.update({name: asked.headers[name] for name in told if name in asked.headers})
+        answer.headers.update({name: asked.headers[name] for name in _SUMS_ARE if name in asked.headers})
         return answer
 
     def _part(self, lake: Lake, repository: Repository, asked: S3Request) -> Response:
@@ -417,7 +418,10 @@ def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
     if asked.headers.get("if-none-match", "*") != "*":
         raise Refused(501, "NotImplemented", "If-None-Match of a copy is * alone")
     told: dict[str, Any] = {}
-    if asked.headers.get("x-amz-metadata-directive") == "REPLACE":
+    directive = asked.headers.get("x-amz-metadata-directive", "COPY")
+    if directive not in {"COPY", "REPLACE"}:
+        raise Refused(400, "InvalidArgument", "x-amz-metadata-directive is COPY or REPLACE")
+    if directive == "REPLACE":
         told = {"metadata": _metadata(asked.headers), "content_type": asked.headers.get("content-type")}
 
     def look_and_link() -> Entry:
@@ -439,9 +443,9 @@ def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
 
 def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Ref, Entry]:
     """The repository, the ref and the object that a copy is made from. Raises ``Refused``."""
-    named, _, version = headers[SOURCE].partition("?")
+    named, _, version = headers[SOURCE].partition("?versionId=")
     bucket, _, key = unquote(named).removeprefix("/").partition("/")
-    if version not in {"", "versionId=null"}:
+    if version not in {"", "null"}:
         raise Refused(501, "NotImplemented", "this gateway has no versions; a key begins with the ref to copy from")
     repository = lake.repository(bucket)
     ref, entry = find_object(repository, key)
@@ -458,18 +462,19 @@ def _stage(
     metadata: dict[str, str],
 ) -> Entry:
     unmatched, match = asked.headers.get("if-none-match"), asked.headers.get("if-match")
-    implied = unmatched is None and _is_delta_commit(path)
+    never_replaced = _is_delta_commit(path)
+    implied = unmatched is None and never_replaced
 
     def attempt() -> Entry:
         body.seek(0)
         there = branch.find(path) if match is not None or unmatched not in {None, "*"} else None
         if match is not None and there is None:
             raise Refused(404, "NoSuchKey", "there is no object as If-Match names it")
-        if there is not None and not implied:
+        if there is not None and not never_replaced:
             if not has_etag(match or "*", there) or (unmatched is not None and has_etag(unmatched, there)):
                 raise Refused(412, "PreconditionFailed", "the object is another one than the condition asks for")
             return branch.put(path, body, metadata=metadata, content_type=content_type, seen=there)
-        absent = implied or unmatched is not None
+        absent = never_replaced or unmatched is not None
         return branch.put(path, body, metadata=metadata, content_type=content_type, if_absent=absent)
 
     try:

@@ -38,6 +38,7 @@ REFUSED = {
     "x-amz-mfa": ["1 2"],
     "x-amz-if-match-size": ["3"],
     "x-amz-not-known-yet": ["1"],
+    "x-amz-copy-source-if-size": ["1"],
 }
 HARMLESS = {
     "x-amz-acl": ["private", "bucket-owner-full-control"],

@@ -113,6 +113,9 @@ def test_a_version_of_a_delta_table_is_never_replaced(repo: Repository, s3: Any)
     taken = (412, "PreconditionFailed")
     assert code(lambda: s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"second")) == taken
     assert code(lambda: s3.copy_object(Bucket="shop", Key=f"{log}.json", CopySource="shop/main/old")) == taken
+    first = s3.head_object(Bucket="shop", Key=f"{log}.json")["ETag"]
+    for condition in ({"IfMatch": first}, {"IfNoneMatch": '"else"'}, {"IfMatch": "*"}):
+        assert code(lambda more=condition: s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"x", **more)) == taken
     where = {"Bucket": "shop", "Key": f"{log}.json"}
     upload = s3.create_multipart_upload(**where)["UploadId"]
     part = {"PartNumber": 1, "ETag": s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"x")["ETag"]}
