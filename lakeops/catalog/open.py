@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -17,7 +17,7 @@ from lakeops.catalog.commits import Commits
 from lakeops.catalog.database import PREFIX, VERSION_TABLE, Database, Dialect
 from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
-from lakeops.catalog.postgres import Postgres
+from lakeops.catalog.postgres import SERVER_ENCODING, Postgres
 from lakeops.catalog.records import Caller
 from lakeops.catalog.refs import Refs
 from lakeops.catalog.repositories import Repositories
@@ -53,7 +53,7 @@ class Catalog:
     """
 
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
-        self.database, self.clock = database, clock
+        self.database, self.clock, self.caller = database, clock, caller
         given = (database, new_grace, clock, caller)
         self.repositories = Repositories(*given)
         self.backups = Backups(*given)
@@ -213,10 +213,23 @@ def check_revision(found: str, *, upgrade_first: bool) -> bool:
     return True
 
 
+def check_encoding(facts: Mapping[str, str]) -> None:
+    """Refuse a database that cannot keep every path, from what ``describe`` tells of it. Raises ``InvalidInput``."""
+    encoding = facts.get(SERVER_ENCODING, "UTF8")
+    if encoding not in {"UTF8", "UTF-8"}:
+        raise InvalidInput(
+            f"the database has the encoding {encoding}, which cannot hold every path; make one with ENCODING 'UTF8' "
+            "TEMPLATE template0",
+            kind="invalid_settings",
+        )
+
+
 def upgrade(database: Database) -> None:
     """Bring the schema to this code's revision, in one transaction. Others that try meanwhile wait, then find it done.
 
-    Raises ``PreconditionFailed`` (``catalog_version``) for a newer one.
+    Raises:
+        PreconditionFailed: ``catalog_version``: it is newer than this code.
+        InvalidInput: ``invalid_settings``: the database's encoding cannot hold every path.
     """
     from lakeops.catalog.migrations.run import run_migrations
 
@@ -224,6 +237,7 @@ def upgrade(database: Database) -> None:
         database.dialect.lock_schema(conn)
         found = revision(database.dialect, conn)
         if found is None or check_revision(found, upgrade_first=True):
+            check_encoding(database.dialect.facts(conn))
             run_migrations(conn)
 
     database.write(work, settle=lambda _conn: None)

@@ -29,6 +29,7 @@ STATEMENT_SECONDS = 600
 IDLE_SECONDS = 120
 """A client that stops in the middle of a transaction keeps others waiting no longer than this."""
 
+SERVER_ENCODING = "server_encoding"
 _LOCK_KEY = 0x6C616B656F7073  # "lakeops", for the advisory lock around schema changes
 _CONNECT: dict[str, Any] = {
     "application_name": "lakeops",
@@ -49,6 +50,12 @@ _HOLDER = (  # whoever locked or changed a row has written its transaction's num
     "SELECT pid, application_name, usename, date_trunc('second', clock_timestamp() - xact_start) "
     "FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'transactionid' AND granted "
     "AND transactionid = (SELECT xmax FROM {} WHERE ctid = %s::tid)"
+)
+_RELIED_ON = (
+    # Databases and logins have defaults of their own for these. A later schema of the path may shadow no function.
+    "SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL intervalstyle = 'postgres'; SET LOCAL timezone = 'UTC'; "
+    "SET LOCAL standard_conforming_strings = on; SET LOCAL transform_null_equals = off; "
+    "SELECT set_config('search_path', coalesce(quote_ident(current_schema()), 'public') || ', pg_temp', true)"
 )
 _BATCH = 50_000
 _BLOCK = 8 << 20
@@ -81,7 +88,7 @@ class Postgres:
 
     def engine(self, url: URL) -> Engine:
         """An engine over psycopg 3."""
-        given = {name: value for name, value in _CONNECT.items() if name not in url.query}
+        given = {name: value for name, value in _CONNECT.items() if name not in url.query or name == "client_encoding"}
         try:
             return create_engine(
                 url,
@@ -102,10 +109,10 @@ class Postgres:
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def begin(self, conn: Connection, *, write: bool) -> None:  # noqa: ARG002 - readers are told apart by ``reader``
-        """With limits on how long it may wait, run and idle."""
+        """With limits on how long it may wait, run and idle, and what else the catalog relies on."""
         conn.exec_driver_sql(
             f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'; "
-            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; {_RELIED_ON}"
         )
 
     def now(self, conn: Connection) -> datetime:
@@ -154,7 +161,7 @@ class Postgres:
 
     def facts(self, conn: Connection) -> dict[str, str]:
         """Version, encoding and durability."""
-        names = ("server_version", "server_encoding", "synchronous_commit", "fsync")
+        names = ("server_version", SERVER_ENCODING, "synchronous_commit", "fsync", "default_transaction_read_only")
         return {name: str(conn.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names}
 
     def whereabouts(self, conn: Connection) -> dict[str, str]:

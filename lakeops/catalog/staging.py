@@ -222,6 +222,17 @@ class Staging(CatalogPart):
             conn.execute(branch_update(state).values(branch_values(state)))
         return Sealed(state, head, now)
 
+    def withdraw(self, repository_id: str, branch: str, intent: Intent) -> None:
+        """Forget what a call asked for that was answered with an error. Its rows stay sealed."""
+
+        def work(conn: Connection) -> None:
+            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            left = tuple(one for one in state.intents if one[1] != intent)
+            if left != state.intents:
+                conn.execute(branch_update(state).values(intents=intent_values(left)))
+
+        self.database.write(work, settle=run_again)
+
     def discard(self, state: BranchState, tokens: tuple[str, ...]) -> None:
         """Retire sealed tokens whose rows change nothing over ``state``'s head.
 

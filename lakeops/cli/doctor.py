@@ -180,11 +180,14 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
 
 
 def _catalog() -> Iterator[Check]:
+    from lakeops.catalog.open import check_encoding
     from lakeops.lake import Lake
 
     with Lake.open() as lake:
-        for name, value in lake.catalog.describe().items():
+        facts = lake.catalog.describe()
+        for name, value in facts.items():
             yield Check(f"catalog {name}", OK, value)
+        check_encoding(facts)
         for repository in lake.repositories():
             yield _storage(lake, repository)
 

@@ -11,18 +11,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
-from services.postgres import postgres_server
+from pydantic import SecretStr
+from services.postgres import fresh_database, postgres_server
 from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
 from support.errors import has_kind
 from support.forked import run_forked
 from support.quick_catalogs import no_waits_for_the_disk
 
-from lakeops import Lake
+from lakeops import Lake, Settings
 from lakeops.catalog import postgres
 from lakeops.catalog.guards import lock_branch, lock_repository
-from lakeops.model.errors import CatalogError, LakeopsError, Transient
-from lakeops.settings import Settings
+from lakeops.catalog.records import Staged
+from lakeops.model.clock import SystemClock
+from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError, Transient
 
 SECRET = "hush%40-very:secret"
 PLAIN = "hush@-very:secret"
@@ -400,3 +403,67 @@ def test_the_wait_is_bounded(outage, minutes, least, most):
 def test_requests_of_stores_are_made_for_as_long(tmp_path, minutes, attempts):
     with Lake.open(settings=Settings.load(home=tmp_path, outage_minutes=minutes)) as lake:
         assert lake.stores().settings.max_attempts == attempts
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("datestyle", "'SQL, DMY'"),
+        ("datestyle", "'German'"),
+        ("datestyle", "'Postgres, MDY'"),
+        ("intervalstyle", "'sql_standard'"),
+        ("timezone", "'Asia/Kathmandu'"),
+        ("standard_conforming_strings", "off"),
+        ("transform_null_equals", "on"),
+        ("client_encoding", "'LATIN1'"),
+        ("search_path", "public, evil, pg_catalog"),
+        ("default_transaction_isolation", "'serializable'"),
+        ("extra_float_digits", "-5"),
+        ("lc_messages", "'C'"),
+        ("escape_string_warning", "off"),
+        ("quote_all_identifiers", "on"),
+    ],
+)
+def test_defaults_of_a_database_change_nothing(postgres_socket, tmp_path, setting, value):
+    """They are of whoever made the database, for other programs."""
+    with fresh_database(postgres_socket) as url:
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as admin:
+            admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {setting} = {value}")
+            admin.execute("CREATE SCHEMA evil")
+            body = "RETURNS timestamptz LANGUAGE sql AS $$SELECT '1999-01-01'::timestamptz$$"
+            admin.execute(f"CREATE FUNCTION evil.clock_timestamp() {body}")
+        clock = SystemClock()
+        settings = Settings.model_construct(home=tmp_path, database_url=SecretStr(url), fsync=False)
+        with Lake.open(settings=settings) as lake:
+            main = lake.create_repository("shop").branch("main")
+            main.put("ünï/漢\\字'.csv", b"1", metadata={"k": "\\n'x'"})
+            commit = main.commit("Grüße \\ 'x'")
+            row = {"physical_address": (tmp_path / "x").as_uri(), "checksum": "a" * 32, "size_bytes": 1, "mtime": 1}
+            main.stage(pa.Table.from_pylist([{"path": f"b/{n}", **row} for n in range(3)]))
+            assert [one.path for one in main.list()] == ["b/0", "b/1", "b/2", "ünï/漢\\字'.csv"]
+            assert main.stat("ünï/漢\\字'.csv").metadata == {"k": "\\n'x'"}
+            assert next(iter(lake.repository("shop").log("main"))).message == "Grüße \\ 'x'"
+            assert abs(commit.creation_date - clock.now().timestamp()) < 60
+            assert abs(lake.repository("shop").reflog("main")[0].at - clock.now().timestamp()) < 60
+
+
+@pytest.mark.parametrize(
+    ("encoding", "refused"), [("LATIN1", True), ("SQL_ASCII", True), ("EUC_JP", True), ("UTF8", False)]
+)
+def test_a_database_that_cannot_hold_every_path_is_refused(postgres_socket, opened, encoding, refused):
+    options = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    with fresh_database(postgres_socket, options) as url:
+        if refused:
+            with pytest.raises(InvalidInput, match=f"{encoding}.*ENCODING 'UTF8'", check=has_kind("invalid_settings")):
+                opened(url)
+        else:
+            create(opened(url))
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
+def test_an_encoding_in_the_address_changes_nothing(postgres_url, opened, encoding):
+    catalog = opened(f"{postgres_url}&client_encoding={encoding}")
+    create(catalog)
+    row = [Staged("漢字", None)]
+    catalog.staging.put_staged(REPO, "main", row, started=catalog.now())
+    assert catalog.staging.staged_table(REPO, "main")[1]["path"].to_pylist() == ["漢字"]
