@@ -25,7 +25,7 @@ from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.names import LakeUri, as_folder, check_path
-from lakeops.model.records import ByteCounter, CommonPrefix, Entry
+from lakeops.model.records import ByteCounter, CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def download(
     Files of the same name are replaced, each in one step. An object that differs from what was recorded is an error,
     and its file stays as it was. Empty objects that only stand for a folder, as raw/, are left out of one.
     """
-    from lakeops.ops.local.index import check_names, is_marker
+    from lakeops.ops.local.index import check_names
 
     repository_id, ref, path = source.with_prefix() if recursive else source.with_path()
     handle = session.lake.repository(repository_id).ref(ref)

@@ -21,7 +21,6 @@ from typing import Any, TextIO
 
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath
 from lakeops.model.names import SCHEME, as_folder, check_repository, parse_ref
-from lakeops.model.records import Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import appearing, translated
 
@@ -47,11 +46,6 @@ def check_file_name(name: str) -> str:
     else:
         return name
     raise InvalidPath(f"{excerpt(name)} cannot be a file of a clone: {why}; nothing was written")
-
-
-def is_marker(entry: Entry) -> bool:
-    """Whether an object only says that there is a folder. Clones leave such objects alone."""
-    return entry.path.endswith("/") and not entry.size_bytes
 
 
 def check_names(names: Iterable[str], *, folds: bool) -> None:

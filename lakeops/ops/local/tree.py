@@ -15,7 +15,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidPath, MergeConflict
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
-from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry
+from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading, translated, walk
@@ -27,7 +27,6 @@ from lakeops.ops.local.index import (
     Known,
     check_names,
     folds_letters,
-    is_marker,
     journal,
     write,
 )
