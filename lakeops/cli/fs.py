@@ -159,7 +159,8 @@ def download(
             prefix, root = as_folder(path), Path(destination)
             found = [entry for entry in handle.list(prefix) if isinstance(entry, Entry) and not is_marker(entry)]
             if not found:
-                raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(ref)}")
+                advice = "; it is an object, leave out --recursive" if path and handle.exists(prefix[:-1]) else ""
+                raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(ref)}{advice}")
             names = [entry.path.removeprefix(prefix) for entry in found]
             downloads = [Download(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
             check_names(names, folds=False)
@@ -348,6 +349,8 @@ def rm(
         asked = session.confirm("Remove them?", lambda: _show_objects(session, branch, folder), optional=True)
         with session.progress(f"Removing {path}"):
             count = branch.delete_prefix(folder, pinned=pinned if asked else None) + _delete_if_there(branch, path)
+        if not count:
+            raise ObjectNotFound(f"no objects under {excerpt(folder)} on {name!r}; nothing was removed")
     else:
         with _naming_the_option(path):
             branch.delete(path)
