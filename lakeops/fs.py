@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from glob import has_magic
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +40,7 @@ from lakeops.model.errors import (
     PathTaken,
     PreconditionFailed,
 )
-from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES
+from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
 from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import appearing
@@ -125,32 +124,34 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIONS)} and those of fsspec"
             raise InvalidInput(f"lakefs:// has no option {name!r}; {advice}")
         super().__init__(**options)
-        self._home, self._database_url, self._lake = home, database_url, lake
+        from lakeops.settings import LakeAddress
+
+        self._lake = lake
         self._caches: dict[tuple[str, str], RefCache] = {}
-        if conn_id is None and "airflow.sdk" in sys.modules and not (home or database_url or lake):
-            conn_id = "lakeops_default"  # in Airflow, connections hold the address of the lake
-        self.conn_id = conn_id
+        if lake is None:
+            self._address = LakeAddress.of(conn_id, home=home, database_url=database_url)
+        elif conn_id or home or database_url:
+            raise InvalidInput("the lake is named twice: give lake, or conn_id, or home or database_url")
+        else:
+            self._address = LakeAddress()
+        self.conn_id = self._address.connection
+        self._strip_protocol = self._strip_own  # type: ignore[method-assign] # fsspec strips paths by the instance
 
     @property
     def lake(self) -> Lake:
         """The lake behind the filesystem, opened at first use and shared by the process."""
         if self._lake is None:
             from lakeops.lake import Lake
-            from lakeops.settings import Settings
 
-            if self.conn_id is None:
-                settings = Settings.load(home=self._home, database_url=self._database_url)
-            else:
-                # Only Airflow knows its connections. Imported by name: this module must not depend on Airflow.
-                settings = import_module("lakeops.airflow.hook").LakeopsHook(self.conn_id).settings()
+            settings = self._address.settings()
             if settings not in self._opened:
-                self._opened[settings] = Lake.open(settings=settings)
+                self._opened[settings] = self._address.open(Lake.open)
             self._lake = self._opened[settings]
         return self._lake
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
-        connection = _connection_in(path)
+        connection = connection_in(path)
         return {"conn_id": connection} if connection else {}
 
     @classmethod
@@ -158,8 +159,20 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         stripped = super()._strip_protocol(path)
         if isinstance(stripped, list):
             return [cls._strip_protocol(one) for one in stripped]
-        connection = _connection_in(stripped)
+        connection = connection_in(stripped)
         return stripped[len(connection) + 1 :] if connection else stripped
+
+    def _strip_own(self, path: Any) -> Any:
+        """Strip the protocol of paths in this lake. Raises ``InvalidInput`` for one that names another connection."""
+        for one in path if isinstance(path, list) else [path]:
+            named = connection_in(one)
+            if named and named != self.conn_id:
+                raise InvalidInput(
+                    f"{one!r} is in the lake of connection {named!r}, and this filesystem is of another one; open it "
+                    f"with fsspec.filesystem('lakefs', conn_id={named!r})",
+                    kind="invalid_uri",
+                )
+        return type(self)._strip_protocol(path)  # noqa: SLF001 - its own, which the instance's hides
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Describe an object, or a directory that has objects. Raises ``FileNotFoundError``."""
@@ -179,6 +192,14 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if next(iter(cached.handle.list(key + "/")), None) is not None:
                 return _directory(f"{repository}/{ref}/{key}")
         raise FileNotFoundError(f"{path} ({self._describe_lake()})")
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Tell whether there is such an object or directory. A lake that does not answer is an error, and not False."""
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
@@ -440,8 +461,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             raise PermissionError(f"{path}: {error.message}") from error
 
     def _describe_lake(self) -> str:
-        where = f"in the lake at {self.lake.catalog.database.shown}"
-        return where if self.conn_id is None else f"{where}, connection {self.conn_id!r}"
+        return self._address.describe(self.lake.catalog.database.shown)
 
     def _split(self, path: str) -> tuple[str, str, str]:
         repository, _, rest = self._strip_protocol(path).partition("/")
@@ -624,12 +644,6 @@ def _folders(path: str, start: int) -> Iterator[str]:
         at = path.find("/", at + 1)
     if len(path) > start:
         yield path
-
-
-def _connection_in(path: str) -> str:
-    """The text before an ``@`` in the first part of a path or URL. Names of repositories have no ``@``."""
-    first = str(path).removeprefix("lakefs://").removeprefix("lakeops://").lstrip("/").partition("/")[0]
-    return first.rpartition("@")[0]
 
 
 def _directory(name: str) -> dict[str, Any]:

@@ -1,0 +1,376 @@
+"""Branches and tags: moved, deleted after a look, protected, and those that require checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.catalogs import expire_commits
+from support.errors import has_kind
+
+from lakeops import Branch, Lake, Repository
+from lakeops.model.errors import CommitExpired, InvalidInput, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
+from lakeops.testing import Faults, ManualClock
+
+
+@pytest.fixture
+def main(repo: Repository, fill: Callable[..., str]) -> Branch:
+    for number in range(12):
+        fill(repo, "main", **{f"a{number:02}": "1", "same": str(number)})
+    repo.create_branch("dev", source="main~2")
+    fill(repo, "dev", b="1")
+    return repo.branch("main")
+
+
+def test_forward_back_and_sideways(repo: Repository, main: Branch, contents) -> None:
+    side = repo.create_branch("side", source="main~5")
+    tip, dev = main.commit_id, repo.branch("dev").commit_id
+    assert side.move("main~1").to_json() == {"id": "side", "commit_id": repo.ref("main~1").commit_id}
+    assert side.move(tip).commit_id == tip == side.commit_id
+    for where in ("main~1", "dev", "main~12"):
+        with pytest.raises(PreconditionFailed, match="--force", check=has_kind("not_forward")):
+            side.move(where)
+    assert side.move("dev", force=True).commit_id == dev
+    assert contents(repo, "side") == contents(repo, "dev")
+    assert side.move("dev").commit_id == dev, "nothing to do"
+    moves = [move for move in repo.reflog("side") if move.action == "move-branch"]
+    assert [(move.old, move.new) for move in moves] == [
+        (tip, dev),
+        (repo.ref("main~1").commit_id, tip),
+        (repo.ref("main~5").commit_id, repo.ref("main~1").commit_id),
+    ]
+    side.move(moves[0].old or "", force=True)
+    assert side.commit_id == tip, "the reflog undoes it"
+    side.put("x", b"1")
+    assert side.commit("it goes on from there").parents == (tip,)
+    assert [finding for finding in repo.fsck() if finding.severity.value != "info"] == []
+
+
+def test_what_is_staged_is_neither_lost_nor_taken_along(repo: Repository, main: Branch) -> None:
+    tip = main.commit_id
+    main.put("a00", b"1")  # as it is there
+    main.move("main~1", force=True)
+    assert list(main.uncommitted()) == []
+    main.put("a00", b"2")
+    for force in (False, True):
+        with pytest.raises(PreconditionFailed, match="a00", check=has_kind("dirty_branch")):
+            main.move(tip, force=force)
+    assert main.read("a00") == b"2"
+    assert main.commit_id != tip
+
+
+def test_each_head_is_shown_before_it_is_left(repo: Repository, main: Branch, fill) -> None:
+    seen: list[str] = []
+
+    def meanwhile(head: str) -> None:
+        seen.append(head)
+        if len(seen) == 1:
+            fill(repo, "main", meanwhile="1")
+
+    before = main.commit_id
+    main.move("dev", force=True, on_head=meanwhile)
+    moves = repo.reflog("main", limit=2)
+    assert seen == [before, moves[0].old]
+    assert [move.action for move in moves] == ["move-branch", "commit"]
+
+
+def test_a_row_that_is_staged_meanwhile_is_seen(faulty_lake: Lake, faults: Faults, main: Branch) -> None:
+    before = main.commit_id
+    faults.hook("move_branch", action=lambda _: main.put("late", b"1"))
+    with pytest.raises(PreconditionFailed, match="late", check=has_kind("dirty_branch")):
+        faulty_lake.repository("repo").branch("main").move("main~1", force=True)
+    assert (main.commit_id, main.read("late")) == (before, b"1")
+
+
+def test_what_no_move_does(lake: Lake, repo: Repository, main: Branch) -> None:
+    repo.create_tag("v1", "main")
+    with pytest.raises(InvalidInput, check=has_kind("invalid_ref")):
+        repo._ctx.catalog.refs.branch("repo", "main") and main.move("main^{tree}")
+    with pytest.raises(RefNotFound):
+        main.move("nosuch", force=True)
+    expired = repo.ref("main~3").commit_id
+    expire_commits(lake.catalog, "repo", [expired])
+    with pytest.raises(CommitExpired):
+        main.move(expired, force=True)
+    with pytest.raises(CommitExpired):
+        repo.move_tag("v1", expired)
+    repo.protect("main")
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
+        main.move("main~1", force=True)
+    repo.set_read_only()
+    for call in (lambda: main.move("main~1", force=True), lambda: repo.move_tag("v1", "main~1")):
+        with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
+            call()
+
+
+def test_a_branch_at_an_expired_commit_is_set_right(repo: Repository, main: Branch) -> None:
+    """As the advice of fsck says."""
+    catalog, good = repo._ctx.catalog, repo.ref("main~1").commit_id
+
+    def expire(conn) -> None:
+        from sqlalchemy import update
+
+        from lakeops.catalog.tables import COMMIT
+
+        conn.execute(update(COMMIT).where(COMMIT.c.id == main.commit_id).values(expired=True))
+
+    catalog.database.write(expire)
+    found = {finding.kind: finding.advice for finding in repo.fsck()}
+    assert "lakeops branch move BRANCH COMMIT --force" in found["branch_target_expired"]
+    main.move(good, force=True)
+    assert "branch_target_expired" not in {finding.kind for finding in repo.fsck()}
+
+
+def test_a_key_does_not_move_a_branch_back_again(repo: Repository, main: Branch) -> None:
+    moved = main.move("main~1", force=True, idempotency_key="k")
+    main.put("after", b"1")
+    later = main.commit("after").id
+    assert main.move("main~1", force=True, idempotency_key="k") == moved
+    assert main.commit_id == later
+
+
+def test_tags_move_and_come_back(repo: Repository, main: Branch) -> None:
+    old = repo.create_tag("v1", "main~1").commit_id
+    assert repo.move_tag("v1", "main").commit_id == main.commit_id == repo.tag("v1").commit_id
+    repo.move_tag("v1", "main")
+    assert [(move.action, move.old, move.new) for move in repo.reflog("v1")] == [
+        ("move-tag", old, main.commit_id),
+        ("create-tag", None, old),
+    ], "where it is already is no move"
+    repo.move_tag("v1", old)
+    assert repo.tag("v1").commit_id == old
+    with pytest.raises(RefNotFound):
+        repo.move_tag("nosuch", "main")
+    assert [finding for finding in repo.fsck() if finding.severity.value != "info"] == []
+
+
+def test_what_a_moved_ref_showed_stays_for_the_undo_window(clock: ManualClock, repo: Repository, main: Branch) -> None:
+    repo.gc.set_rules({"default_retention_days": 1})
+    repo.create_tag("v1", "dev")
+    repo.delete_branch("dev")
+    left = {main.commit_id, repo.tag("v1").commit_id}
+    clock.advance(days=3)
+    main.move("main~2", force=True)
+    repo.move_tag("v1", "main")
+    assert left <= repo.gc.live_commits()
+    clock.advance(days=8)
+    assert not left & repo.gc.live_commits()
+
+
+MEANWHILE: dict[str, Callable[[Branch], object]] = {
+    "staged": lambda dev: dev.put("in/new", b"acknowledged"),
+    "another of its size": lambda dev: dev.put("in/old", b"OLD"),
+    "deleted": lambda dev: dev.delete("in/kept"),
+    "committed": lambda dev: dev.commit("meanwhile"),
+    "dropped and staged again": lambda dev: (dev.reset(), dev.put("in/old", b"old")),
+}
+
+
+@pytest.fixture
+def dev(repo: Repository) -> Branch:
+    main = repo.branch("main")
+    main.put("in/kept", b"kept")
+    main.commit("kept")
+    branch = repo.create_branch("dev", source="main")
+    branch.put("in/old", b"old")
+    return branch
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_what_came_after_the_look_is_not_dropped(repo: Repository, dev: Branch, meanwhile: str) -> None:
+    whole, folder = dev.pin(), dev.pin("in/")
+    MEANWHILE[meanwhile](dev)
+    shown = {entry.path: dev.read(entry.path) for entry in dev.list()}
+    for act in (
+        lambda: dev.reset(pinned=whole),
+        lambda: dev.reset("in/", pinned=folder),
+        lambda: repo.delete_branch("dev", pinned=whole),
+        lambda: dev.delete_prefix("in/", pinned=folder),
+    ):
+        with pytest.raises(NotAsSeen, match="changed since it was looked at; nothing was done"):
+            act()
+    assert {entry.path: dev.read(entry.path) for entry in dev.list()} == shown
+
+
+def test_what_is_as_it_was_is_dropped(repo: Repository, dev: Branch) -> None:
+    folder, one = dev.pin("in/"), dev.pin(path="in/old")
+    dev.put("elsewhere", b"1")
+    assert dev.delete_prefix("in/", pinned=folder) == 2
+    assert dev.reset("in/", pinned=dev.pin("in/")) == 2
+    assert [change.path for change in dev.uncommitted()] == ["elsewhere"]
+    with pytest.raises(NotAsSeen):
+        dev.reset(path="in/old", pinned=one)
+    assert repo.delete_branch("dev", pinned=dev.pin()).id == "dev"
+    with pytest.raises(RefNotFound):
+        dev.pin()
+
+
+def test_a_tag_that_moved_after_the_look_stays(repo: Repository, dev: Branch) -> None:
+    old = repo.create_tag("v1", "main").commit_id
+    new = dev.commit("later").id
+    repo.move_tag("v1", "dev", old=old, idempotency_key="k")
+    for act in (lambda: repo.delete_tag("v1", old=old), lambda: repo.move_tag("v1", "main", old=old)):
+        with pytest.raises(NotAsSeen, match=f"is at {new[:16]} by now"):
+            act()
+    assert repo.move_tag("v1", "dev", old=old, idempotency_key="k").commit_id == new, "the same call again"
+    assert repo.delete_tag("v1", old=new).commit_id == new
+
+
+def test_an_idle_tag_that_moves_at_the_last_moment_stays(
+    repo: Repository, dev: Branch, clock, faulty_lake: Lake, faults: Faults
+) -> None:
+    repo.create_tag("latest", "main")
+    repo.gc.set_rules({"default_retention_days": 30, "tags": [{"tag_id": "*", "expire_after_days": 2}]})
+    clock.advance(days=3)
+    new = dev.commit("today").id
+    faults.hook("delete_tag", action=lambda _: repo.move_tag("latest", "dev"))
+    assert faulty_lake.repository("repo").gc.expire_refs() == []
+    assert repo.tag("latest").commit_id == new
+
+
+def test_only_the_idle_refs_that_were_shown_go(repo: Repository, dev: Branch, clock) -> None:
+    for name in ("shown", "later", "moved"):
+        repo.create_tag(name, "main")
+    repo.gc.set_rules({"default_retention_days": 30, "tags": [{"tag_id": "*", "expire_after_days": 2}]})
+    clock.advance(days=2, hours=1)
+    shown = [ref for ref in repo.gc.idle_refs() if ref.id != "later"]
+    repo.move_tag("moved", dev.commit("today").id)
+    assert [ref.id for ref in repo.gc.expire_refs(only=shown)] == ["shown"]
+    assert [ref.id for ref in repo.tags()] == ["later", "moved"]
+
+
+def test_a_deleted_tag_was_where_the_answer_says(lake_of_threads: Lake) -> None:
+    repo = lake_of_threads.create_repository("repo")
+    commits = [repo.branch("main").commit(f"{number}", allow_empty=True).id for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for turn in range(20):
+            repo.create_tag("v1", commits[turn % 2])
+            moved = pool.submit(repo.move_tag, "v1", commits[1 - turn % 2])
+            gone = repo.delete_tag("v1")
+            if moved.exception() is None:
+                assert gone.commit_id == moved.result().commit_id
+            assert repo.reflog("v1", limit=1)[0].old == gone.commit_id
+
+
+@pytest.fixture
+def work(repo: Repository) -> str:
+    """A commit on a branch, to be merged into a branch that requires two checks."""
+    repo.require_check("ma*", "quality")
+    repo.require_check("main", "approval")
+    branch = repo.create_branch("dev", "main")
+    branch.put("a", b"1")
+    return branch.commit("load").id
+
+
+def test_a_merge_needs_every_check_of_this_very_commit(repo: Repository, work: str) -> None:
+    with pytest.raises(
+        PreconditionFailed, match=f"{work[:16]} lacks 'approval', 'quality'", check=has_kind("missing_check")
+    ):
+        repo.merge("dev", "main")
+    repo.ref("dev").pass_check("quality")
+    with pytest.raises(PreconditionFailed, match="lacks 'approval';", check=has_kind("missing_check")):
+        repo.merge("dev", "main")
+    repo.ref("dev").pass_check("approval", by="ada")
+    repo.branch("dev").put("b", b"2")
+    later = repo.branch("dev").commit("more").id
+    with pytest.raises(PreconditionFailed, match=later[:16], check=has_kind("missing_check")):
+        repo.merge("dev", "main")
+    assert repo.merge(work, "main").reference
+    assert [(one.name, one.passed_by) for one in repo.ref(work).passed_checks()][0] == ("approval", "ada")
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_a_preview_says_what_the_merge_would(repo: Repository, work: str, squash: bool) -> None:
+    for act in (repo.preview_merge, repo.merge):
+        with pytest.raises(
+            PreconditionFailed, match=f"{work[:16]} lacks 'approval', 'quality'", check=has_kind("missing_check")
+        ):
+            act("dev", "main", squash=squash)
+    for name in ("quality", "approval"):
+        repo.ref("dev").pass_check(name)
+    repo.set_read_only()
+    for act in (repo.preview_merge, repo.merge):
+        with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
+            act("dev", "main", squash=squash)
+    repo.set_read_only(False)
+    foretold = repo.preview_merge("dev", "main", squash=squash).summary
+    assert foretold == repo.merge("dev", "main", squash=squash).summary
+    for more in ({}, {"allow_empty": True}):
+        foretold = repo.preview_merge("dev", "main", squash=squash, **more)
+        assert foretold.up_to_date is not bool(more)
+        assert repo.merge("dev", "main", squash=squash, **more).up_to_date is foretold.up_to_date
+
+
+def test_a_squash_needs_the_checks_of_what_it_brings(repo: Repository, work: str) -> None:
+    """The head, which is the only parent of a squash, says nothing of what comes."""
+    for name in ("quality", "approval"):
+        repo.ref("main").pass_check(name)
+    with pytest.raises(
+        PreconditionFailed, match=f"{work[:16]} lacks 'approval', 'quality'", check=has_kind("missing_check")
+    ):
+        repo.merge("dev", "main", squash=True)
+    for name in ("quality", "approval"):
+        repo.ref("main").withdraw_check(name)
+        repo.ref("dev").pass_check(name)
+    assert repo.merge("dev", "main", squash=True).reference
+
+
+def test_nothing_but_merges_reaches_such_a_branch(repo: Repository, work: str) -> None:
+    main = repo.branch("main")
+    repo.create_branch("mars", "main")
+    for change in (
+        lambda: main.put("x", b""),
+        lambda: main.commit("x", allow_empty=True),
+        lambda: repo.cherry_pick("dev", "main"),
+        lambda: repo.delete_branch("mars"),
+    ):
+        with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
+            change()
+
+
+def test_what_is_withdrawn_counts_no_longer(repo: Repository, work: str) -> None:
+    for name in ("quality", "approval"):
+        repo.ref(work).pass_check(name)
+    repo.ref(work).withdraw_check("quality")
+    with pytest.raises(PreconditionFailed, match="lacks 'quality';", check=has_kind("missing_check")):
+        repo.merge("dev", "main")
+    with pytest.raises(NotFound, match="no check 'quality'"):
+        repo.ref(work).withdraw_check("quality")
+    repo.drop_check("ma*", "quality")
+    assert repo.merge("dev", "main").reference
+    with pytest.raises(NotFound, match="no required check 'quality'"):
+        repo.drop_check("ma*", "quality")
+    assert [(one.pattern, one.check) for one in repo.required_checks()] == [("main", "approval")]
+
+
+def test_who_passed_a_check_first_stays(repo: Repository) -> None:
+    first = repo.ref("main").pass_check("quality", by="ada")
+    assert repo.ref("main").pass_check("quality", by="bob") == first
+    assert repo.ref("main").passed_checks() == [first]
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\n", "x" * 101])
+def test_a_check_has_a_name(repo: Repository, name: str) -> None:
+    with pytest.raises(InvalidInput, check=has_kind("invalid_name")):
+        repo.ref("main").pass_check(name)
+    with pytest.raises(InvalidInput, check=has_kind("invalid_name")):
+        repo.require_check("main", name)
+
+
+def test_a_protected_tag_stays_where_it_is(repo: Repository) -> None:
+    repo.create_tag("v1", "main")
+    repo.create_tag("w1", "main")
+    repo.protect_tags("v*")
+    assert repo.tag_protections() == ["v*"]
+    assert repo.protections() == []
+    with pytest.raises(PreconditionFailed, match="protected by 'v\\*'", check=has_kind("protected_tag")):
+        repo.delete_tag("v1")
+    repo.delete_tag("w1")
+    repo.branch("main").commit("more", allow_empty=True)
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_tag")):
+        repo.move_tag("v1", "main")
+    repo.unprotect_tags("v*")
+    repo.delete_tag("v1")
+    with pytest.raises(NotFound):
+        repo.unprotect_tags("v*")
