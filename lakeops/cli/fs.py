@@ -25,7 +25,7 @@ from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.names import LakeUri, as_folder, check_path
-from lakeops.model.records import ByteCounter, CommonPrefix, Entry
+from lakeops.model.records import ByteCounter, CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def download(
     Files of the same name are replaced, each in one step. An object that differs from what was recorded is an error,
     and its file stays as it was. Empty objects that only stand for a folder, as raw/, are left out of one.
     """
-    from lakeops.ops.local.index import check_names, is_marker
+    from lakeops.ops.local.index import check_names
 
     handle, path = session.at_path(source, folder=recursive)
     with session.progress("Downloading", size=True) as report:
@@ -157,7 +157,8 @@ def download(
             prefix, root = as_folder(path), Path(destination)
             found = [entry for entry in handle.list(prefix) if isinstance(entry, Entry) and not is_marker(entry)]
             if not found:
-                raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(handle.id)}")
+                advice = "; it is an object, leave out --recursive" if path and handle.exists(prefix[:-1]) else ""
+                raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(handle.id)}{advice}")
             names = [entry.path.removeprefix(prefix) for entry in found]
             downloads = [Download(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
             check_names(names, folds=False)
@@ -337,6 +338,8 @@ def rm(
         asked = session.confirm("Remove them?", lambda: _show_objects(session, branch, folder), optional=True)
         with session.progress(f"Removing {path}"):
             count = branch.delete_prefix(folder, pinned=pinned if asked else None) + _delete_if_there(branch, path)
+        if not count:
+            raise ObjectNotFound(f"no objects under {excerpt(folder)} on {branch.id!r}; nothing was removed")
     else:
         with _naming_the_option(path):
             branch.delete(path)

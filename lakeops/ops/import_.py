@@ -22,6 +22,7 @@ from lakeops.ops import inventory as inventories
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, check_name
 from lakeops.ops.diff import uncommitted
+from lakeops.ops.files import is_clone_state
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import CommitPlan, CommitResult, dirty, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ops.read import joined
@@ -54,13 +55,14 @@ def check_source(ctx: Context, url: str) -> str:
     return source
 
 
-def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[pa.Table]:
+def entries(listings: Iterable[Listing], source: str, folder: str, *, skip_special: bool = False) -> Iterator[pa.Table]:
     """The objects of a source, as ``ENTRY_SCHEMA`` in path order.
 
     Args:
         listings: a scan of the source.
         source: its URL.
         folder: what the objects' paths begin with.
+        skip_special: leave out the own files of clones. Without it they are an error.
 
     Raises:
         InvalidPath: some names cannot be paths behind ``folder``. The first of them are named.
@@ -83,7 +85,8 @@ def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[p
         }
         table = pa.table(columns, schema=ENTRY_SCHEMA)
         check_entries(table)
-        yield table
+        own = _clone_state(keys, source, skip_special=skip_special)
+        yield table.filter(pc.invert(pc.is_in(keys, value_set=own))) if len(own) else table
 
 
 def _gathered(listings: Iterable[Listing]) -> Iterator[Listing]:
@@ -112,6 +115,18 @@ def _check_claims(keys: pa.Array, source: str) -> None:
             f"{excerpt(source)} holds the storage namespace of a repository, {excerpt(claims[0].as_py())}: its objects "
             "live no longer than that repository needs them; import from elsewhere. Nothing was published"
         )
+
+
+def _clone_state(keys: pa.Array, source: str, *, skip_special: bool) -> pa.Array:
+    """Those of the keys that are a clone's own files. Raises ``InvalidPath`` unless they are left out."""
+    suspects = keys.filter(pc.match_substring_regex(keys, r"(?i)lakeop|[^\x00-\x7f]")).to_pylist()
+    found = [key for key in suspects if is_clone_state(key)]
+    if found and not skip_special:
+        raise InvalidPath(
+            f"{excerpt(source)} holds the own files of a clone, such as {excerpt(found[0])}; remove them, or leave "
+            "them out with --skip-special. Nothing was published"
+        )
+    return array(found, pa.string())
 
 
 def _check_paths(paths: pa.Array, source: str) -> None:
@@ -157,7 +172,8 @@ def import_objects(
         metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
         allow_empty_source: a source without objects empties the prefix. Without it, such a source is an error.
-        skip_special: leave out links, devices and names that are not UTF-8. Without it they are an error.
+        skip_special: leave out links, devices, a clone's own files and names that are not UTF-8. Without it they are
+            an error.
         inventory: a list of the source's objects that is read in place of a listing: the path or URL of a Parquet or
             CSV file with their keys, or of an S3 Inventory's ``manifest.json``.
         on_head: called with the id of the head that the commit is about to follow. What it raises ends the call, and
@@ -196,7 +212,7 @@ def import_objects(
     with background_writes(ctx.store) as writer:
         part = build(
             writer,
-            entries(listings, place, folder),
+            entries(listings, place, folder, skip_special=skip_special),
             ctx.repository.split,
             layout.attempt(begun, ctx.ids),
             engine=ctx.engine,

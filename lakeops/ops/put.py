@@ -24,7 +24,7 @@ from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable
-from lakeops.ops.files import reading, translated, walk
+from lakeops.ops.files import is_clone_state, reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.read import find
 from lakeops.store import layout
@@ -244,12 +244,15 @@ def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload
     found = []
     for name, status in walk(folder):
         file = folder / name
-        if stat.S_ISREG(status.st_mode):
+        own = is_clone_state(name)
+        if stat.S_ISREG(status.st_mode) and not own:
             if not os.access(file, os.R_OK):
                 raise InvalidInput(f"{excerpt(str(file))}: permission denied")
             found.append(FileUpload(file, check_path(as_folder(path) + name), status.st_size))
         elif not skip_special:
-            what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            what = (
+                "a clone's own" if own else "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            )
             raise InvalidInput(
                 f"{excerpt(str(file))} is {what}; remove it, or leave such files out with --skip-special"
             )
@@ -275,7 +278,8 @@ def upload(
         path: the object's path, or a folder that ends in a slash. A directory's files go below it.
         metadata: user metadata of every object.
         content_type: the media type of every object. ``application/octet-stream`` when left out.
-        skip_special: leave out links, pipes and devices below a directory. Without it they are an error.
+        skip_special: leave out links, pipes, devices and a clone's own files below a directory. Without it they are an
+            error.
 
     Raises:
         InvalidInput, InvalidPath: a file cannot be read, or cannot be an object.
