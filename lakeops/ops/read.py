@@ -471,7 +471,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
 
     commit, entries = at_ref(ctx, ref, of_branch, of_commit)
     exact = entries.filter(pc.equal(entries["path"], prefix))
-    if exact.num_rows:
+    if exact.num_rows and prefix != wanted:  # a key that ends in a slash marks the folder
         wanted, entries = prefix, exact
     else:
         entries = entries.filter(pc.starts_with(entries["path"], wanted))
