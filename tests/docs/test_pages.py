@@ -68,6 +68,8 @@ def test_the_command_reference_has_every_command(monkeypatch: pytest.MonkeyPatch
     hooks = import_module("build_hooks")
     page = hooks.on_page_markdown((DOCS / "commands.md").read_text(encoding="utf-8"))
     assert page.count("\n### lakeops ") > 50
+    headings = re.findall(r"^## .*$", page, re.MULTILINE)
+    assert len(headings) == len({*headings}) > 3
     for line in ("### lakeops merge", "`--strategy` `source-wins\\|dest-wins`", "lakeops merge lakefs://REPO/SOURCE"):
         assert line in page
 
