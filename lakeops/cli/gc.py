@@ -33,7 +33,7 @@ ConfirmClock = Annotated[bool, flag("--confirm-clock", "The clock is right, alth
 # --- rules ---
 
 
-@command(rules, "get")
+@command(rules, "get", example="gc rules get lakefs://flights")
 def get_rules(session: Session, uri: RepositoryUri) -> None:
     """Show the retention rules."""
     repository = session.repository(uri)
@@ -63,7 +63,7 @@ def set_rules(
     session.answer(kept, ["Retention rules of ", (str(uri), "green"), ":"], *_rule_lines(kept))
 
 
-@command(rules, "delete")
+@command(rules, "delete", example="gc rules delete lakefs://flights")
 def delete_rules(session: Session, uri: RepositoryUri) -> None:
     """Remove the retention rules: from then on no commit expires."""
     collection = session.repository(uri).gc
@@ -173,14 +173,14 @@ def restore(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
         session.note(f"A newer mark decided about its commits: lakeops gc restore {uri} {done.newer}")
 
 
-@command(app, "report")
+@command(app, "report", example="gc report lakefs://flights MARK_ID")
 def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
     """Show what a mark holds, what was kept and why."""
     found = session.repository(uri).gc.report(mark_id)
     session.answer(found, ["Mark ", (mark_id, "green"), " is ", found["mark"]["state"]], *_report_lines(found))
 
 
-@command(app, "list")
+@command(app, "list", example="gc list lakefs://flights")
 def list_marks(session: Session, uri: RepositoryUri) -> None:
     """List the marks of a repository, newest first."""
     session.table(
@@ -243,7 +243,7 @@ def prune(session: Session, uri: RepositoryUri, dry_run: DryRun = False) -> None
     session.answer(done, ["Would remove " if dry_run else "Removed ", ", ".join(counts)])
 
 
-@command(app, "idle", asks=True)
+@command(app, "idle", example="gc idle lakefs://flights --delete", asks=True)
 def idle(
     session: Session, uri: RepositoryUri, delete: Annotated[bool, flag("--delete", "Delete them.")] = False
 ) -> None:

@@ -194,7 +194,7 @@ def oneline_of(commit: Commit) -> Sequence[Styled]:
     return ((commit.id[:SHORT_ID], "yellow"), (expired, "red"), " ", commit.message.partition("\n")[0])
 
 
-@command(show, "commit")
+@command(show, "commit", example="show commit lakefs://flights/main~1")
 def show_commit(session: Session, at: RefUri) -> None:
     """Show the commit that a ref means."""
     commit = session.ref(at).commit
@@ -208,7 +208,7 @@ def show_commit(session: Session, at: RefUri) -> None:
     )
 
 
-@command(app, "merge-base")
+@command(app, "merge-base", example="merge-base lakefs://flights/dev lakefs://flights/main")
 def merge_base(session: Session, left: RefUri, right: RefUri) -> None:
     """Show the best common ancestor of two refs."""
     repository, one, other = session.two_refs(left, right)
@@ -216,7 +216,7 @@ def merge_base(session: Session, left: RefUri, right: RefUri) -> None:
     session.answer(base, *commit_lines(base))
 
 
-@command(app, "reflog")
+@command(app, "reflog", example="reflog lakefs://flights/main --amount 5")
 def reflog(
     session: Session,
     where: Annotated[LakeUri, uri("lakefs://REPO[/REF]", "A repository, or one of its branches or tags.")],

@@ -84,7 +84,7 @@ def create(
     )
 
 
-@command(app, "sync", progress=True)
+@command(app, "sync", example="mirror sync lakefs://flights", progress=True)
 def sync(session: Session, uri: RepositoryUri) -> None:
     """Make one pass over a mirror: promote each branch and tag whose objects have all arrived.
 
@@ -148,7 +148,7 @@ def stall_timeout(
     session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.stall_timeout)])
 
 
-@command(app, "list")
+@command(app, "list", example="mirror list")
 def list_all(session: Session) -> None:
     """List the mirrors of this lake and what they follow."""
     session.table(
@@ -162,7 +162,7 @@ def list_all(session: Session) -> None:
     )
 
 
-@command(app, "delete", asks=True)
+@command(app, "delete", example="mirror delete lakefs://flights", asks=True)
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a mirror: its refs and history here. Its objects stay where they are, and the source stays as it is."""
     mirror = session.lake.mirror(uri.only_repository())
@@ -225,7 +225,7 @@ def _status_row(ref: RefStatus, now: int) -> tuple[Styled, ...]:
 # --- fail-over ---
 
 
-@command(app, "promote-writable", progress=True, asks=True)
+@command(app, "promote-writable", example="mirror promote-writable lakefs://flights", progress=True, asks=True)
 def promote_writable(
     session: Session,
     uri: RepositoryUri,
@@ -263,7 +263,7 @@ def promote_writable(
         raise typer.Exit(1)
 
 
-@command(app, "verify-history", progress=True)
+@command(app, "verify-history", example="mirror verify-history lakefs://flights", progress=True)
 def verify_history(session: Session, uri: RepositoryUri) -> None:
     """After a fail-over, let those older commits live again that are complete.
 
@@ -303,7 +303,7 @@ def _lost_line(ref: LostRef) -> str:
 # --- mirrors as their source knows them ---
 
 
-@command(app, "registrations")
+@command(app, "registrations", example="mirror registrations lakefs://flights")
 def registrations(session: Session, uri: RepositoryUri) -> None:
     """At the source: list the mirrors that report, and how many commits are kept for each.
 
@@ -322,7 +322,7 @@ def registrations(session: Session, uri: RepositoryUri) -> None:
     )
 
 
-@command(app, "drop", asks=True)
+@command(app, "drop", example="mirror drop lakefs://flights NAME", asks=True)
 def drop(
     session: Session,
     uri: RepositoryUri,

@@ -47,7 +47,7 @@ def create(
     )
 
 
-@command(app, "list")
+@command(app, "list", example="repo list")
 def list_all(session: Session) -> None:
     """List all repositories."""
     session.table(
@@ -99,7 +99,7 @@ def adopt(session: Session, uri: RepositoryUri) -> None:
     session.answer(done, ["The right to delete in ", namespace, f" {result}."], *before)
 
 
-@command(app, "delete", asks=True)
+@command(app, "delete", example="repo delete lakefs://flights", asks=True)
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a repository: its branches, tags and history. Its objects stay where they are."""
     repository = session.repository(uri)
@@ -166,7 +166,7 @@ def set_hook(
     session.answer(hook, ["Hook ", (name, "green"), f" runs {when} {what} of ", hook.pattern])
 
 
-@command(hooks, "list")
+@command(hooks, "list", example="hook list lakefs://flights")
 def list_hooks(session: Session, uri: RepositoryUri) -> None:
     """List the hooks of a repository."""
     session.table(
@@ -178,7 +178,7 @@ def list_hooks(session: Session, uri: RepositoryUri) -> None:
     )  # fmt: skip
 
 
-@command(hooks, "remove")
+@command(hooks, "remove", example="hook remove lakefs://flights schema-check")
 def remove_hook(session: Session, uri: RepositoryUri, name: HookName) -> None:
     """Let a hook run no longer."""
     session.repository(uri).remove_hook(name)

@@ -188,7 +188,7 @@ def cache_group() -> None:
     """Look at the metadata of far stores that this machine keeps, or forget it."""
 
 
-@command(cache, "show")
+@command(cache, "show", example="cache show")
 def show_cache(session: Session) -> None:
     """Show where metadata is kept, how much there is, and how much there may be."""
     kept = _disk_cache()
@@ -203,7 +203,7 @@ def show_cache(session: Session) -> None:
     session.answer(record, [kept.described()])
 
 
-@command(cache, "clear")
+@command(cache, "clear", example="cache clear")
 def clear_cache(session: Session) -> None:
     """Forget all metadata that this machine keeps. It is fetched again when it is needed."""
     kept = _disk_cache()
