@@ -34,8 +34,6 @@ def included(name: str) -> str:
 def commands() -> str:
     """All commands as Markdown, by the panels of the help page: usage, arguments, options and example of each."""
     tops = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined] # it is a group
-    order = list(dict.fromkeys(command.rich_help_panel for command in tops))
-    tops = sorted(tops, key=lambda command: order.index(command.rich_help_panel))  # a panel has one heading
     panels = groupby(tops, key=lambda command: command.rich_help_panel)
     return "\n".join(line for panel, members in panels for line in [f"## {panel}\n", *_below("lakeops", members)])
 

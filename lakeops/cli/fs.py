@@ -318,7 +318,7 @@ def cat(session: Session, at: ObjectUri) -> None:
         session.binary(iter(lambda: file.read(_PIECE), b""))
 
 
-@command(app, "presign", example="fs presign lakefs://flights/main/raw/a.csv --expires 1h")
+@command(app, "presign", example="fs presign lakefs://flights/main/raw/a.csv --expires 3600")
 def presign(
     session: Session,
     at: ObjectUri,

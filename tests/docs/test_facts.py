@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import typer
@@ -38,6 +40,8 @@ PAGES = {
 PLAIN = {name: re.sub(r"\s+", " ", text) for name, text in PAGES.items()}
 HOW_TO = [name for name in PAGES if re.fullmatch(r"docs/[a-z-]+\.md", name)]
 COMMANDS = typer.main.get_command(app)
+NO_CONTEXT: Any = None
+"""Groups of commands know their members without one."""
 
 
 def _between(requirement: str) -> str:
@@ -145,7 +149,7 @@ def _resolved(words: list[str]) -> tuple[str, set[str]]:
         if not words or words[0].startswith("-"):
             break
         options |= {one for param in command.params for one in param.opts}
-        found = command.commands.get(words[0])
+        found = command.get_command(NO_CONTEXT, words[0])
         if found is None:
             return words[0], set()
         command, words = found, words[1:]
@@ -171,19 +175,31 @@ def test_commands_within_sentences_exist(page: str) -> None:
     assert not wrong
 
 
-def test_every_command_has_its_json_described() -> None:
-    def names_of(command: object, prefix: str = "") -> list[str]:
-        if isinstance(command, TyperGroup):
-            return [one for name in command.commands for one in names_of(command.commands[name], f"{prefix} {name}")]
-        return [prefix.strip()]
+def _commands(command: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(NO_CONTEXT):
+            yield from _commands(command.get_command(NO_CONTEXT, name), f"{prefix} {name}")
+    else:
+        yield prefix.strip(), command
 
+
+ALL = dict(_commands(COMMANDS))
+
+
+def test_every_command_has_its_json_described() -> None:
     section = PAGES["docs/cli.md"].split("## Output for programs")[1].split("\n## ")[0]
-    told = {
-        name.split(" --")[0]
-        for row in section.splitlines()
-        for name in re.findall(r"`([a-z0-9 -]+)`", row.split(" | ")[0])
-    }
-    assert sorted(set(names_of(COMMANDS)) - told - {"bisect good", "bisect bad", "bisect skip"}) == []
+    cells = [row.split(" | ")[0] for row in section.splitlines()]
+    told = {name.split(" --")[0] for cell in cells for name in re.findall(r"`([a-z0-9 -]+)`", cell)}
+    assert sorted({*ALL} - told - {"bisect good", "bisect bad", "bisect skip"}) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_an_example_that_is_understood(name: str) -> None:
+    assert (ALL[name].epilog or "").startswith(f"Example: lakeops {name}")
+    words = shlex.split(ALL[name].epilog)[2:]
+    left, options = _resolved(words)
+    assert left == ""
+    assert {word for word in words if word.startswith("--") and word != "--"} <= options
 
 
 LAKECTL = [
