@@ -90,7 +90,7 @@ def run(
         list[str],
         typer.Argument(
             metavar="[lakefs://REPO/GOOD lakefs://REPO/BAD] -- CMD...",
-            help="A good and a later, bad ref, and the command that looks. Without refs: the search under way.",
+            help="A good ref, a later bad ref, and the command that judges. Without refs it continues a search.",
             show_default=False,
             autocompletion=complete,
         ),

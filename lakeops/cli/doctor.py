@@ -50,7 +50,7 @@ class Setting(JsonRecord):
 
 @configuration.callback()
 def config() -> None:
-    """Look at settings."""
+    """Show settings."""
 
 
 @command(configuration, "show", example="config show")

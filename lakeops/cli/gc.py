@@ -270,6 +270,18 @@ def _show_idle(session: Session, refs: Sequence[IdleRef]) -> None:
         session.message(f"and {len(refs) - MAX_LISTED:,} more")
 
 
+_WHY = {
+    "heads": "by branches",
+    "tags": "by tags",
+    "mirrors": "for mirrors",
+    "retention": "by retention rules",
+    "merge_bases": "as merge bases",
+    "undo": "in the undo window",
+    "no_rules": "without rules",
+}
+"""Why commits are kept, in words for ``RetentionReason``."""
+
+
 def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     objects, listed = found["objects"], found["listed"]["count"]
     size = human_size(found["bytes"])
@@ -281,16 +293,16 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
         yield (f"  {row['age']}: {counted(row['objects'], 'object')} ({human_size(row['bytes'])})",)
     for name in found["sample"].get("object", ())[:5]:
         yield ("  ", (name, "dim"))
-    live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in found["commits"]["live"].items() if count)
+    live = ", ".join(f"{count:,} {_WHY[why]}" for why, count in found["commits"]["live"].items() if count)
     commits = found["commits"]
     earlier = f", {commits['expired_earlier']:,} by earlier marks" if commits["expired_earlier"] else ""
     again = f", {commits['live_again']:,} live again" if commits["live_again"] else ""
-    yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; alive: {live}",)
+    yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; kept: {live or 'none'}",)
     kept = found["kept"]
     yield (
         (
-            f"Kept:      {kept['referenced']:,} referred to, {kept['grace']['count']:,} younger than "
-            f"{found['grace_hours']:g} h; {kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in flight"
+            f"Kept:      {kept['referenced']:,} in use, {kept['grace']['count']:,} younger than "
+            f"{found['grace_hours']:g} h; {kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in progress"
         ),
     )
     strays = found["strays"]

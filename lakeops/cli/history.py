@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 app: typer.Typer = typer.Typer(add_completion=False)
-show: typer.Typer = typer.Typer(help="Show one thing in full.", add_completion=False)
+show: typer.Typer = typer.Typer(help="Show a commit in full.", add_completion=False)
 app.add_typer(show, name="show")
 
 
@@ -69,7 +69,9 @@ def commit(
 )
 def import_(
     session: Session,
-    source: Annotated[str, value("--from", "URL", "s3://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))],
+    source: Annotated[
+        str, value("--from", "URL", "s3://, az:// or gs://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))
+    ],
     to: Annotated[
         LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(LakeUri.parse))
     ],

@@ -38,7 +38,7 @@ def create(
         str,
         typer.Argument(
             metavar="NAMESPACE",
-            help="Where the source's storage namespace is replicated to: file:///path or s3://bucket/prefix.",
+            help="Where copies of the source's files are: file:///path, s3://, az:// or gs://bucket/prefix.",
             show_default=False,
         ),
     ],
@@ -143,7 +143,7 @@ def stall_timeout(
     uri: RepositoryUri,
     time: Annotated[str, typer.Argument(metavar="TIME", help="Seconds, or 30m, 2h, 1d.", show_default=False)],
 ) -> None:
-    """Set how long a mirror waits while no object arrives before it takes a newer head instead."""
+    """Set after how long without a new object a mirror takes a newer head of its source."""
     mirror = session.lake.mirror(uri.only_repository()).set_stall_timeout(seconds(time))
     session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.stall_timeout)])
 
@@ -265,9 +265,9 @@ def promote_writable(
 
 @command(app, "verify-history", example="mirror verify-history lakefs://flights", progress=True)
 def verify_history(session: Session, uri: RepositoryUri) -> None:
-    """After a fail-over, let those older commits live again that are complete.
+    """After a fail-over, verify older commits, and make those readable that are complete.
 
-    Their metaranges are read, and no objects.
+    It reads their metaranges, and no objects.
     """
     mirror = session.lake.mirror(uri.only_repository())
     with session.progress("verify-history"):

@@ -29,7 +29,7 @@ def create(
         str | None,
         typer.Argument(
             metavar="NAMESPACE",
-            help="Where its objects go: file:///path or s3://bucket/prefix; below LAKEOPS_HOME when left out.",
+            help="Where its objects go: file:///path, s3://, az:// or gs://bucket/prefix. Default: below LAKEOPS_HOME.",
             show_default=False,
         ),
     ] = None,
@@ -147,7 +147,7 @@ HookName = Annotated[
     str, typer.Argument(metavar="HOOK", help="An entry point in the group lakeops.hooks.", show_default=False)
 ]
 
-hooks: typer.Typer = typer.Typer(help="Run code of your own before or after changes.", add_completion=False)
+hooks: typer.Typer = typer.Typer(help="Set the code that runs before or after changes.", add_completion=False)
 
 
 @command(hooks, "set", example="hook set lakefs://flights schema-check --on commit --on merge --ref main")
@@ -155,12 +155,14 @@ def set_hook(
     session: Session,
     uri: RepositoryUri,
     name: HookName,
-    when: Annotated[str, value("--when", "WHEN", "before: it can stop the change; or after.")] = BEFORE,
-    on: Annotated[list[str] | None, value("--on", "ACTION", f"Beside what: {', '.join(ACTIONS)}.")] = None,
-    ref: Annotated[str, value("--ref", "PATTERN", "Of which branches and tags: a name, or a glob.")] = "*",
-    seconds: Annotated[int, value("--seconds", "N", "How long it may take.")] = SECONDS,
+    when: Annotated[str, value("--when", "WHEN", "before, so that it can stop the change, or after.")] = BEFORE,
+    on: Annotated[
+        list[str] | None, value("--on", "ACTION", f"Which changes: {', '.join(ACTIONS)}. All by default.")
+    ] = None,
+    ref: Annotated[str, value("--ref", "PATTERN", "Which branches and tags: a name, or a glob.")] = "*",
+    seconds: Annotated[int, value("--seconds", "N", "How long it may take. Past it the change is refused.")] = SECONDS,
 ) -> None:
-    """Let a hook run beside changes in every process, in place of one of its name."""
+    """Set a hook: code that every process runs before or after changes. Replaces the hook of that name."""
     hook = session.repository(uri).set_hook(name, when=when, actions=on or (), pattern=ref, seconds=seconds)
     what = ", ".join(hook.actions) or "every change"
     session.answer(hook, ["Hook ", (name, "green"), f" runs {when} {what} of ", hook.pattern])
