@@ -23,6 +23,7 @@ from support.statements import ours, statements, transactions
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.model.errors import PreconditionFailed
 from lakeops.ops import merge as merging
+from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.read import RangeReader
 from lakeops.testing import Faults, ManualClock
 
@@ -270,15 +271,13 @@ class Opened:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: list[str] = []
-        for name in ("open", "table"):
-            monkeypatch.setattr(RangeReader, name, self._counted(getattr(RangeReader, name)))
+        method = RangeReader.open
 
-    def _counted(self, method: Callable[..., object]) -> Callable[..., object]:
-        def call(reader: RangeReader, row, **options: object) -> object:
+        def call(reader: RangeReader, row: RangeRow) -> object:
             self.files.append(row.file)
-            return method(reader, row, **options)
+            return method(reader, row)
 
-        return call
+        monkeypatch.setattr(RangeReader, "open", call)
 
 
 def test_ranges_that_commits_share_are_not_opened(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,8 @@ def counted(changes: list[Change], prefix: str, folders: int) -> tuple[Counts, d
         name = change.path[: change.path.find("/", len(prefix)) + 1] or change.path
         mine = found.setdefault(name, Counts()) if name in found or len(found) < folders else others
         for one in (everything, mine):
-            one.count(change.type, 1, change.size_bytes)
+            one.by_kind[change.type] += 1
+            one.bytes += change.size_bytes
     return everything, found, others
 
 

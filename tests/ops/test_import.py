@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote_plus
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import csv
 from services.s3 import S3_KINDS
 from support.budget import examples
 from support.errors import has_kind, raising
@@ -413,3 +421,122 @@ def test_what_a_bucket_refuses(bucket):
     with pytest.raises(errors.StoreError, match="does not exist"):
         main.import_objects("s3://no-such-bucket-anywhere/x", "raw", "m")
     assert len(list(repo.log("main"))) == 1
+
+
+# --- inventories ---
+
+
+def inventory_rows(source: S3Store, *, known: bool) -> pa.Table:
+    """What an S3 Inventory says of a bucket, with the objects of other folders, older versions and deleted ones."""
+    items = [*source.list()]
+    keys = [f"{source.prefix}/{item.key}" for item in items]
+    rows = pa.table({"bucket": [source.bucket] * len(keys), "key": keys})
+    if known:
+        times = pa.array([item.mtime for item in items], pa.timestamp("s", "UTC")).cast(pa.timestamp("ms", "UTC"))
+        rows = rows.append_column("size", pa.array([item.size_bytes for item in items], pa.int64()))
+        rows = rows.append_column("last_modified_date", times)
+        rows = rows.append_column("e_tag", pa.array([item.etag for item in items]))
+    rows = rows.append_column("is_latest", pa.array([True] * len(keys)))
+    rows = rows.append_column("is_delete_marker", pa.array([False] * len(keys)))
+    noise = rows.slice(0, 3)
+    old = noise.set_column(noise.schema.get_field_index("is_latest"), "is_latest", pa.array([False] * 3))
+    dead = noise.set_column(noise.schema.get_field_index("is_delete_marker"), "is_delete_marker", pa.array([True] * 3))
+    elsewhere = noise.set_column(1, "key", pa.array([f"{source.prefix}-not/{n}" for n in range(3)]))
+    return pa.concat_tables([rows.slice(5), old, dead, elsewhere, rows.slice(0, 5)])
+
+
+def save(rows: pa.Table, kind: str, folder: Path, source: S3Store) -> str:
+    """Write an inventory; its path or URL."""
+    if kind == "parquet":
+        pq.write_table(rows, folder / "inventory.parquet")
+        return str(folder / "inventory.parquet")
+    text = rows.set_column(1, "key", pc.cast(rows["key"], pa.string()))
+    if "last_modified_date" in rows.column_names:
+        place = rows.schema.get_field_index("last_modified_date")
+        text = text.set_column(
+            place, "last_modified_date", pc.strftime(rows["last_modified_date"], "%Y-%m-%dT%H:%M:%SZ")
+        )
+    if kind == "csv":
+        csv.write_csv(text, folder / "inventory.csv")
+        return f"file://{folder}/inventory.csv"
+    data, store = io.BytesIO(), client(source.settings)
+    text = text.set_column(1, "key", pa.array([quote_plus(key) for key in rows["key"].to_pylist()]))
+    csv.write_csv(text, data, csv.WriteOptions(include_header=False))
+    part = f"{source.prefix}-inventory/data/1.csv.gz"
+    store.put_object(Bucket=source.bucket, Key=part, Body=gzip.compress(data.getvalue()))
+    manifest = {
+        "destinationBucket": f"arn:aws:s3:::{source.bucket}",
+        "fileFormat": "CSV",
+        "fileSchema": ", ".join(name.title().replace("_", "") for name in text.column_names),
+        "files": [{"key": part, "size": 1}],
+    }
+    named = f"{source.prefix}-inventory/manifest.json"
+    store.put_object(Bucket=source.bucket, Key=named, Body=json.dumps(manifest).encode())
+    return f"s3://{source.bucket}/{named}"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["all of an object", "keys alone"])
+@pytest.mark.parametrize("kind", ["parquet", "csv", "manifest"])
+def test_an_inventory_stands_for_a_listing(bucket, tmp_path, kind, known):
+    repo, source = bucket
+    names = [f"{folder}/f{n}" for folder in ("a", "b/c", "ö x%+") for n in range(7)] + ["top", "007", "x//y"]
+    for name in names:
+        source.put(name, name.encode())
+    client(source.settings).put_object(Bucket=source.bucket, Key=f"{source.prefix}/", Body=b"")
+    file = save(inventory_rows(source, known=known), kind, tmp_path, source)
+    listed = repo.branch("main").import_objects(source.url, "raw", "listed")
+    with pytest.raises(errors.NoChanges):
+        repo.branch("main").import_objects(source.url, "raw", "from an inventory", inventory=file)
+    assert listed.metadata["lakeops.import.objects"] == str(len(names))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["all of an object", "keys alone"])
+@pytest.mark.parametrize("change", ["gone", "changed"])
+def test_an_inventory_that_the_bucket_has_outgrown_is_refused(bucket, tmp_path, known, change):
+    repo, source = bucket
+    for number in range(9):
+        source.put(f"f{number}", b"1")
+    file = save(inventory_rows(source, known=known), "parquet", tmp_path, source)
+    if change == "gone":
+        source.delete(["f4"])
+    else:
+        source.put("f4", b"another")
+    main = repo.branch("main")
+    if change == "changed" and not known:
+        main.import_objects(source.url, "raw", "m", inventory=file)
+        assert main.read("raw/f4") == b"another"
+        return
+    with pytest.raises(errors.InvalidInput, match=r"older than what it lists: 'f4'"):
+        main.import_objects(source.url, "raw", "m", inventory=file)
+    assert paths(main) == []
+
+
+def test_an_inventory_of_a_directory(main, source, tmp_path):
+    (tmp_path / "keys.csv").write_text("Key\na/f01\nc/f09\n")
+    main.import_objects(source, "raw", "m", inventory=str(tmp_path / "keys.csv"))
+    assert paths(main, "raw/") == ["raw/a/f01", "raw/c/f09"]
+    (tmp_path / "keys.csv").write_text("Key\na/f01\nc/none\n")
+    with pytest.raises(errors.InvalidInput, match="older than what it lists: 'c/none'"):
+        main.import_objects(source, "raw", "m", inventory=str(tmp_path / "keys.csv"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("i.csv", "path,size\na,1\n", "has no column key"),
+        ("i.csv", "", "cannot be read"),
+        ("i.csv", "key\na/f01\na/f01\n", "names 'a/f01' twice"),
+        ("i.parquet", "key\na\n", "cannot be read"),
+        ("i.txt", "key\na\n", "must end in"),
+        ("i.csv.gz", "key\na\n", "cannot be read"),
+        ("manifest.json", "[1]", "no manifest"),
+        ("manifest.json", "{", "no manifest"),
+        ("manifest.json", '{"fileSchema": "Key", "fileFormat": "ORC", "destinationBucket": "b", "files": []}', "orc"),
+    ],
+)
+def test_a_file_that_is_no_inventory(main, source, tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(errors.InvalidInput, match=says):
+        main.import_objects(source, "raw", "m", inventory=str(tmp_path / name))
+    with pytest.raises(errors.ObjectNotFound):
+        main.import_objects(source, "raw", "m", inventory=str(tmp_path / "none.csv"))

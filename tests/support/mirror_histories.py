@@ -174,7 +174,7 @@ def prove(world: MirrorWorld, process: Process) -> None:
     finally:
         site.close()
     repo = world.quiet.repository("repo")
-    for commit in world.quiet.catalog.commits.history("repo").commits.values():
+    for commit in world.quiet.catalog.commits.all("repo").values():
         if not commit.expired:
             world.check_whole(store_at(repo.storage_namespace), commit, "it was proved")
 

@@ -18,7 +18,7 @@ from lakeops.catalog.open import open_catalog
 from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT
 from lakeops.engine.base import LocalEngine
-from lakeops.model.ids import commit_id
+from lakeops.model.ids import id_of
 from lakeops.model.mirrors import MirrorStatus
 from lakeops.model.records import Commit
 from lakeops.ranges.read import RangeReader
@@ -140,8 +140,7 @@ def forge(pair: Pair, branch: str, honest: bool = True, **changes: Any) -> Commi
     head = pair.repo.ref(branch).commit
     changed = replace(head, **changes)
     if honest:
-        told = {name: getattr(changed, name) for name in ("committer", "message", "meta_range_id", "creation_date")}
-        changed = replace(changed, id=commit_id(**told, metadata=changed.metadata, parents=changed.parents))
+        changed = replace(changed, id=id_of(changed))
     if changed.id != head.id:
         write(pair, COMMIT.insert().values(commit_values("flights", changed)))
     else:
