@@ -47,11 +47,10 @@ MODULES = {
     "repo": ("repo", REPOSITORIES),
     "branch": ("branch", REPOSITORIES),
     "tag": ("branch:tags", REPOSITORIES),
-    "check": ("branch:checks", HISTORY),
-    "hook": ("repo:hooks", HISTORY),
     "fs": ("fs", OBJECTS),
     "import": ("history", OBJECTS),
     "local": ("local", OBJECTS),
+    "gateway": ("serve", OBJECTS),
     "commit": ("history", HISTORY),
     "diff": ("changes", HISTORY),
     "merge": ("changes", HISTORY),
@@ -63,9 +62,10 @@ MODULES = {
     "show": ("history", HISTORY),
     "merge-base": ("history", HISTORY),
     "reflog": ("history", HISTORY),
+    "check": ("branch:checks", HISTORY),
+    "hook": ("repo:hooks", HISTORY),
     "ui": ("serve", HISTORY),
     "audit": ("history", HOUSE),
-    "gateway": ("serve", OBJECTS),
     "gc": ("gc", HOUSE),
     "mirror": ("mirror", HOUSE),
     "fsck": ("upkeep", HOUSE),
@@ -77,7 +77,21 @@ MODULES = {
 }
 """Every command's module in ``lakeops.cli``, with the name of its group there, and its panel on the help page."""
 
-OTHER_WORDS = {"status": ["diff"], "ingest": ["import"]}
+OTHER_WORDS = {
+    "status": ["diff"],
+    "ingest": ["import"],
+    "annotate": ["blame"],
+    "auth": ["db grants"],
+    "identity": ["config show"],
+    "actions": ["hook list"],
+    "refs-dump": ["refs dump"],
+    "refs-restore": ["refs restore"],
+    "find-merge-base": ["merge-base"],
+    "branch-protect": ["branch protect"],
+    "get-config": ["gc rules get"],
+    "set-config": ["gc rules set"],
+    "delete-config": ["gc rules delete"],
+}
 """Names of git and lakectl for commands that have other names here."""
 
 INTERRUPTED = 130
@@ -223,7 +237,7 @@ def _explain(out: Printer, error: Exception) -> int:
             out.fail({"kind": "aborted", "message": "aborted; nothing was changed"})
             return 1
         case typer.TyperException():
-            context, message = getattr(error, "ctx", None), " ".join(error.format_message().split())
+            context, message = getattr(error, "ctx", None), _advised(" ".join(error.format_message().split()))
             advice = "" if context is None else f" Try '{context.command_path} --help'."
             out.fail({"kind": "usage", "message": message + advice})
             return error.exit_code
@@ -234,6 +248,13 @@ def _explain(out: Printer, error: Exception) -> int:
     if not os.environ.get("LAKEOPS_DEBUG"):
         out.note("LAKEOPS_DEBUG=1 shows where it happened.")
     return 1
+
+
+def _advised(message: str) -> str:
+    """Name the command that a word of git or lakectl means here, also where typer suggests another one or none."""
+    word = message.removeprefix("No such command '").partition("'")[0]
+    meant = OTHER_WORDS.get(word)
+    return f"No such command {word!r}. Did you mean {meant[0]!r}?" if meant and meant[0] not in message else message
 
 
 def _drop_unwritten(stream: TextIO) -> bool:

@@ -90,7 +90,7 @@ def run(
         list[str],
         argument(
             "[lakefs://REPO/GOOD lakefs://REPO/BAD] -- CMD...",
-            "A good and a later, bad ref, and the command that looks. Without refs: the search under way.",
+            "A good ref, a later bad ref, and the command that judges. Without refs it continues a search.",
             autocompletion=complete,
         ),
     ],

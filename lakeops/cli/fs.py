@@ -266,7 +266,7 @@ def ls(
     session.stream(items, partial(_columns, compact=is_terminal(sys.stdout)))
 
 
-@command(app, "stat")
+@command(app, "stat", example="fs stat lakefs://flights/main/raw/a.csv")
 def stat(
     session: Session,
     at: ObjectUri,
@@ -294,7 +294,7 @@ def stat(
     )
 
 
-@command(app, "cat")
+@command(app, "cat", example="fs cat lakefs://flights/main~1/raw/a.csv")
 def cat(session: Session, at: ObjectUri) -> None:
     """Print an object's contents as they are.
 
@@ -309,7 +309,7 @@ def cat(session: Session, at: ObjectUri) -> None:
         session.binary(iter(lambda: file.read(_PIECE), b""))
 
 
-@command(app, "presign")
+@command(app, "presign", example="fs presign lakefs://flights/main/raw/a.csv --expires 3600")
 def presign(
     session: Session,
     at: ObjectUri,
@@ -321,7 +321,7 @@ def presign(
     session.answer({"path": path, "url": url, "expires_in": expires}, [url])
 
 
-@command(app, "rm", progress=True, asks=True)
+@command(app, "rm", example="fs rm lakefs://flights/dev/raw/ --recursive", progress=True, asks=True)
 def rm(
     session: Session,
     at: ObjectUri,

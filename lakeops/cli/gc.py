@@ -33,7 +33,7 @@ ConfirmClock = Annotated[bool, flag("--confirm-clock", "The clock is right, alth
 # --- rules ---
 
 
-@command(rules, "get")
+@command(rules, "get", example="gc rules get lakefs://flights")
 def get_rules(session: Session, uri: RepositoryUri) -> None:
     """Show the retention rules."""
     repository = session.repository(uri)
@@ -61,7 +61,7 @@ def set_rules(
     session.answer(kept, ["Retention rules of ", (str(uri), "green"), ":"], *_rule_lines(kept))
 
 
-@command(rules, "delete")
+@command(rules, "delete", example="gc rules delete lakefs://flights")
 def delete_rules(session: Session, uri: RepositoryUri) -> None:
     """Remove the retention rules: from then on no commit expires."""
     collection = session.repository(uri).gc
@@ -169,14 +169,14 @@ def restore(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
         session.note(f"A newer mark decided about its commits: lakeops gc restore {uri} {done.newer}")
 
 
-@command(app, "report")
+@command(app, "report", example="gc report lakefs://flights MARK_ID")
 def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
     """Show what a mark holds, what was kept and why."""
     found = session.repository(uri).gc.report(mark_id)
     session.answer(found, ["Mark ", (mark_id, "green"), " is ", found["mark"]["state"]], *_report_lines(found))
 
 
-@command(app, "list")
+@command(app, "list", example="gc list lakefs://flights")
 def list_marks(session: Session, uri: RepositoryUri) -> None:
     """List the marks of a repository, newest first."""
     session.table(
@@ -235,7 +235,7 @@ def prune(session: Session, uri: RepositoryUri, dry_run: DryRun = False) -> None
     session.answer(done, ["Would remove " if dry_run else "Removed ", counts])
 
 
-@command(app, "idle", asks=True)
+@command(app, "idle", example="gc idle lakefs://flights --delete", asks=True)
 def idle(
     session: Session, uri: RepositoryUri, delete: Annotated[bool, flag("--delete", "Delete them.")] = False
 ) -> None:
@@ -262,6 +262,18 @@ def _show_idle(session: Session, refs: Sequence[IdleRef]) -> None:
         session.message(f"and {len(refs) - MAX_LISTED:,} more")
 
 
+_WHY = {
+    "heads": "by branches",
+    "tags": "by tags",
+    "mirrors": "for mirrors",
+    "retention": "by retention rules",
+    "merge_bases": "as merge bases",
+    "undo": "in the undo window",
+    "no_rules": "without rules",
+}
+"""Why commits are kept, in words for ``RetentionReason``."""
+
+
 def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     objects, listed = found["objects"], found["listed"]["count"]
     size = human_size(found["bytes"])
@@ -273,15 +285,15 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
         yield (f"  {row['age']}: {counted(row['objects'], 'object')} ({human_size(row['bytes'])})",)
     for name in found["sample"].get("object", ())[:5]:
         yield ("  ", (name, "dim"))
-    live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in found["commits"]["live"].items() if count)
+    live = ", ".join(f"{count:,} {_WHY[why]}" for why, count in found["commits"]["live"].items() if count)
     commits = found["commits"]
     earlier = f", {commits['expired_earlier']:,} by earlier marks" if commits["expired_earlier"] else ""
     again = f", {commits['live_again']:,} live again" if commits["live_again"] else ""
-    yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; alive: {live}",)
+    yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; kept: {live or 'none'}",)
     kept = found["kept"]
     young = f"{kept['grace']['count']:,} younger than {found['grace_hours']:g} h"
-    waiting = f"{kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in flight"
-    yield (f"Kept:      {kept['referenced']:,} referred to, {young}; {waiting}",)
+    waiting = f"{kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in progress"
+    yield (f"Kept:      {kept['referenced']:,} in use, {young}; {waiting}",)
     strays = found["strays"]
     if strays["count"]:
         count, size = counted(strays["count"], "file"), human_size(strays["bytes"])

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 app: typer.Typer = typer.Typer(add_completion=False)
-show: typer.Typer = typer.Typer(help="Show one thing in full.", add_completion=False)
+show: typer.Typer = typer.Typer(help="Show a commit in full.", add_completion=False)
 app.add_typer(show, name="show")
 
 
@@ -70,7 +70,9 @@ def commit(
 )
 def import_(
     session: Session,
-    source: Annotated[str, value("--from", "URL", "s3://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))],
+    source: Annotated[
+        str, value("--from", "URL", "s3://, az:// or gs://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))
+    ],
     to: Annotated[
         LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(lake_uri))
     ],
@@ -198,7 +200,7 @@ def oneline_of(commit: Commit) -> Sequence[Styled]:
     return ((commit.id[:SHORT_ID], "yellow"), (expired, "red"), " ", commit.message.partition("\n")[0])
 
 
-@command(show, "commit")
+@command(show, "commit", example="show commit lakefs://flights/main~1")
 def show_commit(session: Session, at: RefUri) -> None:
     """Show the commit that a ref means."""
     commit = session.ref(at).commit
@@ -212,7 +214,7 @@ def show_commit(session: Session, at: RefUri) -> None:
     )
 
 
-@command(app, "merge-base")
+@command(app, "merge-base", example="merge-base lakefs://flights/dev lakefs://flights/main")
 def merge_base(session: Session, left: RefUri, right: RefUri) -> None:
     """Show the best common ancestor of two refs."""
     repository, one, other = session.two_refs(left, right)
@@ -220,7 +222,7 @@ def merge_base(session: Session, left: RefUri, right: RefUri) -> None:
     session.answer(base, *commit_lines(base))
 
 
-@command(app, "reflog")
+@command(app, "reflog", example="reflog lakefs://flights/main --amount 5")
 def reflog(
     session: Session,
     where: Annotated[LakeUri, uri("lakefs://REPO[/REF]", "A repository, or one of its branches or tags.")],

@@ -37,7 +37,7 @@ def create(
     namespace: Annotated[
         str,
         argument(
-            "NAMESPACE", "Where the source's storage namespace is replicated to: file:///path or s3://bucket/prefix."
+            "NAMESPACE", "Where copies of the source's files are: file:///path, s3://, az:// or gs://bucket/prefix."
         ),
     ],
     source: Annotated[
@@ -82,7 +82,7 @@ def create(
     )
 
 
-@command(app, "sync", progress=True)
+@command(app, "sync", example="mirror sync lakefs://flights", progress=True)
 def sync(session: Session, uri: RepositoryUri) -> None:
     """Make one pass over a mirror: promote each branch and tag whose objects have all arrived.
 
@@ -141,12 +141,12 @@ def stall_timeout(
     uri: RepositoryUri,
     time: Annotated[str, argument("TIME", "Seconds, or 30m, 2h, 1d.")],
 ) -> None:
-    """Set how long a mirror waits while no object arrives before it takes a newer head instead."""
+    """Set after how long without a new object a mirror takes a newer head of its source."""
     mirror = session.mirror(uri).set_stall_timeout(seconds(time))
     session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.stall_timeout)])
 
 
-@command(app, "list")
+@command(app, "list", example="mirror list")
 def list_all(session: Session) -> None:
     """List the mirrors of this lake and what they follow."""
     session.table(
@@ -160,7 +160,7 @@ def list_all(session: Session) -> None:
     )
 
 
-@command(app, "delete", asks=True)
+@command(app, "delete", example="mirror delete lakefs://flights", asks=True)
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a mirror: its refs and history here. Its objects stay where they are, and the source stays as it is."""
     mirror = session.mirror(uri)
@@ -223,7 +223,7 @@ def _status_row(ref: RefStatus, now: int) -> tuple[Styled, ...]:
 # --- fail-over ---
 
 
-@command(app, "promote-writable", progress=True, asks=True)
+@command(app, "promote-writable", example="mirror promote-writable lakefs://flights", progress=True, asks=True)
 def promote_writable(
     session: Session,
     uri: RepositoryUri,
@@ -261,11 +261,11 @@ def promote_writable(
         raise typer.Exit(1)
 
 
-@command(app, "verify-history", progress=True)
+@command(app, "verify-history", example="mirror verify-history lakefs://flights", progress=True)
 def verify_history(session: Session, uri: RepositoryUri) -> None:
-    """After a fail-over, let those older commits live again that are complete.
+    """After a fail-over, verify older commits, and make those readable that are complete.
 
-    Their metaranges are read, and no objects.
+    It reads their metaranges, and no objects.
     """
     mirror = session.mirror(uri)
     with session.progress("verify-history"):
@@ -301,7 +301,7 @@ def _lost_line(ref: LostRef) -> str:
 # --- mirrors as their source knows them ---
 
 
-@command(app, "registrations")
+@command(app, "registrations", example="mirror registrations lakefs://flights")
 def registrations(session: Session, uri: RepositoryUri) -> None:
     """At the source: list the mirrors that report, and how many commits are kept for each.
 
@@ -320,7 +320,7 @@ def registrations(session: Session, uri: RepositoryUri) -> None:
     )
 
 
-@command(app, "drop", asks=True)
+@command(app, "drop", example="mirror drop lakefs://flights NAME", asks=True)
 def drop(
     session: Session,
     uri: RepositoryUri,

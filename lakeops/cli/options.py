@@ -127,14 +127,14 @@ Progress = Annotated[
     bool | None,
     typer.Option(
         "--progress/--no-progress",
-        help="Show progress or not. A terminal gets a bar anyway; elsewhere --progress prints a line now and then.",
+        help="Show progress: a bar on a terminal, which is the default there, and elsewhere a line every 2 s.",
         show_default=False,
     ),
 ]
 Message = Annotated[str, value("--message -m", "TEXT", "What was done and why.")]
 Metadata = Annotated[list[str] | None, value("--meta", "KEY=VALUE", "Metadata; may be repeated.")]
 IdempotencyKey = Annotated[
-    str | None, value("--idempotency-key", "KEY", "Run again with the same key, the same commit is returned.")
+    str | None, value("--idempotency-key", "KEY", "A second run with this key returns the commit of the first.")
 ]
 ParentNumber = Annotated[
     int | None,
@@ -142,7 +142,7 @@ ParentNumber = Annotated[
 ]
 AMOUNT = "--amount -n"
 Amount = Annotated[int | None, value(AMOUNT, "N", "At most this many commits.", min=0)]
-FirstParent = Annotated[bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")]
+FirstParent = Annotated[bool, flag("--first-parent", "Follow first parents only: a merge counts as one commit.")]
 RemovedKeys = Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")]
 SkipSpecial = Annotated[
     bool, flag("--skip-special", "Leave out links, pipes, devices and names that are not UTF-8. Otherwise refuse them.")

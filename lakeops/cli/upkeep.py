@@ -92,7 +92,7 @@ def _result(check: Fsck, severities: Counter[Severity]) -> Iterator[Styled]:
 
 
 refs: typer.Typer = typer.Typer(
-    help="Dump the catalog's records into the bucket, and restore them.", add_completion=False
+    help="Dump branches, commits and logs into the bucket, and restore them.", add_completion=False
 )
 
 
@@ -159,7 +159,7 @@ def restore(
 
 @command(refs, "accept", example="refs accept lakefs://flights --yes", asks=True)
 def accept(session: Session, uri: RepositoryUri) -> None:
-    """Let a restored repository collect garbage: what was committed after the dump is given up."""
+    """Allow garbage collection of a restored repository. Commits made after the dump are given up."""
     repository = session.repository(uri)
     at = repository.refs.status().restored_at
     if at is not None:
@@ -183,10 +183,10 @@ cache: typer.Typer = typer.Typer(add_completion=False)
 
 @cache.callback()
 def cache_group() -> None:
-    """Look at the metadata of far stores that this machine keeps, or forget it."""
+    """Show or clear the metadata of buckets that this machine keeps."""
 
 
-@command(cache, "show")
+@command(cache, "show", example="cache show")
 def show_cache(session: Session) -> None:
     """Show where metadata is kept, how much there is, and how much there may be."""
     kept = _disk_cache()
@@ -201,7 +201,7 @@ def show_cache(session: Session) -> None:
     session.answer(record, [kept.described()])
 
 
-@command(cache, "clear")
+@command(cache, "clear", example="cache clear")
 def clear_cache(session: Session) -> None:
     """Forget all metadata that this machine keeps. It is fetched again when it is needed."""
     kept = _disk_cache()
@@ -220,7 +220,7 @@ def _disk_cache() -> DiskCache:
     return DiskCache.of(Settings.load())
 
 
-db: typer.Typer = typer.Typer(help="Roles of a team, enforced by PostgreSQL.", add_completion=False)
+db: typer.Typer = typer.Typer(help="Give PostgreSQL logins a role.", add_completion=False)
 
 
 @db.callback()
