@@ -8,7 +8,7 @@ export PYTHONPATH :=
 # Without bytecode each process that a test starts compiles lakeops again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup check format test test-slow test-web pictures test-airflow audit test-s3 test-azure test-engines types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-web pictures test-airflow audit test-s3 test-azure test-clients test-engines types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -72,6 +72,9 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 
 test-azure: setup ## the store's contract and the verbs on Azurite, an emulator of Azure (installed from npm when missing)
 	$(BIN)/python tests/services/azure.py $(BIN)/python -m pytest -m azure tests/store tests/ops/test_buckets.py
+
+test-clients: setup ## rclone, s3cmd, aws-cli 1 and 2, s3fs and others on a branch, through the gateway (from Debian and PyPI, when missing)
+	$(BIN)/python tests/services/clients.py $(BIN)/python -m pytest -m clients tests/gateway/test_programs.py
 
 test-engines: setup ## Delta tables on two Spark drivers, Spark SQL, DuckDB's httpfs and Trino, through the gateway (from PyPI and Maven, 1.8 GB, when missing; Trino needs Java 24)
 	$(BIN)/python tests/services/engines.py $(BIN)/python -m pytest -m engines tests/tables/test_delta_on_spark.py tests/gateway/test_engines.py

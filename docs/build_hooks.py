@@ -1,13 +1,15 @@
-"""What is written into pages when the site is built: the reference of all commands, taken from the program itself.
+"""Fill pages when the site is built: with the reference of all commands, and with files of the repository's root.
 
-A page that holds the marker ``<!-- generated: commands -->`` gets the text in its place. ``mkdocs.yml`` names this
-file as a hook.
+A page that holds the marker ``<!-- generated: commands -->`` gets the text in its place. ``<!-- included: NAME -->`` is
+replaced by a file, in which links to ``docs/`` become links of the site. ``mkdocs.yml`` names this file as a hook.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import typer.main
@@ -15,16 +17,24 @@ import typer.main
 from lakeops.cli.app import app
 
 MARKER = "<!-- generated: commands -->"
+INCLUDED = re.compile(r"^<!-- included: (\S+) -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """The text of a page with the marker replaced. mkdocs calls this for each page."""
+    """The text of a page with its markers replaced. mkdocs calls this for each page."""
+    markdown = INCLUDED.sub(lambda found: included(found[1]), markdown)
     return markdown.replace(MARKER, commands()) if MARKER in markdown else markdown
+
+
+def included(name: str) -> str:
+    """A file of the repository's root as a page of the site."""
+    return (Path(__file__).parents[1] / name).read_text(encoding="utf-8").replace("](docs/", "](")
 
 
 def commands() -> str:
     """All commands as Markdown, by the panels of the help page: usage, arguments, options and example of each."""
-    tops = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined] # it is a group
+    root: Any = typer.main.get_command(app)
+    tops = [root.get_command(None, name) for name in root.list_commands(None)]
     panels = groupby(tops, key=lambda command: command.rich_help_panel)
     return "\n".join(line for panel, members in panels for line in [f"## {panel}\n", *_below("lakeops", members)])
 

@@ -11,11 +11,13 @@ import inspect
 import io
 import logging
 import os
+import shutil
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from glob import has_magic
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -25,13 +27,24 @@ from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.compression import compr
 from fsspec.core import get_compression
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.transaction import Transaction
 
 from lakeops.model.clock import stopwatch
-from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
+from lakeops.model.errors import (
+    InvalidInput,
+    InvalidPath,
+    NotAsSeen,
+    NotFound,
+    ObjectNotFound,
+    PathTaken,
+    PreconditionFailed,
+)
 from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
-from lakeops.model.records import CommonPrefix, Entry
+from lakeops.model.records import CommonPrefix, Entry, is_marker
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import appearing
+from lakeops.ops.local.index import check_names
 from lakeops.store.recorded import SmallObject
 
 if TYPE_CHECKING:
@@ -46,6 +59,9 @@ _FSSPEC_OPTIONS = {
     "add_aliases", "add_docs", "asynchronous", "listings_expiry_time", "loop", "max_paths", "skip_instance_cache",
     "use_listings_cache",
 }  # fmt: skip
+
+_DESCRIPTION = ("metadata", "content_type")
+"""Options of a file that is opened for writing. What is appended to keeps them."""
 
 SPOOL_BYTES = 8 << 20
 """Bytes of a written file that stay in memory before they spill to a temporary file."""
@@ -161,8 +177,11 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Describe an object, or a directory that has objects. Raises ``FileNotFoundError``."""
         with self._os_errors(path):
+            if not self._strip_protocol(path):
+                return _directory("")
             repository, ref, key = self._split(path)
             if not ref:
+                self.lake.repository(repository)  # raises when there is none
                 return _directory(repository)
             cached = self._cache_of(repository, ref)
             if not key:
@@ -185,16 +204,19 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
         with self._os_errors(path):
-            repository, ref, key = self._split(path)
+            repository, ref, key = self._split(path) if self._strip_protocol(path) else ("", "", "")
             if ref:
-                cached = self._begin(repository, ref)
-                items = list(cached.levels(key + "/" if key else "", 1))
+                cached, prefix = self._begin(repository, ref), key + "/" if key else ""
+                items = list(cached.levels(prefix, 1))
                 found = [
                     _directory(f"{repository}/{ref}/{item.path.rstrip('/')}")
                     if isinstance(item, CommonPrefix)
                     else _file(repository, ref, item)
                     for item in (items if items or not key else [cached.stat(key)])
+                    if item.path != prefix  # the folder's own marker
                 ]
+            elif not repository:
+                found = [_directory(item.id) for item in self.lake.repositories()]
             else:
                 handle = self.lake.repository(repository)
                 found = [_directory(f"{repository}/{item.id}") for item in (*handle.branches(), *handle.tags())]
@@ -295,23 +317,31 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return CompressedFile(compress(file, mode=mode[0]), file)
 
     def _open(
-        self, path: str, mode: str = "rb", autocommit: bool = True, verify: bool | None = None, **_: Any
+        self, path: str, mode: str = "rb", autocommit: bool = True, verify: bool | None = None, **options: Any
     ) -> BinaryIO | StagedFile:
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             if mode == "rb":
                 return self._cache_of(repository, ref).open(key, verify)
-            if mode in ("wb", "xb"):
+            if mode in ("wb", "xb", "ab"):
                 branch = self.lake.repository(repository).branch(ref)
-                if mode == "xb" and branch.exists(key):  # raised before anything is written
+                before = branch.stat(key) if mode != "wb" and branch.exists(key) else None
+                if before and mode == "xb":  # raised before anything is written
                     raise FileExistsError(path)
 
                 def put(data: BinaryIO) -> None:
                     with self._os_errors(path):
-                        branch.put(key, data, if_absent=mode == "xb")
+                        if mode == "ab" and before and branch.stat(key) != before:
+                            raise PathTaken(f"{excerpt(key)} was changed while it was appended to; nothing was staged")
+                        described = {name: options.get(name, getattr(before, name, None)) for name in _DESCRIPTION}
+                        branch.put(key, data, if_absent=mode != "wb" and before is None, **described)
 
-                return StagedFile(path, put, autocommit=autocommit)
-        raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
+                file = StagedFile(path, put, autocommit=autocommit)
+                if before:
+                    with branch.open_entry(before, verify=True) as contents:
+                        shutil.copyfileobj(contents, file)
+                return file
+        raise NotImplementedError(f"mode {mode!r}: objects are read, written or appended to, never changed in place")
 
     def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all refs are
         self._caches = {}
@@ -321,26 +351,71 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path)
             self.lake.repository(repository).branch(ref).delete(key)
 
-    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: ARG002
-        """Stage the deletion of objects; with ``recursive``, of all objects below a directory."""
-        given = [path] if isinstance(path, str) else path
-        for one in given if recursive else self.expand_path(path, recursive=False):
-            repository, ref, key = self._split(one)
-            if recursive and self.isdir(one):
-                with self._os_errors(one):
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Stage the deletion of objects; with ``recursive``, of all objects below a directory, down to ``maxdepth``.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError: one of them is not there, or is a directory. Nothing was staged.
+        """
+        names = self.expand_path(path)
+        files = {name for name in names if self.isfile(name)}
+        for name in names:
+            if name not in files and not self.exists(name):
+                raise FileNotFoundError(f"{name} ({self._describe_lake()})")
+            if name not in files and not recursive:
+                raise IsADirectoryError(f"{name} is a directory; add recursive=True to delete all objects below it")
+        for name in names:
+            repository, ref, key = self._split(name)
+            if recursive and maxdepth is None:
+                with self._os_errors(name):
                     self.lake.repository(repository).branch(ref).delete_prefix(key + "/" if key else "")
-            else:
-                self.rm_file(one)
+            elif recursive:
+                files.update(self.find(name, maxdepth=maxdepth))
+        for name in sorted(files):
+            self.rm_file(name)
+
+    def expand_path(self, path: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> list[str]:
+        """Find the paths that match names and patterns. A name that exists is no pattern, whatever it contains."""
+        names = [self._strip_protocol(one) for one in ([path] if isinstance(path, str | PathLike) else path)]
+        literal = [name for name in names if has_magic(name) and self.exists(name)]
+        found = {*literal}
+        for name in literal if recursive else ():
+            found.update(self.find(name, maxdepth=maxdepth, withdirs=True))
+        rest = [name for name in names if name not in found]
+        return sorted(found.union(super().expand_path(rest, recursive, maxdepth, **options) if rest else ()))
+
+    def copy(self, path1: Any, path2: Any, *args: Any, **options: Any) -> None:
+        """Copy objects within the lake."""
+        super().copy(*self._as_named(path1, path2, self), *args, **options)
+
+    def get(self, rpath: Any, lpath: Any, recursive: bool = False, *args: Any, **options: Any) -> None:
+        """Download objects. Raises ``InvalidPath``, before anything is written, for paths that cannot be files."""
+        if recursive and isinstance(rpath, str):
+            start = self._strip_protocol(rpath) + "/"
+            check_names((name.removeprefix(start) for name in self.find(rpath)), folds=False)
+        super().get(*self._as_named(rpath, lpath, LocalFileSystem()), recursive, *args, **options)
+
+    def _as_named(self, path: Any, target: Any, there: AbstractFileSystem) -> tuple[Any, Any]:
+        """Source and target of one object whose name looks like a pattern, so that fsspec takes it for none."""
+        if not (isinstance(path, str) and isinstance(target, str) and has_magic(path) and self.isfile(path)):
+            return path, target
+        inside = target.endswith("/") or there.isdir(target)
+        return [path], [f"{target.rstrip('/')}/{path.rpartition('/')[2]}" if inside else target]
 
     def cp_file(self, path1: str, path2: str, copied: list[tuple[str, Entry]] | None = None, **_: Any) -> None:
         """Copy an object to another path, on any branch of any repository, and append it to ``copied``."""
-        if self.isdir(path1):
-            return
         with self._os_errors(path1):
             repository, ref, key = self._split(path1)
             source = self.lake.repository(repository).ref(ref)
             repository, branch, target = self._split(path2)
-            entry = source.stat(key)
+            try:
+                entry = source.stat(key)
+            except ObjectNotFound:
+                if not self.isdir(path1):
+                    raise
+                if not source.exists(key + "/"):
+                    return
+                entry, target = source.stat(key + "/"), target + "/"
             with source.open_entry(entry) as contents:
                 self.lake.repository(repository).branch(branch).put(
                     target, contents, metadata=entry.metadata, content_type=entry.content_type
@@ -360,9 +435,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if not copied:
             raise FileNotFoundError(path1)
         for path, entry in copied:
-            repository, ref, key = self._split(path)
+            repository, ref, _ = self._split(path)
             with self._os_errors(path), suppress(ObjectNotFound, NotAsSeen):
-                self.lake.repository(repository).branch(ref).delete(key, seen=entry)
+                self.lake.repository(repository).branch(ref).delete(entry.path, seen=entry)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         """Do nothing: directories exist only as prefixes of paths."""
@@ -634,9 +709,13 @@ class RefCache:
         return file
 
     def levels(self, prefix: str, most: int | None) -> Iterator[Entry | CommonPrefix]:
-        """List objects under a prefix down to ``most`` levels, and each folder that lies deeper once."""
+        """List objects under a prefix down to ``most`` levels, and each folder that lies deeper once.
+
+        An empty object whose path ends in a slash is a folder, also that of the prefix. A path with an empty part is
+        refused: programs take it for the path without that part.
+        """
         if most is None or most == 1:
-            yield from map(self._remember, self.handle.list(prefix, delimiter="/" if most else ""))
+            yield from map(self._shown, self.handle.list(prefix, delimiter="/" if most else ""))
             return
         after: str | None = ""
         while after is not None:
@@ -648,8 +727,19 @@ class RefCache:
                         after = folder + "\U0010ffff" * ((MAX_PATH_BYTES - len(folder.encode())) // 4)
                         break
                     continue
+                shown = self._shown(entry)
                 folder, passed = _deeper(entry.path, len(prefix), most), 0
-                yield CommonPrefix(folder) if folder else self._remember(entry)
+                yield CommonPrefix(folder) if folder else shown
+
+    def _shown(self, item: Entry | CommonPrefix) -> Entry | CommonPrefix:
+        if isinstance(item, Entry) and is_marker(item):
+            item = CommonPrefix(item.path)
+        if f"/{item.path}".find("//") >= 0 or (isinstance(item, Entry) and item.path.endswith("/")):
+            raise InvalidPath(
+                f"{excerpt(item.path)} has an empty part, so it cannot be listed as a file; read it by its path, or "
+                "rename it with `lakeops fs mv`"
+            )
+        return self._remember(item)
 
     def _remember(self, item: T) -> T:
         if isinstance(item, Entry) and len(self._entries) < MOST_ENTRIES:

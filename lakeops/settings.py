@@ -103,6 +103,11 @@ class Settings(BaseSettings):
     publish_minutes: float = Field(
         default=60.0, gt=0, description="How long to wait for a turn to publish to a branch."
     )
+    outage_minutes: float | None = Field(
+        default=None,
+        ge=0,
+        description="How long to wait for a catalog or store that does not answer.",
+    )
     gateway_access_key: str | None = Field(default=None, description="Who may read through the gateway.")
     gateway_secret_key: SecretStr | None = Field(default=None, description="What requests to it are signed with.")
 

@@ -105,4 +105,19 @@ def get_cli_commands() -> list[GroupCommand]:
         args=(connection,),
     )
     connections = GroupCommand(name="connections", help="Look at connections of type lakeops", subcommands=[check])
-    return [GroupCommand(name="lakeops", help="Look at lakeops", subcommands=[connections])]
+    named: list[Any] = [
+        Arg(("mirror",), help="its name"),  # type: ignore[no-untyped-call]
+        Arg(("storage_namespace",), help="where the source's objects are replicated to"),  # type: ignore[no-untyped-call]
+        Arg(("--source",), required=True, help="airflow:CONNECTION#REPO, or another address"),  # type: ignore[no-untyped-call]
+        Arg(("--conn-id",), default="lakeops_default", help="the mirror's connection"),  # type: ignore[no-untyped-call]
+        Arg(("--branch",), action="append", help="a pattern of branches"),  # type: ignore[no-untyped-call]
+        Arg(("--tag",), action="append", help="a pattern of tags"),  # type: ignore[no-untyped-call]
+    ]
+    create = ActionCommand(
+        name="create",
+        help="Create a mirror of a connection's repository",
+        func=lazy_load_command("lakeops.airflow.hook.create_mirror"),
+        args=named,
+    )
+    mirrors = GroupCommand(name="mirrors", help="Make mirrors", subcommands=[create])
+    return [GroupCommand(name="lakeops", help="Look after lakeops", subcommands=[connections, mirrors])]

@@ -38,6 +38,7 @@ __all__ = [
     "conf",
     "confirm_missing",
     "last_success",
+    "log_in_one_line",
     "require",
     "web_server",
     "without_traceback",
@@ -94,15 +95,20 @@ class NoSuchConnection(AirflowNotFoundException, InvalidInput):
     kind = "invalid_settings"
 
 
+def log_in_one_line() -> None:
+    """Make Airflow log the failures of lakeops' tasks, and errors that may pass, without a traceback."""
+    import structlog
+
+    # Airflow's loggers hold on to this list, so it is changed in place, as structlog's capture_logs does.
+    processors = structlog.get_config()["processors"]
+    if isinstance(processors, list) and without_traceback not in processors:
+        processors.insert(0, without_traceback)
+
+
 class _LoggedInOneLine:
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        import structlog
-
-        # Airflow's loggers hold on to this list, so it is changed in place, as structlog's capture_logs does.
-        processors = structlog.get_config()["processors"]
-        if isinstance(processors, list) and without_traceback not in processors:
-            processors.insert(0, without_traceback)
+        log_in_one_line()
 
 
 class LakeopsFailure(_LoggedInOneLine, AirflowFailException):
@@ -117,7 +123,7 @@ def without_traceback(logger: Any, method: str, event: MutableMapping[str, Any])
     """Replace the traceback of a log event about one of these failures by its message: structlog's processor."""
     given = event.get("exc_info")
     failure = given if isinstance(given, BaseException) else sys.exc_info()[1]
-    if given and isinstance(failure, (LakeopsFailure, LakeopsTimeout)):
+    if given and isinstance(failure, (LakeopsFailure, LakeopsTimeout, Transient)):
         del event["exc_info"]
         event["event"] = f"{event['event']}: {failure}"
     return event

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FIELDS: dict[str, Any] = get_provider_info()["connection-types"][0]["conn-fields"]
 """The extra fields of a connection, as its form has them."""
 
-__all__ = ["DEFAULT_CONN_ID", "LakeopsHook", "check_connection", "file_uri", "get_fs", "read_fields"]
+__all__ = ["DEFAULT_CONN_ID", "LakeopsHook", "check_connection", "create_mirror", "file_uri", "get_fs", "read_fields"]
 
 schemes: list[str] = ["lakefs", "lakeops"]
 """The schemes of ``get_fs``, as Airflow reads them of a provider's file systems."""
@@ -92,7 +92,7 @@ class LakeopsHook(BaseHook):
 
         connection = self._connection()
         if connection is None:
-            return Settings.load()
+            return _patient(Settings.load())
         extra = read_fields(connection)
         keys = self._aws(extra["aws_conn_id"])
         given = {name: extra[name] for name in ("s3_endpoint_url", "s3_region", "engine", "spark_master", "committer")}
@@ -102,7 +102,7 @@ class LakeopsHook(BaseHook):
         if connection.host and not url:  # its own catalog, also where the environment names another one
             url = f"sqlite:///{Path(connection.host).expanduser() / CATALOG_FILE}"
         loaded = Settings.load(home=connection.host or None, database_url=url, **given)
-        return loaded.with_credentials(self._credentials(keys))
+        return _patient(loaded.with_credentials(self._credentials(keys)))
 
     def default_repository(self) -> str | None:
         connection = self._connection()
@@ -232,10 +232,27 @@ def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None
     return fsspec.filesystem("lakefs", conn_id=conn_id or DEFAULT_CONN_ID, **(storage_options or {}))
 
 
+# As Airflow's own commands on connections do: without it, those of Airflow's database are not looked for.
+_WITH_DATABASE = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
+
+
+def create_mirror(args: Namespace) -> None:
+    """Create a mirror for ``airflow lakeops mirrors create``. Exit with 1 when it cannot be created."""
+    from lakeops.airflow.idempotent import create_mirror as create
+
+    os.environ.update(_WITH_DATABASE)
+    follow = {"branches": args.branch or ("*",), "tags": args.tag or ("*",)}
+    try:
+        with LakeopsHook(args.conn_id).get_conn() as lake:
+            mirror = create(lake, args.mirror, args.storage_namespace, args.source, **follow)
+            sys.stdout.write(f"Mirror lakefs://{mirror.id} follows {mirror.configuration.source.text}\n")
+    except LakeopsError as error:
+        raise SystemExit(f"{error.kind}: {error.message}") from None
+
+
 def check_connection(args: Namespace) -> None:
     """Test a connection for ``airflow lakeops connections check``. Exit with 1 when it does not work."""
-    # As Airflow's own commands on connections do: without it, those of Airflow's database are not looked for.
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    os.environ.update(_WITH_DATABASE)
     works, message = LakeopsHook(args.conn_id).test_connection()
     print(message, file=sys.stdout if works else sys.stderr)
     if not works:
@@ -309,6 +326,23 @@ def _check_place(connection: Connection, url: str) -> None:
             raise InvalidInput(f"{name} has no meaning; {how}")
     if connection.login and (not url or url.startswith("sqlite")):
         raise InvalidInput(f"login has no meaning without a database server; {how}")
+
+
+OUTAGE_MINUTES = 5.0
+"""How long the calls of a task wait for a catalog or a store that does not answer, where no setting says otherwise."""
+
+
+def _patient(settings: Settings) -> Settings:
+    """The settings, with ``OUTAGE_MINUTES`` in a task, or half of its execution timeout. A sensor waits by itself."""
+    from airflow.sdk import get_current_context
+
+    with suppress(RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
+        task = get_current_context()["task"]
+        if settings.outage_minutes is None and not hasattr(task, "poke_interval"):
+            limit = getattr(task, "execution_timeout", None)
+            minutes = OUTAGE_MINUTES if limit is None else min(OUTAGE_MINUTES, limit.total_seconds() / 120)
+            return settings.model_copy(update={"outage_minutes": minutes})
+    return settings
 
 
 def _file_of(settings: Settings) -> Path:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from lakeops.catalog.records import ExpectedState
-    from lakeops.lake import Branch, Lake, Repository
+    from lakeops.lake import Branch, Lake, Mirror, Repository
     from lakeops.model.records import Commit, RefRecord
 
 
@@ -200,21 +200,30 @@ def merge(
             return result
 
 
-def newer(repository: Repository, head: str, run: TaskRun) -> Commit | None:
-    """A commit in a head's history that this task made for a later logical date; None without any.
+def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commit | None:
+    """A commit in a head's history by which this task published, for a later logical date, to paths of the source.
 
-    A run of a later date publishes after that date. So the search ends at commits that are older than this run's date.
+    These are the paths that merging ``source`` would change, so partitions of other days are none of them. A run of a
+    later date publishes after that date. So the search ends at commits that are older than this run's date.
     """
     if run.logical_date is None:
         return None
     mine = datetime.fromisoformat(run.logical_date)
+    paths: set[str] | None = None
     for commit in repository.log(head, first_parent=True):
         if commit.creation_date < mine.timestamp():
             return None
         made = commit.metadata
         theirs = made.get("airflow_logical_date")
         same = (made.get("airflow_dag_id"), made.get("airflow_task_id")) == (run.dag_id, run.task_id)
-        if same and theirs is not None and datetime.fromisoformat(theirs) > mine:
+        if not same or theirs is None or datetime.fromisoformat(theirs) <= mine:
+            continue
+        if paths is None:
+            paths = {change.path for change in repository.compare(head, source)}
+        try:
+            if any(change.path in paths for change in repository.diff(commit.parents[0], commit.id)):
+                return commit
+        except CommitExpired:  # nobody can tell any more what it changed
             return commit
     return None
 
@@ -397,6 +406,26 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
         return f"it has uncommitted changes, {change.path!r} for one"
     head = branch.commit_id
     return None if contains(repository, has, head) else f"{destination!r} does not have its commit {head[:16]}"
+
+
+def create_mirror(lake: Lake, name: str, storage_namespace: str | None, source: str, **options: Any) -> Mirror:
+    """The mirror, new, or as it was made before with this source, place and patterns. ``options`` as for the lake.
+
+    Raises ``AlreadyExists`` for another repository of that name.
+    """
+    try:
+        return lake.create_mirror(name, storage_namespace, source=source, **options)
+    except AlreadyExists:
+        from lakeops.model.mirrors import parse_source
+        from lakeops.store.open import normalise_namespace
+
+        found = lake.mirror(name)
+        known = found.configuration
+        is_so = (found.storage_namespace, known.source.text, tuple(known.branches), tuple(known.tags))
+        place = normalise_namespace(storage_namespace or lake.settings.default_namespace(name))
+        if is_so == (place, parse_source(source, name).text, tuple(options["branches"]), tuple(options["tags"])):
+            return found
+        raise
 
 
 def create_repository(lake: Lake, name: str, storage_namespace: str | None, default_branch: str) -> Repository:

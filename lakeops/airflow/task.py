@@ -5,11 +5,13 @@ A task keeps nothing but its arguments between ``__init__`` and ``execute``, and
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,12 +20,19 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
-from lakeops.airflow.compat import AirflowFailException, LakeopsFailure, web_server
+from lakeops.airflow.compat import (
+    AirflowFailException,
+    AirflowSkipException,
+    LakeopsFailure,
+    log_in_one_line,
+    web_server,
+)
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.machine import without_blas_threads
 from lakeops.model.errors import (
     AttemptExpired,
+    CatalogError,
     InvalidInput,
     LakeopsError,
     MergeConflict,
@@ -51,6 +60,9 @@ CONFLICTS_LISTED = 1000
 """How many paths that XCom has. The log and the error have all of them."""
 CONFLICTS_COMPARED = 50
 """How many paths are shown with their sizes on both sides."""
+
+ANNOUNCED = "lakeops_announced"
+"""The key of the commit that a task has announced last, in Airflow's store of a task's state."""
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -144,11 +156,12 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
     try:
         yield
     except (Transient, AttemptExpired, SweepIncomplete):
+        log_in_one_line()
         raise
     except MergeConflict as conflict:
         paths = "\n".join(conflict.conflicts)
         raise LakeopsFailure(f"{conflict.message}{running_links()}\nAll conflicting paths:\n{paths}") from None
-    except (InvalidInput, NotFound, PreconditionFailed) as error:  # a user's mistake: its message says it all
+    except (InvalidInput, NotFound, PreconditionFailed, CatalogError) as error:  # a mistake: its message says it all
         field = _field_of(error.message, arguments or {})
         raise LakeopsFailure(f"{error.kind}: {field}{error.message}{running_links()}") from None
     except LakeopsError as error:  # damage, say: where it was met is worth showing
@@ -279,6 +292,39 @@ def truth(name: str, value: bool | str | None) -> bool:
     raise InvalidInput(f"{name}: {excerpt(str(value))} is neither true nor false")
 
 
+def literal(text: str) -> Any:
+    """The list or map that Airflow has rendered to text: JSON, or Python's own form. Any other text as it is."""
+    for parse in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            found = parse(text.strip())
+            if isinstance(found, list | tuple | set | dict):
+                return sorted(found) if isinstance(found, set) else found
+    return text
+
+
+def texts(name: str, value: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Several texts, also from the text that a template has made of a list. Raises ``InvalidInput``: no guess is safe.
+
+    A text that is no list is the only one. One in square brackets must be a list.
+    """
+    if isinstance(value, str):
+        value = value.strip() if value.strip() in {"", "None", "null"} else value
+        found = literal(value)
+        if isinstance(found, str):
+            return () if found in {"", "None", "null"} else (_one_text(name, found),)
+        value = found
+    if isinstance(value, Mapping):
+        raise InvalidInput(f"{name}: {excerpt(value)} is a map, and no list of texts")
+    return tuple(_one_text(name, each) for each in value or ())
+
+
+def _one_text(name: str, value: object) -> str:
+    shape = value.strip() if isinstance(value, str) else "[]"
+    if shape[:1] + shape[-1:] == "[]":
+        raise InvalidInput(f"{name}: {excerpt(value)} is no text, and no list of texts that can be read")
+    return str(value)
+
+
 @contextmanager
 def opened(repo: str | None, lakeops_conn_id: str) -> Iterator[Repository]:
     """Open a connection's repository. Errors end the task as ``failing_at_once`` says."""
@@ -316,20 +362,20 @@ class LakeopsTask(BaseOperator):
         return {name: getattr(self, name) for name in self.parameters()}
 
     def check_values(self) -> None:
-        """Check the values that templates have rendered to. Raises ``InvalidInput``.
+        """Check the values that templates have rendered to, and read lists and maps of texts. Raises ``InvalidInput``.
 
         An empty required argument would mean the default branch, or the connection's default repository, which nobody
         has asked for. Templates may give lists and numbers where a text belongs.
         """
-        found = self.parameters()
+        parameters = self.parameters()
         kinds = {
             name: one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
-            for name, one in found.items()
+            for name, one in parameters.items()
         }
         given = self.arguments()
         empty = [
             name
-            for name, one in sorted(found.items())
+            for name, one in sorted(parameters.items())
             if "None" not in kinds[name] and name not in MAY_BE_EMPTY and not given[name]
             if one.default is one.empty or (one.default and kinds[name] == "str")
         ]
@@ -338,8 +384,13 @@ class LakeopsTask(BaseOperator):
         for name, kind in sorted(kinds.items()):
             if given[name] is not None and TEXT.fullmatch(kind) and not isinstance(given[name], str):
                 raise InvalidInput(f"{name}: {excerpt(given[name])} is not text")
-            if given[name] and kind.startswith("Mapping") and not isinstance(given[name], Mapping):
-                raise InvalidInput(f"{name}: {excerpt(given[name])} is not a map from text to text")
+            if kind.startswith("Sequence") and given[name] is not None:
+                setattr(self, name, texts(name, given[name]))
+            if kind.startswith("Mapping") and given[name]:
+                found = literal(given[name]) if isinstance(given[name], str) else given[name]
+                if not isinstance(found, Mapping):
+                    raise InvalidInput(f"{name}: {excerpt(given[name])} is not a map from text to text")
+                setattr(self, name, found)
 
     @contextmanager
     def opened(self) -> Iterator[Repository]:
@@ -390,6 +441,9 @@ class LakeopsOperator(LakeopsTask):
                 hook = LakeopsHook(self.lakeops_conn_id)
                 with hook.get_conn() as lake, hook.naming(lake):
                     return self.work(lake, hook.repository_name(self.repo), context)
+        except AirflowSkipException as skipped:
+            self.log.warning("Skipped: %s", skipped)  # the last line, where Airflow folds its own
+            raise
         finally:
             self._working = False
 
@@ -411,9 +465,25 @@ class LakeopsOperator(LakeopsTask):
         published = self.published(repository, record, run)
         self._lineage = self.lineage(repository, record, published)
         branch = self.target(repository)
-        if published is not None and branch is not None:
+        if published is not None and branch is not None and not self._announced(context, published):
             self.announce(context, repository, branch, published)
         return record
+
+    def _announced(self, context: Context, commit: dict[str, Any]) -> bool:
+        """Tell whether this task announced a commit before it was cleared, and note that it does so now.
+
+        A task that is tried again without having been cleared announces it: the try before may have been killed.
+        """
+        store, instance = context.get("task_state_store"), context["ti"]
+        if store is None:  # before Airflow 3.3
+            return False
+        first_try = getattr(instance, "max_tries", 0) - (self.retries or 0) + 1  # since the task was cleared
+        before = int(commit["metadata"].get("airflow_try_number", first_try)) < first_try
+        if before and store.get(ANNOUNCED) == commit["id"]:
+            self.log.info("Commit %s was announced before this task was cleared", commit["id"])
+            return True
+        store.set(ANNOUNCED, commit["id"])
+        return False
 
     def announce(
         self, context: Context, repository: Repository, branch: str, commit: dict[str, Any], **more: Any

@@ -28,7 +28,7 @@ from lakeops.airflow.events import describe
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import made_by_airflow
 from lakeops.model.clock import pause_async, stopwatch
-from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound, Transient
+from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError, RefNotFound, Transient
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import COMMIT_ID, check_branch, check_tag, parse_ref
 
@@ -363,8 +363,11 @@ class Poller(SharedStreamProducer):
             with LakeopsHook(self._conn_id).naming(lake):
                 place: Any = lake if self._repo is None else lake.repository(self._repo)
                 return question.met(place)
-        except Transient:
+        except (Transient, CatalogError) as error:
+            known = self._since()
             self._close()  # the next question reads the connection anew: its password may have changed
+            if isinstance(error, CatalogError) and known >= TICK_SECONDS:
+                return self._answer(question)
             raise
 
     def _open(self) -> Lake:

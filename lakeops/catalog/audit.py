@@ -9,16 +9,15 @@ damaged: JSON is read as text and parsed row by row, so that one row that makes 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, Text, and_, cast, delete, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, Table, and_, delete, exists, func, insert, or_, select, tuple_, update
 
-from lakeops.catalog.database import AnyRow, CheckedJson, read_transaction, write_transaction
-from lakeops.catalog.guards import IN_CHUNK, CatalogPart, deadline_of, find_repository
+from lakeops.catalog.database import AnyRow, CheckedJson, Unreadable, read_transaction, write_transaction
+from lakeops.catalog.guards import CatalogPart, chunks, deadline_of, find_repository
 from lakeops.catalog.records import (
     COMMIT_COLUMNS,
     BranchState,
@@ -64,12 +63,9 @@ _RECORDS = select(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a list shows of a repository.
+    """A repository in a list: the last commit of its default branch, its branches as far as counted, its last check.
 
-    Attributes:
-        head: the last commit of its default branch; None where that cannot be read.
-        branches: how many branches it has, or as many as were to be counted.
-        last_check: what its last check found, if there was one.
+    ``head`` is None where it cannot be read.
     """
 
     head: Commit | None
@@ -79,11 +75,9 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Some commits that a search found.
+    """Commits that a search found, the highest generation first, and the place of the last one that was looked at.
 
-    Attributes:
-        commits: they, the highest generation first.
-        next_below: the place of the last commit that was looked at; None where that was the last one.
+    The place is None where there are no more.
     """
 
     commits: Sequence[Commit]
@@ -139,10 +133,6 @@ class CatalogSnapshot:
     """Everything that a catalog holds of a repository at one instant, right or wrong, but for its staged rows.
 
     Attributes:
-        repository: the repository.
-        branches: all branches with their tokens.
-        tags: all tags.
-        commits: ids to commits, expired ones included.
         first_parents: ids of commits to what the catalog walks logs by, where it is not the first of their parents.
         unreadable: ids of commits whose rows make no commit, and why.
         retired: tokens in use, or with rows, that are retired; to the commit that consumed them, if one did.
@@ -151,7 +141,6 @@ class CatalogSnapshot:
         overdue: when an upload must have begun to be linked still.
         follows: whether it is a mirror that follows its source.
         dangling_keys: idempotency keys whose commit does not exist, to that commit's id. The first hundred.
-        now: the database's time.
         flaws: rows of any table that make no record.
         moves: the reflog, ref by ref, oldest first.
         pruned: the highest generation of a commit that was pruned, if any was.
@@ -176,7 +165,7 @@ class CatalogSnapshot:
 
 
 class Audit(CatalogPart):
-    """What happened, what was found, and everything as it is."""
+    """Records of what happened, reports of what was found, and looks at everything as it is."""
 
     @read_transaction
     def page(
@@ -245,7 +234,6 @@ class Audit(CatalogPart):
         query = select(REPORT.c.at, REPORT.c.actor, REPORT.c.found).where(
             REPORT.c.repository_id == repository_id, REPORT.c.kind == kind.value
         )
-
         rows = conn.execute(query.order_by(REPORT.c.at))
         return [Report(*row) for row in rows if isinstance(row.found, dict)]
 
@@ -292,7 +280,6 @@ class Audit(CatalogPart):
         has = or_(*(some.c[name].icontains(text, autoescape=True) for name in ("message", "committer")))
         hits = select(some).where(has).order_by(some.c.generation.desc(), some.c.id.desc()).limit(limit + 1)
         end = window.with_only_columns(COMMIT.c.generation, COMMIT.c.id).order_by(*order).offset(looked_at - 1).limit(2)
-
         find_repository(conn, repository_id)
         found = [commit_record(row) for row in conn.execute(hits)]
         if len(found) > limit:
@@ -365,19 +352,12 @@ def _rows_without_json(conn: Connection, repository_id: str) -> list[RowFlaw]:
     for table in METADATA.sorted_tables:
         parsed = [column.name for column in table.columns if isinstance(column.type, CheckedJson)]
         owner = REPOSITORY.c.id if table is REPOSITORY else table.c.get("repository_id")
-        if not parsed or owner is None:
-            continue
-        columns = [
-            cast(column, Text).label(column.name) if column.name in parsed else column for column in table.columns
-        ]
-        for row in conn.execute(select(*columns).where(owner == repository_id)).mappings():
-            for name in parsed:
-                try:
-                    json.loads(row[name])
-                except (ValueError, TypeError) as error:
-                    reason = f"its {name} is no JSON: {' '.join(str(error).split())}"
-                    flaws.append(RowFlaw(table.name, _key(table, row), reason))
-                    break
+        if parsed and owner is not None:
+            for row in conn.execute(select(table).where(owner == repository_id)).mappings():
+                broken = [
+                    f"its {name} is no JSON: {row[name].reason}" for name in parsed if type(row[name]) is Unreadable
+                ]
+                flaws += [RowFlaw(table.name, _key(table, row), reason) for reason in broken[:1]]
     return flaws
 
 
@@ -402,46 +382,23 @@ def _commits(conn: Connection, repository_id: str) -> tuple[dict[str, Commit], d
     commits: dict[str, Commit] = {}
     first_parents: dict[str, str | None] = {}
     unreadable: dict[str, str] = {}
-    parsed = [cast(COMMIT.c[name], Text).label(name) for name in ("parents", "metadata")]
-    plain = [COMMIT.c[name] for name in ("id", "first_parent", "expired", *_TEXTS, *_NUMBERS)]
-    for row in conn.execute(select(*plain, *parsed).where(COMMIT.c.repository_id == repository_id)):
+    query = select(*COMMIT_COLUMNS, COMMIT.c.first_parent).where(COMMIT.c.repository_id == repository_id)
+    for *row, first_parent in conn.execute(query):
         try:
-            commit = commits[row.id] = _commit(row)
-        except (ValueError, TypeError) as error:
-            unreadable[row.id] = str(error)
+            commit = commits[row[0]] = commit_record(row)
+        except Corrupted as error:
+            unreadable[row[0]] = error.message
             continue
-        if row.first_parent != (commit.parents[0] if commit.parents else None):
-            first_parents[row.id] = row.first_parent
+        if first_parent != (commit.parents[0] if commit.parents else None):
+            first_parents[commit.id] = first_parent
     return commits, first_parents, unreadable
 
 
-_TEXTS = ("committer", "message", "meta_range_id", "meta_range_file", "meta_range_digest")
-_NUMBERS = ("creation_date", "generation")
-
-
-def _commit(row: AnyRow) -> Commit:
-    """The commit of a row. Raises ``ValueError`` or ``TypeError`` when it makes none."""
-    values = dict(row._mapping)  # noqa: SLF001
-    parents, metadata = json.loads(row.parents), json.loads(row.metadata)
-    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
-        raise TypeError("its parents are not a list of ids")
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise TypeError("its metadata is not a map of texts")
-    for names, kind in ((_TEXTS, str), (_NUMBERS, int)):
-        for name in names:
-            if not isinstance(values[name], kind):
-                raise TypeError(f"its {name} is {values[name]!r}")
-    rest = {name: values[name] for name in ("id", "expired", *_TEXTS, *_NUMBERS)}
-    return Commit(parents=tuple(parents), metadata=metadata, **rest)
-
-
 def _retired(conn: Connection, repository_id: str, tokens: set[str]) -> dict[str, str | None]:
-    wanted = sorted(tokens)
     found: dict[str, str | None] = {}
-    for start in range(0, len(wanted), IN_CHUNK):
-        some = RETIRED.c.token.in_(wanted[start : start + IN_CHUNK])
-        query = select(RETIRED.c.token, RETIRED.c.commit_id).where(RETIRED.c.repository_id == repository_id, some)
-        found.update((row.token, row.commit_id) for row in conn.execute(query))
+    query = select(RETIRED.c.token, RETIRED.c.commit_id).where(RETIRED.c.repository_id == repository_id)
+    for some in chunks(tokens):
+        found.update((token, commit_id) for token, commit_id in conn.execute(query.where(RETIRED.c.token.in_(some))))
     return found
 
 

@@ -7,17 +7,18 @@ commits expired, came back or were pruned, or the earlier cut is not of this cat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, Table, func, insert, select, update
 
 from lakeops.catalog.database import read_transaction, write_transaction
-from lakeops.catalog.guards import IN_CHUNK, CatalogPart, find_repository, lock_repository
+from lakeops.catalog.guards import CatalogPart, chunks, find_repository, lock_repository
 from lakeops.catalog.marks import first_seen
-from lakeops.catalog.records import commit_values, epoch_micros, from_epoch_micros, repository_values
+from lakeops.catalog.records import COMMIT_COLUMNS, commit_values, epoch_micros, from_epoch_micros, repository_values
 from lakeops.catalog.repositories import check_free
 from lakeops.catalog.tables import (
     AUDIT,
@@ -50,7 +51,7 @@ _DUMPABLE = frozenset(
 _FETCH = 5_000
 _ID_CHARACTERS = 64
 _IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
-"""What each dump has in full: it is little, and is not told by moves of refs."""
+"""Tables that each dump has in full: they are small, and moves of refs do not tell of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +75,9 @@ class Cut:
 class DumpedRepository:
     """A repository as a dump has it, checked. Rows are column values without the repository's name.
 
-    Attributes:
-        repository: the repository, in the namespace that the dump was found in.
-        at: when the dump was made, in microseconds since the Unix epoch.
-        grace_seconds: its grace period.
-        pruned: the highest generation of a commit that was pruned, if any was.
-        commits: its commits, parents first.
-        branches: names to commits.
-        tags: names to commits.
-        protections: rows of what protects refs.
-        checks: rows of passed checks.
-        rules: the row of the retention rules, if there are any.
-        mirrors: rows of what mirrors need.
-        moves: rows of the reflog, oldest first.
-        records: rows of the audit, oldest first.
+    ``repository`` is in the namespace that the dump was found in, made ``at`` a time in microseconds since the Unix
+    epoch. ``pruned`` is the highest generation of a commit that was pruned. Commits come parents first, moves and
+    records oldest first. Branches and tags are names to commits.
     """
 
     repository: RepositoryRecord
@@ -115,7 +105,6 @@ class Backups(CatalogPart):
         Waits until every transition under way has ended: the next dump need look at later numbers alone.
         """
         newest = _rows_of(REFLOG, repository_id).order_by(REFLOG.c.sequence.desc()).limit(1)
-
         lock_repository(conn, repository_id, exclusive=True)
         move = conn.execute(newest).one_or_none()
         records = conn.execute(select(func.max(AUDIT.c.sequence))).scalar() or 0
@@ -168,7 +157,7 @@ class Backups(CatalogPart):
                     restored=restored.at,
                 )
             )
-            _insert(conn, COMMIT, (commit_values(name, commit) for commit in restored.commits))
+            _insert(conn, COMMIT, (commit_values(name, commit) for commit in restored.commits), name)
             for branch, commit_id in restored.branches.items():
                 self.insert_branch(conn, name, branch, commit_id, tokens())
             _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
@@ -217,10 +206,7 @@ def _rows_of(table: Table, repository_id: str) -> Select[Any]:
 
 
 def _commits(repository_id: str) -> Select[Any]:
-    columns = [
-        column for column in COMMIT.columns if column.name not in {"repository_id", "first_parent", "expired_by"}
-    ]
-    return select(*columns).where(COMMIT.c.repository_id == repository_id)
+    return select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
 
 
 def _copy(write: Write, kind: str, conn: Connection, query: Select[Any]) -> None:
@@ -263,7 +249,7 @@ def _write_news(
     write: Write, conn: Connection, repository_id: str, moves: list[Mapping[str, Any]], records: list[Mapping[str, Any]]
 ) -> None:
     made = {move["new"] for move in moves} - {None}
-    for some in _chunks(made):
+    for some in chunks(made):
         _copy(write, "commit", conn, _commits(repository_id).where(COMMIT.c.id.in_(some)).order_by(COMMIT.c.generation))
     checked = {
         (record["after"] or record["before"] or "")[:_ID_CHARACTERS]
@@ -272,29 +258,15 @@ def _write_news(
     }
     for commit_id in sorted(checked):
         write("no-checks", {"commit_id": commit_id})  # those that it had are replaced
-    for some in _chunks(checked):
+    for some in chunks(checked):
         _copy(write, "check", conn, _rows_of(PASSED_CHECK, repository_id).where(PASSED_CHECK.c.commit_id.in_(some)))
     for kind, rows in (("move", moves), ("record", records)):
         for row in rows:
             write(kind, row)
 
 
-def _chunks(ids: Iterable[str]) -> Iterator[list[str]]:
-    wanted = sorted(ids)
-    for start in range(0, len(wanted), IN_CHUNK):
-        yield wanted[start : start + IN_CHUNK]
-
-
-def _insert(
-    conn: Connection, table: Table, rows: Iterable[Mapping[str, Any]], repository_id: str | None = None
-) -> None:
+def _insert(conn: Connection, table: Table, rows: Iterable[Mapping[str, Any]], repository_id: str) -> None:
     """Insert rows of one table, some thousand at a time."""
-    batch: list[dict[str, Any]] = []
-    more = {} if repository_id is None else {"repository_id": repository_id}
-    for row in rows:
-        batch.append({**row, **more})
-        if len(batch) >= _FETCH:
-            conn.execute(insert(table), batch)
-            batch = []
-    if batch:
+    left = iter(rows)
+    while batch := [{**row, "repository_id": repository_id} for row in islice(left, _FETCH)]:
         conn.execute(insert(table), batch)

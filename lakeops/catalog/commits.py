@@ -6,7 +6,7 @@ lapses too early, counts too long or is lost costs somebody another try. ``publi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -31,12 +31,12 @@ from sqlalchemy import (
 
 from lakeops.catalog.database import AnyRow, Lookup, read_transaction, write_transaction
 from lakeops.catalog.guards import (
-    IN_CHUNK,
     CatalogPart,
     check_hooks,
     check_live,
     check_started,
     check_writable,
+    chunks,
     expired,
     find_repository,
     lock_branch,
@@ -146,12 +146,13 @@ def find_branch_and_head(conn: Connection, repository_id: str, name: str) -> tup
     return state, head
 
 
-def find_head(conn: Connection, state: BranchState) -> Commit:
-    """The commit that a branch points to. Raises ``RefNotFound``."""
-    head = find_commit(conn, state.repository_id, state.commit_id)
-    if head is None:
-        raise no_commit(state.repository_id, state.commit_id)
-    return head
+def require_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit:
+    """The commit. Raises ``RepositoryNotFound``, ``RefNotFound``."""
+    found = find_commit(conn, repository_id, commit_id)
+    if found is None:
+        find_repository(conn, repository_id)
+        raise no_commit(repository_id, commit_id)
+    return found
 
 
 def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:
@@ -164,7 +165,7 @@ def earlier_commit(conn: Connection, repository_id: str, key: str | None, finger
 
 
 def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-    """What an idempotency key stands for, if it was used."""
+    """The commit and the request that an idempotency key stands for, if it was used."""
     query = select(KEY.c.fingerprint, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
     row = conn.execute(query).one_or_none()
     return None if row is None else KeyRecord(*row)
@@ -176,28 +177,21 @@ class Commits(CatalogPart):
     @read_transaction
     def get(self, conn: Connection, repository_id: str, commit_id: str) -> Commit:
         """The commit, expired or not. Raises ``RefNotFound``."""
-        found = find_commit(conn, repository_id, commit_id)
-        if found is None:
-            find_repository(conn, repository_id)
-            raise no_commit(repository_id, commit_id)
-        return found
+        return require_commit(conn, repository_id, commit_id)
 
     @read_transaction
-    def get_many(self, conn: Connection, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
+    def get_many(self, conn: Connection, repository_id: str, ids: Collection[str]) -> dict[str, Commit]:
         """The commits that exist among these ids."""
-        wanted = sorted(set(ids))
-
         found: dict[str, Commit] = {}
-        for start in range(0, len(wanted), IN_CHUNK):
-            some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
-            found |= {row[0]: commit_record(row) for row in conn.execute(_SOME, some)}
+        for some in chunks(ids):
+            rows = conn.execute(_SOME, {"repository": repository_id, "some": some})
+            found |= {row[0]: commit_record(row) for row in rows}
         return found
 
     @read_transaction
     def all(self, conn: Connection, repository_id: str) -> dict[str, Commit]:
         """All commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
         query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
-
         find_repository(conn, repository_id)
         return {row[0]: commit_record(row) for row in conn.execute(query)}
 
@@ -207,7 +201,6 @@ class Commits(CatalogPart):
         query = select(*COMMIT_COLUMNS).where(
             COMMIT.c.repository_id == repository_id, COMMIT.c.first_parent.is_(None), COMMIT.c.generation == 1
         )
-
         found = conn.execute(query.order_by(COMMIT.c.creation_date, COMMIT.c.id).limit(1)).one_or_none()
         if found is None:
             find_repository(conn, repository_id)
@@ -234,25 +227,20 @@ class Commits(CatalogPart):
         return found[:limit]
 
     @read_transaction
-    def stretch(self, conn: Connection, repository_id: str, commit_id: str, generations: int) -> list[Node]:
+    def newest_generations(self, conn: Connection, repository_id: str, commit_id: str, generations: int) -> list[Node]:
         """The nodes of all commits of so many generations, from that of a commit down; none where it is not there."""
         here = COMMIT.c.repository_id == repository_id
         top = select(COMMIT.c.generation).where(here, COMMIT.c.id == commit_id).scalar_subquery()
         columns = (COMMIT.c.id, PARENTS, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired)
         query = select(*columns).where(here, COMMIT.c.generation <= top, COMMIT.c.generation > top - generations)
-
         rows = conn.execute(query)
         return [Node(one, known, *rest) for one, ids, *rest in rows if (known := parents_of(ids)) is not None]
 
     def descending(self, repository_id: str, top: int, low: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Ids and parents of all commits of a generation and below, by generation, the highest first.
+        """Ids and parents of all commits of a generation ``top`` and below, by generation, the highest first.
 
-        They are read thousands at a time, while you iterate.
-
-        Args:
-            repository_id: the repository.
-            top: the generation to begin with.
-            low: the generation down to which all of them will be needed. Below it they are read a few at first.
+        They are read thousands at a time, while you iterate. Below the generation ``low``, down to which all of them
+        will be needed, they are read a few at first.
         """
         place = tuple_(COMMIT.c.generation, COMMIT.c.id)
         query = select(COMMIT.c.id, PARENTS, COMMIT.c.generation).where(
@@ -288,59 +276,54 @@ class Commits(CatalogPart):
         What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
         """
         repository_id, branch = publish.repository_id, publish.branch
-        made: list[str] = []
+        made = ""
 
         def settle(conn: Connection) -> Commit | None:
             if not made:
                 return earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
-            move = select(REFLOG.c.sequence).where(
-                REFLOG.c.repository_id == repository_id,
-                REFLOG.c.ref == branch,
-                REFLOG.c.old == publish.expected_head,
-                REFLOG.c.new == made[0],
-            )
+            here = (REFLOG.c.repository_id == repository_id, REFLOG.c.ref == branch)
+            move = select(REFLOG.c.sequence).where(*here, REFLOG.c.old == publish.expected_head, REFLOG.c.new == made)
             happened = conn.execute(move.limit(1)).first() is not None
-            return find_commit(conn, repository_id, made[0]) if happened else None
+            return find_commit(conn, repository_id, made) if happened else None
 
-        return self.database.write(lambda conn: self._publish(conn, publish, made), settle=settle)
+        def work(conn: Connection) -> Commit:
+            nonlocal made
+            made = ""
+            repository = lock_repository(conn, repository_id)
+            earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
+            if earlier is not None:
+                return earlier
+            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            # Again: a call under the same key may have held the lock until now.
+            earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
+            if earlier is not None:
+                return earlier
+            rest = self._check_publish(conn, publish, repository, state)
+            # Others, whose rows are in it, may have begun to commit them until this moment.
+            taken = dict.fromkeys(one for token, one in state.intents if token in publish.consumed)
+            others = [one for one in taken if not one.same_call(publish.intent)]
+            commit = with_along(publish.commit, [one.along for one in others])
+            made = commit.id
+            existing = find_commit(conn, repository_id, commit.id)
+            if existing is None:
+                conn.execute(_NEW_COMMIT, commit_values(repository_id, commit))
+            elif existing.expired:
+                raise expired(commit.id)
+            here = {"the_repository": repository_id, "the_branch": branch, "the_head": publish.expected_head}
+            if conn.execute(_MOVE_HEAD, here | branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
+                raise BranchMoved(f"branch {branch!r} moved while the commit was being made; try again")
+            if publish.publisher is not None:
+                conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publish.publisher)))
+            self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)
+            move = (repository_id, branch, publish.expected_head, commit.id)
+            self.record_move(conn, *move, publish.action, publish.actor)
+            self.remember(conn, repository_id, publish.key, publish.fingerprint, commit.id)
+            for one in others:
+                if one.key is not None and find_key(conn, repository_id, one.key) is None:
+                    self.remember(conn, repository_id, one.key, one.fingerprint, commit.id)
+            return existing or commit
 
-    def _publish(self, conn: Connection, publish: Publish, made: list[str]) -> Commit:
-        """Publish inside a transaction. The commit's id is in ``made`` before it is inserted."""
-        repository_id, branch = publish.repository_id, publish.branch
-        made.clear()
-        repository = lock_repository(conn, repository_id)
-        earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
-        if earlier is not None:
-            return earlier
-        state = lock_branch(conn, repository_id, branch, exclusive=True)
-        # Again: a call under the same key may have held the lock until now.
-        earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
-        if earlier is not None:
-            return earlier
-        rest = self._check_publish(conn, publish, repository, state)
-        # Others, whose rows are in it, may have begun to commit them until this moment.
-        taken = dict.fromkeys(one for token, one in state.intents if token in publish.consumed)
-        others = [one for one in taken if not one.same_call(publish.intent)]
-        commit = with_along(publish.commit, [one.along for one in others])
-        made.append(commit.id)
-        existing = find_commit(conn, repository_id, commit.id)
-        if existing is None:
-            conn.execute(_NEW_COMMIT, commit_values(repository_id, commit))
-        elif existing.expired:
-            raise expired(commit.id)
-        here = {"the_repository": repository_id, "the_branch": branch, "the_head": publish.expected_head}
-        if conn.execute(_MOVE_HEAD, here | branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
-            raise BranchMoved(f"branch {branch!r} moved while the commit was being made; try again")
-        if publish.publisher is not None:
-            conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publish.publisher)))
-        self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)
-        move = (repository_id, branch, publish.expected_head, commit.id)
-        self.record_move(conn, *move, publish.action, publish.actor)
-        self.remember(conn, repository_id, publish.key, publish.fingerprint, commit.id)
-        for one in others:
-            if one.key is not None and find_key(conn, repository_id, one.key) is None:
-                self.remember(conn, repository_id, one.key, one.fingerprint, commit.id)
-        return existing or commit
+        return self.database.write(work, settle=settle)
 
     def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""
@@ -366,7 +349,7 @@ class Commits(CatalogPart):
 
     @read_transaction
     def key(self, conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-        """What an idempotency key stands for, if it was used."""
+        """The commit and the request that an idempotency key stands for, if it was used."""
         return find_key(conn, repository_id, key)
 
     @write_transaction
@@ -384,7 +367,6 @@ class Commits(CatalogPart):
         """
         here = (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch)
         mine = update(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
-
         check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
         now = self.database.dialect.now(conn)
         renewed = {"renewed": epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
@@ -406,19 +388,15 @@ class Commits(CatalogPart):
     @write_transaction
     def dequeue(self, conn: Connection, repository_id: str, branch: str, publisher: str) -> None:
         """Give a place up. ``publish`` does so by itself."""
-        place = delete(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
-
-        conn.execute(place)
+        conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publisher)))
 
     def _count_ahead(self, conn: Connection, repository_id: str, branch: str, publisher: str) -> int | None:
         mine = select(QUEUE.c.number).where(*_of_publisher(repository_id, branch, publisher))
         place = conn.execute(mine).scalar()
         if place is None:
             return None
-        now = epoch_micros(self.database.dialect.now(conn))
-        return conn.execute(
-            _AHEAD, {"repository": repository_id, "on": branch, "now": now, "place": place}
-        ).scalar_one()
+        here = {"repository": repository_id, "on": branch, "now": epoch_micros(self.database.dialect.now(conn))}
+        return conn.execute(_AHEAD, here | {"place": place}).scalar_one()
 
 
 def _of_publisher(repository_id: str, branch: str, publisher: str) -> tuple[ColumnElement[bool], ...]:

@@ -13,7 +13,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import wraps
@@ -42,7 +41,7 @@ _log = logging.getLogger("lakeops.catalog")
 
 
 class TransactionFailure(Enum):
-    """What a driver's error means for the transaction that it ended."""
+    """The meaning of a driver's error for the transaction that it ended."""
 
     RETRY = "retry"
     """Rolled back, through no fault of its own. The same transaction may work now."""
@@ -52,14 +51,6 @@ class TransactionFailure(Enum):
     """The login lacks the right. See ``roles``."""
     REFUSED = "refused"
     """The database will not do it until somebody changes something."""
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A failure and the driver's own words for it: one line, no statement, no parameters."""
-
-    failure: TransactionFailure
-    words: str
 
 
 class Dialect(Protocol):
@@ -78,64 +69,42 @@ class Dialect(Protocol):
     @property
     def account(self) -> str | None:
         """Whose process it is, where the database has no logins. None where it has, and knows the time too."""
-        ...
 
     def engine(self, url: URL) -> Engine:
         """An engine whose connections are set up for the catalog. Nothing is connected yet."""
-        ...
 
     def reader(self, engine: Engine) -> Engine:
         """An engine over the connections of ``engine`` whose transactions read one snapshot and write nothing."""
-        ...
 
     def begin(self, conn: Connection, *, write: bool) -> None:
-        """Begin a transaction, the first thing that happens on a connection. Closing the connection rolls it back.
-
-        Called by hand, because an engine that anybody listens to is slower at every statement.
-        """
-        ...
+        """Begin a transaction on a connection. Called by hand: an engine that anybody listens to is slower."""
 
     def now(self, conn: Connection) -> datetime:
         """The database's time, now and not at the transaction's beginning: aware, in UTC."""
-        ...
 
-    def describe_failure(self, error: BaseException) -> Described:
-        """What an error of the driver means."""
-        ...
+    def failure_of(self, error: BaseException) -> TransactionFailure:
+        """The meaning of an error of the driver."""
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:
         """Words for who holds the lock that an error says was not given. Empty where the database does not tell."""
-        ...
 
     def lock_schema(self, conn: Connection) -> None:
         """Wait until no other process changes the schema, and keep them waiting until the transaction ends."""
-        ...
 
     def facts(self, conn: Connection) -> dict[str, str]:
         """The server's version and settings that matter, for ``doctor``."""
-        ...
 
     def whereabouts(self, conn: Connection) -> dict[str, str]:
-        """What tells this database from a copy of it. A fact that the server does not give is left out."""
-        ...
+        """Facts that tell this database from a copy of it. A fact that the server does not give is left out."""
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
         """Begin to load staged rows (``staging.staging_columns``): what needs no lock of a branch."""
-        ...
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
         """Insert or replace the rows that were brought, under a token."""
-        ...
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
         """A token's rows under a prefix, sorted by path (``staging.staging_columns``)."""
-        ...
-
-
-def first_line(error: BaseException) -> str:
-    """What the driver said, in one line."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 T = TypeVar("T")
@@ -156,6 +125,9 @@ _abandoned: list[Pool] = []
 class _AgainError(Exception):
     """The transaction was rolled back and may be tried again."""
 
+    outage = False
+    """Whether the database did not answer at all."""
+
 
 class _UnknownError(Exception):
     """The connection broke while COMMIT was under way."""
@@ -166,27 +138,21 @@ def run_again(_conn: Connection) -> None:
 
 
 class _Snapshot(threading.local):
-    """The connection that this thread's reads go through, while it reads from one snapshot."""
-
     conn: Connection | None = None
+    """The connection that this thread's reads go through, while it reads from one snapshot."""
 
 
 class _Writes:
-    """How many transactions this process has written, to any catalog."""
-
     count = 0
+    """How many transactions this process has written, to any catalog."""
 
 
 class Database:
-    """An engine, how to begin reads and writes on it, and how to read its failures.
+    """An engine, and transactions on it. ``shown`` is the URL without user, password and options, for messages."""
 
-    Attributes:
-        engine: SQLAlchemy's engine. Tests listen to its events.
-        shown: the URL without user, password and options, for messages.
-    """
-
-    def __init__(self, url: URL, dialect: Dialect) -> None:
+    def __init__(self, url: URL, dialect: Dialect, patience_seconds: float = 0) -> None:
         self.dialect = dialect
+        self._patience = patience_seconds
         self.shown: str = url_for_message(url)
         self._hidden = [str(value) for value in (url.password, *(url.query.get(name) for name in _SECRETS)) if value]
         self.engine: Engine = dialect.engine(url)
@@ -199,15 +165,12 @@ class Database:
         _engines.add(self.engine)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """What ``work`` returns, run on one snapshot."""
+        """Run ``work`` on one snapshot."""
         conn = self._snapshot.conn
         return self._retrying(lambda: self._read_once(work)) if conn is None else work(conn)
 
     def in_snapshot(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns; all that it reads in this thread comes from one transaction, on one snapshot.
-
-        ``work`` writes nothing, and may run several times.
-        """
+        """Run ``work``, which may run several times. All that it reads in this thread comes from one snapshot."""
 
         def on_one(conn: Connection) -> T:
             self._snapshot.conn = conn
@@ -219,11 +182,9 @@ class Database:
         return work() if self._snapshot.conn is not None else self.read(on_one)
 
     def write(self, work: Callable[[Connection], T], *, settle: Callable[[Connection], T | None] | None = None) -> T:
-        """What ``work`` returns, run as one transaction.
+        """Run a transition as one transaction. It may run several times. Nothing of a run that failed stays.
 
-        Args:
-            work: the transition. It may run several times. Nothing of a run that failed stays.
-            settle: reads whether a COMMIT without an answer happened: its result, or None for "run it again".
+        ``settle`` reads whether a COMMIT without an answer happened: its result, or None for "run it again".
         """
         if self._snapshot.conn is not None:
             raise RuntimeError("a snapshot is for reading: this would be written outside of it")
@@ -272,25 +233,26 @@ class Database:
         try:
             conn.commit()
         except DBAPIError as error:
-            described = self.dialect.describe_failure(_driver_error(error))
-            if described.failure is TransactionFailure.LOST:
-                raise _UnknownError(self._sentence("lost the catalog while committing", described.words)) from None
+            if self.dialect.failure_of(_driver_error(error)) is TransactionFailure.LOST:
+                raise _UnknownError(self._sentence("lost the catalog while committing", error)) from None
             raise
 
     def _translate(self, error: Exception) -> Exception:
         """A failure of the database in the catalog's own words, and whether to try again."""
         if isinstance(error, PoolTimeout):
-            return _AgainError(self._sentence("the catalog is not available", "all connections are in use"))
+            return _AgainError(f"the catalog is not available ({self.shown}): all connections are in use")
         if isinstance(error, IntegrityError):
             # Two transactions inserted the same key. The second try sees the first one's row and says so properly.
-            return _AgainError(self._sentence("lost a race", first_line(_driver_error(error))))
-        described = self.dialect.describe_failure(_driver_error(error))
-        if described.failure is TransactionFailure.DENIED:
-            return CatalogError(self._sentence("this login may not do that", described.words), kind="permission_denied")
-        if described.failure is TransactionFailure.REFUSED:
-            return CatalogError(self._sentence("the catalog refused", described.words))
+            return _AgainError(self._sentence("lost a race", error))
+        failure = self.dialect.failure_of(_driver_error(error))
+        if failure is TransactionFailure.DENIED:
+            return CatalogError(self._sentence("this login may not do that", error), kind="permission_denied")
+        if failure is TransactionFailure.REFUSED:
+            return CatalogError(self._sentence("the catalog refused", error))
         holder = self.dialect.lock_holder(self.engine, _driver_error(error))
-        return _AgainError(self._sentence("the catalog is not available", described.words) + holder)
+        again = _AgainError(self._sentence("the catalog is not available", error) + holder)
+        again.outage = failure is TransactionFailure.LOST
+        return again
 
     def _retrying(self, run: Callable[[], T]) -> T:
         waited, lost = stopwatch(), 0
@@ -301,26 +263,29 @@ class Database:
                 return run()
             except _AgainError as error:
                 lost += 1
-                _log.warning("%s; try %d of %d lost after %.1f s", error, lost, TRIES, waited())
+                of = "" if error.outage and self._patience else f" of {TRIES}"
+                _log.warning("%s; try %d%s lost after %.1f s", error, lost, of, waited())
                 raise
+
+        def goes_on(error: BaseException) -> bool:
+            patient = isinstance(error, _AgainError) and error.outage and waited() < self._patience
+            return isinstance(error, _AgainError) and (patient or (lost < TRIES and waited() < PATIENCE_SECONDS))
 
         try:
             return attempt()  # tried once without tenacity: a command need not import it
         except _AgainError:
             pause(self._ids.jitter(FIRST_WAIT))
-        again = retrying(
-            lambda error: isinstance(error, _AgainError), self._ids, tries=TRIES - 1, seconds=PATIENCE_SECONDS
-        )
         try:
-            return again(attempt)
+            return retrying(goes_on, self._ids)(attempt)
         except _AgainError as error:
             raise Transient(f"{error}; waited {waited():.1f} s in {lost} tries", kind="catalog_unavailable") from None
 
-    def _sentence(self, what: str, words: str) -> str:
+    def _sentence(self, what: str, error: Exception) -> str:
+        """A sentence with the first line of the driver's own words: no statement, no parameters, no secrets."""
+        words = str(_driver_error(error)).strip() or type(_driver_error(error)).__name__
         for secret in self._hidden:
             words = words.replace(secret, "***")
-        line = words.strip().splitlines()[0] if words.strip() else "no reason given"
-        return f"{what} ({self.shown}): {line}"
+        return f"{what} ({self.shown}): {words.splitlines()[0]}"
 
 
 class _HasDatabase(Protocol):
@@ -384,11 +349,9 @@ MakeRow = Callable[[Sequence[Any]], AnyRow]
 
 
 class Lookup:
-    """A query of fixed text. Threads may share it.
+    """A query of fixed text: the columns that it selects, in order, and what stands behind ``FROM``.
 
-    Args:
-        columns: what it selects, in order. Attributes of a row have their names.
-        source: what stands behind ``FROM``: tables, conditions, order. Parameters are written ``:name``.
+    Attributes of a row have the columns' names. Parameters are written ``:name``. Threads may share it.
     """
 
     def __init__(self, columns: Iterable[Column[Any]], source: str) -> None:
@@ -430,10 +393,7 @@ class Lookup:
 class PageLookup:
     """A table's rows by a text that tells them apart, in the order of its bytes, a page at a time.
 
-    Args:
-        table: the table. All its columns are selected.
-        key: the column that tells the rows apart.
-        where: which rows, as in a ``Lookup``. All of them by default.
+    ``where`` says which rows, as in a ``Lookup``.
     """
 
     def __init__(self, table: Table, key: str, where: str = "") -> None:
@@ -460,7 +420,7 @@ WHOLE, YES_OR_NO = BigInteger(), Boolean()
 
 
 class Unreadable:
-    """What a JSON column holds that is no JSON. It fits nothing, so decoding its row fails."""
+    """A value of a JSON column that is no JSON. It fits nothing, so decoding its row fails."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -1,21 +1,19 @@
 """Locks and checks: what every transition does first.
 
-Locks are always taken in this order, so no two transitions wait for each other: the repository's row (shared;
-exclusive only where everything else must stop: expiry, deletion, closing), then the branch's row (exclusive to change
-it, shared to stage under its active token). SQLite needs none of it: a writer there is alone.
-
-A row that many transactions lock shared, one after the other, may never be free for one that wants it exclusively. So
-PostgreSQL takes a fair lock before each row, in the same mode and the same statement: an advisory lock of the
-transaction. It serves transactions in the order in which they asked. The row's lock is the one that protects the row.
+Locks are always taken in this order, so no two transitions wait for each other: the repository's row (shared; exclusive
+only where everything else must stop), then the branch's row (exclusive to change it, shared to stage under its active
+token). A row that many lock shared, one after the other, may never be free for one that wants it alone. So PostgreSQL
+takes a fair lock before each row, in the same mode and statement: an advisory lock, which serves transactions in the
+order in which they asked. SQLite needs none of it: a writer there is alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -34,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import text as sql
 
-from lakeops.catalog.database import AnyRow, Database, Lookup, PageLookup
+from lakeops.catalog.database import AnyRow, Database, Lookup
 from lakeops.catalog.records import (
     BranchState,
     Caller,
@@ -69,9 +67,10 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import HeldRepository, next_prefix
-from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Hook, RefRecord
+from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Hook
 
 Hooks = frozenset[Hook]
+T = TypeVar("T", int, str)
 
 IN_CHUNK = 500
 """How many values one IN list may hold."""
@@ -86,17 +85,16 @@ PROTECTING = (BRANCH_PROTECTION, CHECK_PROTECTION)
 def _behind_fair_lock(table: Table, *where: ColumnElement[bool], exclusive: bool) -> Select[Any]:
     """A query that waits for the fair lock of a row (parameter ``fair``), and then locks the row."""
     # A join with one row: PostgreSQL locks what a join has found, so the fair lock comes first.
-    asked = sql(f"SELECT lakeops_turn(:fair, {str(exclusive).lower()}) AS here")
+    asked = sql(f"SELECT lakeops_fair_lock(:fair, {str(exclusive).lower()}) AS here")
     asked = asked.bindparams(bindparam("fair", type_=BigInteger))
-    turn = asked.columns(column("here", Boolean)).cte("turn")
-    query = select(table).where(*where).select_from(turn.join(table, turn.c.here))
+    lock = asked.columns(column("here", Boolean)).cte("fair_lock")
+    query = select(table).where(*where).select_from(lock.join(table, lock.c.here))
     return query.with_for_update(read=not exclusive, of=table)
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
 _REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
 _BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch")
-_REFS = {table: PageLookup(table, "name", "repository_id = :repository") for table in (BRANCH, TAG)}
 _ON_BRANCH = (BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
 _LOCK_REPOSITORY = {
     mode: _behind_fair_lock(REPOSITORY, REPOSITORY.c.id == bindparam("repository"), exclusive=mode)
@@ -150,7 +148,6 @@ def repository_found(row: AnyRow | None, repository_id: str) -> AnyRow:
 
 @decoding(REPOSITORY, "id")
 def _check_numbers(row: AnyRow) -> None:
-    """Check what transitions compute with. Raises ``Corrupted``."""
     for seconds in (number(row.grace_seconds), optional_number(row.grace_before) or 0):
         if not 0 <= seconds <= LONGEST:
             raise ValueError(f"{seconds} seconds are no grace period")
@@ -184,12 +181,18 @@ def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
 def fair_lock_key(repository_id: str, branch: str | None = None) -> int:
     """The key of the fair lock of a repository or a branch: 64 bits, signed, equal in every process.
 
-    Two that share a key wait for each other, and no more than that. A repository never shares one with a branch, so
-    every transaction takes them in one order.
+    Two that share a key only wait for each other. A repository never shares one with a branch: the order is kept.
     """
     name = repository_id if branch is None else f"{repository_id}\0{branch}"
     digest = int.from_bytes(sha256(name.encode()).digest()[:8], "big", signed=True)
     return digest & ~1 if branch is None else digest | 1
+
+
+def chunks(values: Iterable[T]) -> Iterator[list[T]]:
+    """The values in order, each of them once, as many at a time as an IN list may hold."""
+    wanted = sorted(set(values))
+    for start in range(0, len(wanted), IN_CHUNK):
+        yield wanted[start : start + IN_CHUNK]
 
 
 def under(column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
@@ -207,15 +210,8 @@ def check_writable(
 ) -> None:
     """Refuse what a read-only repository, a protected branch or a protected tag does not take.
 
-    Args:
-        conn: the transition's transaction.
-        repository: the repository's row.
-        action: the transition. A protected branch takes merges, and what changes nothing that is committed.
-        branch: the branch that it is done to, if it is one.
-        tag: the tag that is going to be moved or deleted, if it is one.
-
-    Raises:
-        PreconditionFailed: ``read_only_repository``, ``protected_branch``, ``protected_tag``.
+    A protected branch takes merges, and what changes nothing that is committed. A protected tag stays as it is.
+    Raises ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``, ``protected_tag``).
     """
 
     def patterns(*kinds: str) -> Iterable[str]:
@@ -272,16 +268,14 @@ def require_passed(conn: Connection, repository_id: str, branch: str, source: st
 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:
     """Refuse to rest on commits that do not exist or are expired. Raises ``RefNotFound``, ``CommitExpired``."""
-    wanted = sorted(set(ids))
-    states: dict[str, bool] = {}
-    for start in range(0, len(wanted), IN_CHUNK):
-        some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
-        states.update((row.id, row.expired) for row in conn.execute(_EXPIRED, some))
-    for commit_id in wanted:
-        if commit_id not in states:
-            raise no_commit(repository_id, commit_id)
-        if states[commit_id]:
-            raise expired(commit_id)
+    for some in chunks(ids):
+        rows = conn.execute(_EXPIRED, {"repository": repository_id, "some": some})
+        states = {row.id: row.expired for row in rows}
+        for commit_id in some:
+            if commit_id not in states:
+                raise no_commit(repository_id, commit_id)
+            if states[commit_id]:
+                raise expired(commit_id)
 
 
 @decoding(REPOSITORY, "id")
@@ -299,9 +293,8 @@ def deadline_of(repository: AnyRow, now: datetime) -> timedelta:
 def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
     """Refuse an attempt whose files a mark may hold, and one that is older than the deadline.
 
-    Safety rests on the GC watermark alone. It compares the moment in the names of the attempt's files with the cutoffs
-    of marks, and asks no clock. The deadline makes a slow attempt end at a time that can be foretold.
-    Raises ``AttemptExpired``.
+    Safety rests on the GC watermark alone, which asks no clock. The deadline makes a slow attempt end at a time that
+    can be foretold. Raises ``AttemptExpired``.
     """
     if repository.fence is not None and epoch_micros(started) <= repository.fence:
         watermark = from_epoch_micros(repository.fence)
@@ -357,9 +350,8 @@ _NEW_MOVE_AND_RECORD = insert(REFLOG).add_cte(
 def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
     """A statement that inserts a ref, unless its name is taken or its commit is not live: all in one look.
 
-    A branch's name is no tag's either. Who reads by it would get the branch, though a tag is said to stay where it is.
-
-    Parameters ``repository``, ``ref``, ``commit``, and what is in ``more``: further columns of the table.
+    A branch's name is no tag's either: who reads by it would get the branch. Its parameters are ``repository``,
+    ``ref`` and ``commit``, and those of ``more``, further columns of the table.
     """
     here: BindParameter[str] = bindparam("repository")
     name: BindParameter[str] = bindparam("ref", type_=table.c.name.type)
@@ -378,29 +370,12 @@ def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
 class CatalogPart:
     """A group of transitions over one database. Each public method is one transaction.
 
-    Attributes:
-        database: where transactions run.
-        new_grace: the grace period of repositories that are made from here.
-        clock: what tells how long this machine has been running; with SQLite also what time it is.
-        caller: who works with the catalog, for the audit.
+    ``new_grace`` is the grace period of repositories that are made from here. ``clock`` tells how long this machine has
+    been running, and with SQLite what time it is. ``caller`` is who works with the catalog, for the audit.
     """
 
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
-        self.database = database
-        self.new_grace = new_grace
-        self.clock = clock
-        self.caller = caller
-
-    def _refs(self, table: Table, repository_id: str, prefix: str, after: str, limit: int) -> list[RefRecord]:
-        """A page of branches or tags by name in byte order."""
-
-        def work(conn: Connection) -> list[RefRecord]:
-            find_repository(conn, repository_id)
-            mine = {"repository": repository_id}
-            rows = _REFS[table].page(conn, mine, prefix=prefix, after=after, limit=limit)
-            return [RefRecord(row.name, row.commit_id) for row in rows]
-
-        return self.database.read(work)
+        self.database, self.new_grace, self.clock, self.caller = database, new_grace, clock, caller
 
     @staticmethod
     def insert_branch(conn: Connection, repository_id: str, name: str, commit_id: str, token: str) -> None:
@@ -437,16 +412,8 @@ class CatalogPart:
     ) -> None:
         """Insert a row of the reflog, and its record in the audit, or ``audited`` in place of that one."""
         now = unix_seconds(self.database.dialect.now(conn))
-        move: dict[str, Any] = {
-            "repository_id": repository_id,
-            "kind": str(kind),
-            "ref": ref,
-            "old": old,
-            "new": new,
-            "action": action,
-            "actor": actor,
-            "at": now,
-        }
+        move: dict[str, Any] = {"repository_id": repository_id, "kind": str(kind), "ref": ref, "old": old, "new": new}
+        move |= {"action": action, "actor": actor, "at": now}
         record = audited or self.audit_values(repository_id, action, str(kind), ref, old, new, claimed=actor)
         if self.database.dialect.account is None:
             conn.execute(_NEW_MOVE_AND_RECORD, move | {f"audit_{name}": value for name, value in record.items()})

@@ -1,23 +1,22 @@
 """Marks of garbage collection, and whether the clock can be trusted that decides what is old.
 
-``begin_mark`` raises the repository's GC watermark (column ``fence``) to the mark's cutoff, with the repository's row
-locked against every other transition: no attempt that began at or before it links or publishes any more. Deleting twice
-does no harm, so every transition may be repeated. A mark that a crash left open fails when the next one begins, and
-keeps links of old objects waiting until then or the deadline.
+``begin_mark`` raises the repository's GC watermark (column ``fence``) to the mark's cutoff: no attempt that began at or
+before it links or publishes any more. Every transition may be repeated. A mark that a crash left open fails when the
+next one begins, and keeps links of old objects waiting until then or the deadline.
 
-A clock that jumped a year ahead makes everything look old at once. No setting tells that from a year in which nobody
-worked. So the catalog keeps the last time that it trusted, and looks for jumps between that, every move of a ref since,
-of all repositories, and now. Nothing is collected over a jump until somebody confirms the clock, or the machine proves
-it: it has been running since the last trusted time, and has counted as many seconds as its clock says.
+A clock that jumped ahead makes everything look old at once. So the catalog keeps the last time that it trusted, and
+looks for jumps between that, every move of a ref since, and now. Nothing is collected over a jump until somebody
+confirms the clock, or the machine has been running since, and has counted as many seconds as its clock says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, not_, or_, select, update
 
 from lakeops.catalog.database import AnyRow, read_transaction, write_transaction, write_transaction_once
 from lakeops.catalog.guards import CatalogPart, check_writable, deadline_of, find_repository, grace_of, lock_repository
@@ -38,7 +37,7 @@ BOUND = timedelta(hours=60)
 day. A jump that stays below it costs no data that anybody is writing, and takes as much off the retention."""
 
 SLACK = timedelta(minutes=1)
-"""What clocks may differ by."""
+"""The most that clocks may differ by."""
 
 _DRIFT = 0.001
 """The share by which a machine's two clocks may run apart."""
@@ -48,7 +47,7 @@ _ENDS = (
     (MarkState.MARKED, MarkState.STALE),
     (MarkState.RESTORING, MarkState.STALE),
 )
-"""What becomes of earlier marks when another one begins."""
+"""States of earlier marks, and their next ones when another mark begins."""
 
 _WHY = {
     MarkState.MARKING: "is not finished: it is still being made, or its run was killed; make a new one",
@@ -155,8 +154,8 @@ class Marks(CatalogPart):
             )
         over = mark.state in (MarkState.FAILED, MarkState.STALE)
         # A mark that is still open has the commits of those before it.
-        opened = (MARK.c.repository_id == repository_id, MARK.c.state.in_([state.value for state in _OPEN]))
-        if mark.state in _OPEN or (over and not conn.execute(select(MARK.c.id).where(*opened).limit(1)).first()):
+        opened = select(MARK.c.id).where(*_in_states(repository_id, _OPEN)).limit(1)
+        if mark.state in _OPEN or (over and not conn.execute(opened).first()):
             update_mark(conn, repository_id, mark_id, state=MarkState.RESTORING.value)
         return self._record_state(conn, repository_id, mark, "restore-mark")
 
@@ -175,12 +174,8 @@ class Marks(CatalogPart):
             if now - mark.created > SWEEPABLE:
                 raise MarkRefused(f"mark {mark_id} is stale: it is older than {SWEEPABLE.days} days; make a new one")
             # What earlier sweeps left was there when the store was listed for this mark, and nobody links it.
-            left = (
-                MARK.c.state.in_([state.value for state in _GOING_ON]),
-                MARK.c.cutoff <= epoch_micros(mark.cutoff),
-            )
-            carried = update(MARK).where(MARK.c.repository_id == repository_id, *left)
-            conn.execute(carried.values(state=MarkState.CARRIED.value))
+            left = (*_in_states(repository_id, _GOING_ON), MARK.c.cutoff <= epoch_micros(mark.cutoff))
+            conn.execute(update(MARK).where(*left).values(state=MarkState.CARRIED.value))
             update_mark(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
         elif mark.state not in BEGUN:
             raise MarkRefused(f"mark {mark_id} {_WHY[mark.state]}; nothing was deleted")
@@ -226,7 +221,6 @@ class Marks(CatalogPart):
         """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
         query = select(MARK).where(MARK.c.repository_id == repository_id)
         query = query.order_by(MARK.c.created.desc(), MARK.c.id.desc())
-
         find_repository(conn, repository_id)
         oldest = epoch_micros(self.database.dialect.now(conn) - KEEP)
         mine = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE))) if lasting else query
@@ -275,20 +269,15 @@ class Marks(CatalogPart):
 def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], since: datetime) -> None:
     """Refuse to link old objects while there is a mark that may hold them and was not looked into.
 
-    Marks that were swept count too: one may have been made and swept since the caller looked.
-
-    Args:
-        conn: the transition's transaction, which holds the repository's row.
-        repository_id: the repository.
-        cleared: marks that hold none of the objects and never will, or were swept before the caller saw the objects.
-        since: a mark that was begun before this has taken too long, and is failed here.
+    Marks that were swept count too: one may have been made and swept since the caller looked. ``cleared`` ones hold
+    none of the objects and never will, or were swept before the caller saw the objects. A mark that was begun before
+    ``since`` has taken too long, and is failed here.
 
     Raises:
         Transient: ``collection_running``: what a mark will hold is being worked out.
         BranchMoved: there is a mark that the caller does not know yet.
     """
-    deadly = [state.value for state in (*_OPEN, *BEGUN)]
-    for row in conn.execute(select(MARK).where(MARK.c.repository_id == repository_id, MARK.c.state.in_(deadly))):
+    for row in conn.execute(select(MARK).where(*_in_states(repository_id, (*_OPEN, *BEGUN)))):
         mark = _record(row)
         if mark.id in cleared:
             continue
@@ -318,6 +307,10 @@ def update_mark(conn: Connection, repository_id: str, mark_id: str, **values: ob
     conn.execute(update(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id).values(**values))
 
 
+def _in_states(repository_id: str, states: Iterable[MarkState]) -> tuple[ColumnElement[bool], ...]:
+    return (MARK.c.repository_id == repository_id, MARK.c.state.in_([state.value for state in states]))
+
+
 def _leave_marking(conn: Connection, repository_id: str, mark_id: str, **values: object) -> bool:
     """Change a mark that is still being made; whether it was. Of two that try at once, one does."""
     mine = (MARK.c.repository_id == repository_id, MARK.c.id == mark_id, MARK.c.state == MarkState.MARKING.value)
@@ -326,10 +319,8 @@ def _leave_marking(conn: Connection, repository_id: str, mark_id: str, **values:
 
 def _others_have_pending(conn: Connection, repository_id: str, mark_id: str) -> bool:
     """Whether marks other than this one have pending commits."""
-    unswept = [state.value for state in MarkState if state not in BEGUN]
-    others = select(MARK.c.id).where(
-        MARK.c.repository_id == repository_id, MARK.c.id != mark_id, MARK.c.state.in_(unswept)
-    )
+    unswept = [state for state in MarkState if state not in BEGUN]
+    others = select(MARK.c.id).where(*_in_states(repository_id, unswept), MARK.c.id != mark_id)
     mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by.in_(others))
     return conn.execute(select(COMMIT.c.id).where(*mine).limit(1)).first() is not None
 
@@ -373,17 +364,10 @@ def _record(row: AnyRow) -> Mark:
 
 
 def _values(repository_id: str, mark: Mark) -> dict[str, Any]:
-    return {
-        **{
-            name: getattr(mark, name)
-            for name in ("id", "digest", "rows", "objects", "bytes", "listed", "swept", "refused")
-        },
-        "repository_id": repository_id,
-        "state": mark.state.value,
-        "created": epoch_micros(mark.created),
-        "cutoff": epoch_micros(mark.cutoff),
-        "failures": [list(failure) for failure in mark.failures],
-    }
+    values = {one.name: getattr(mark, one.name) for one in fields(Mark)}
+    times = {"created": epoch_micros(mark.created), "cutoff": epoch_micros(mark.cutoff)}
+    failures = [list(failure) for failure in mark.failures]
+    return {**values, **times, "repository_id": repository_id, "state": mark.state.value, "failures": failures}
 
 
 # --- the clock ---
@@ -391,13 +375,13 @@ def _values(repository_id: str, mark: Mark) -> dict[str, Any]:
 
 def first_seen(conn: Connection, now: datetime, clock: Clock) -> None:
     """Begin to keep the time, where nothing has been seen yet."""
-    if _last_trusted(conn) is None:
+    if conn.execute(select(CLOCK)).one_or_none() is None:
         _keep_time(conn, now, uptime_of(clock))
 
 
 def check_clock_skew(conn: Connection, now: datetime, clock: Clock) -> datetime:
     """The time, which the catalog trusts from then on. Raises ``MarkRefused`` (``clock_in_doubt``)."""
-    row, uptime = _last_trusted(conn), uptime_of(clock)
+    row, uptime = conn.execute(select(CLOCK)).one_or_none(), uptime_of(clock)
     waits = _waits_until(conn, row, now)
     latest = max((end for wait in waits for end in wait if end is not now), default=now)
     if now < latest - SLACK:
@@ -432,16 +416,12 @@ def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tu
     steps = select(at, wait).where(since).subquery()
     within = select(steps.c.at - steps.c.wait, steps.c.at).where(steps.c.wait.is_not(None))
     longest = conn.execute(within.order_by(steps.c.wait.desc()).limit(1)).first()
-    waits = [(_of_seconds(last), now)]
+    waits = [(datetime.fromtimestamp(last, UTC), now)]
     if longest is not None:
-        waits.append((_of_seconds(longest[0]), _of_seconds(longest[1])))
+        waits.append((datetime.fromtimestamp(longest[0], UTC), datetime.fromtimestamp(longest[1], UTC)))
     if row is not None:
-        waits.append((from_epoch_micros(row.seen), _of_seconds(first)))
+        waits.append((from_epoch_micros(row.seen), datetime.fromtimestamp(first, UTC)))
     return waits
-
-
-def _of_seconds(count: int) -> datetime:
-    return from_epoch_micros(count * 1_000_000)
 
 
 def _is_counted(row: AnyRow | None, now: datetime, uptime: Uptime | None) -> bool:
@@ -450,10 +430,6 @@ def _is_counted(row: AnyRow | None, now: datetime, uptime: Uptime | None) -> boo
         return False
     passed, counted = epoch_micros(now) - row.seen, uptime.microseconds - row.uptime
     return bool(abs(passed - counted) <= SLACK / timedelta(microseconds=1) + _DRIFT * abs(counted))
-
-
-def _last_trusted(conn: Connection) -> AnyRow | None:
-    return conn.execute(select(CLOCK)).one_or_none()
 
 
 def _keep_time(conn: Connection, now: datetime, uptime: Uptime | None) -> None:

@@ -10,14 +10,14 @@ changes nothing once another wait has begun, but for the memory of what arrived,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, union, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, union, update
 
 from lakeops.catalog.database import AnyRow, read_transaction, write_transaction
-from lakeops.catalog.guards import IN_CHUNK, CatalogPart, check_live, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import CatalogPart, check_live, check_writable, chunks, find_repository, lock_repository
 from lakeops.catalog.records import branch_record, commit_values, decoding, number, optional_number, text_list
 from lakeops.catalog.repositories import insert_repository, is_ours
 from lakeops.catalog.tables import (
@@ -60,26 +60,13 @@ _NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": N
 @decoding(MIRROR, "repository_id")
 def mirror_record(row: AnyRow) -> MirrorRecord:
     """The mirror of a row of its table."""
-    return MirrorRecord(
-        repository_id=row.repository_id,
-        source=SourceReference.from_json(row.source),
-        registration=row.registration,
-        branches=text_list(row.branches),
-        tags=text_list(row.tags),
-        reports=row.reports,
-        check_imported=row.check_imported,
-        created=number(row.created),
-        sequence=number(row.sequence),
-        last_sync=optional_number(row.last_sync),
-        error=row.error,
-        promoted_writable=optional_number(row.promoted_writable),
-        stall_timeout=number(row.stall_timeout),
-        kept=text_list(row.kept),
-        rules=row.rules,
-        protections=text_list(row.protections),
-        refusals=number(row.refusals),
-        refused=text_list(row.refused),
-    )
+    values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(MirrorRecord)}
+    values |= {name: text_list(values[name]) for name in ("branches", "tags", "kept", "protections", "refused")}
+    for name in ("created", "sequence", "stall_timeout", "refusals"):
+        number(values[name])
+    for name in ("last_sync", "promoted_writable"):
+        optional_number(values[name])
+    return MirrorRecord(**{**values, "source": SourceReference.from_json(row.source)})
 
 
 def mirror_values(mirror: MirrorRecord) -> dict[str, Any]:
@@ -153,13 +140,10 @@ class Mirrors(CatalogPart):
         Parents must be known, come earlier among ``commits`` or be ``pruned`` at the source, so that history is whole
         at every moment; else ``RefNotFound``.
         """
-        asked = sorted({one for commit in commits for one in (commit.id, *commit.parents)})
-
         _, repository = _lock_mirror(conn, repository_id)
         known: set[str] = set()
-        for start in range(0, len(asked), IN_CHUNK):
-            some = COMMIT.c.id.in_(asked[start : start + IN_CHUNK])
-            query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some)
+        for some in chunks(one for commit in commits for one in (commit.id, *commit.parents)):
+            query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id.in_(some))
             known.update(conn.execute(query).scalars())
         top = repository.pruned or 0
         new: list[Commit] = []
@@ -186,10 +170,9 @@ class Mirrors(CatalogPart):
         """Record where the source's refs point now. Their commits are copied already.
 
         A ref that waits for nothing gets what the source shows as its candidate, with a new ticket. A candidate that is
-        waited for stays. Refs that the source has no longer are deleted here, but for the default branch. The mirror's
-        sequence goes up. Of what the source has agreed to keep, only what is still needed is relied on from now on: the
-        next report will ask for no more. Raises ``MirrorOvertaken`` when it was not ``since``: the heads were read
-        before another pass went on, and may be older than what it saw.
+        waited for stays. Refs that the source has no longer are deleted here, but for the default branch. Of what the
+        source has agreed to keep, only what is still needed is relied on from now on. The mirror's sequence goes up.
+        Raises ``MirrorOvertaken`` when it was not ``since``: another pass went on after the heads were read.
         """
         mirror, repository = _lock_mirror(conn, repository_id)
         _check_alone(mirror, since)
@@ -328,7 +311,6 @@ class Mirrors(CatalogPart):
         query = select(MIRROR_ARRIVAL.c.file, MIRROR_ARRIVAL.c.pending).where(
             MIRROR_ARRIVAL.c.repository_id == repository_id
         )
-
         found: dict[str, str | None] = {}
         for row in conn.execute(query):
             if row.pending is None or row.file not in found:
@@ -352,18 +334,15 @@ class Mirrors(CatalogPart):
     ) -> MirrorRef | None:
         """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look.
 
-        Returns the ref, if it waits under this ticket. With another one, 0 for instance, only what arrived is
-        remembered.
+        Returns the ref, if it waits under this ticket. Otherwise only what arrived is remembered.
         """
         _lock_mirror(conn, repository_id)
         here = _of_ref(repository_id, ref)
         if conn.execute(select(MIRROR_REF.c.candidate).where(*here)).scalar() is None:
             # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
             return None
-        names = sorted(arrived)
         same = {"repository_id": repository_id, "kind": ref.kind, "name": ref.name}
-        for start in range(0, len(names), IN_CHUNK):
-            some = names[start : start + IN_CHUNK]
+        for some in chunks(arrived):
             mine = (*_of_ref(repository_id, ref, table=MIRROR_ARRIVAL), MIRROR_ARRIVAL.c.file.in_(some))
             conn.execute(delete(MIRROR_ARRIVAL).where(*mine))
             conn.execute(insert(MIRROR_ARRIVAL), [{**same, "file": file, "pending": arrived[file]} for file in some])
@@ -381,8 +360,8 @@ class Mirrors(CatalogPart):
     ) -> MirrorRef | None:
         """Show a candidate that is complete: the branch's head moves to it, or the tag is made.
 
-        One transaction. The next candidate, what the source showed last, takes its place. None, and nothing is changed,
-        when ``candidate`` is no longer waited for under this ticket.
+        What the source showed last is the next candidate. None, and nothing is changed, when ``candidate`` is no longer
+        waited for under this ticket.
         """
         table = BRANCH if ref.kind is RefKind.BRANCH else TAG
         here = (table.c.repository_id == repository_id, table.c.name == ref.name)
@@ -425,9 +404,8 @@ class Mirrors(CatalogPart):
             if mirror.rules is not None:
                 conn.execute(insert(RETENTION).values(**here, rules=mirror.rules))
             for one in map(Protection.parse, mirror.protections):
-                conn.execute(
-                    insert(PROTECTION).values(**here, kind=one.kind, pattern=one.pattern, check_name=one.check)
-                )
+                values = {"kind": one.kind, "pattern": one.pattern, "check_name": one.check}
+                conn.execute(insert(PROTECTION).values(**here, **values))
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=False))
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
             _set_mirror(conn, repository_id, promoted_writable=unix_seconds(self.database.dialect.now(conn)))
@@ -447,23 +425,19 @@ class Mirrors(CatalogPart):
     def unproved(self, conn: Connection, repository_id: str) -> frozenset[str]:
         """The commits that a fail-over expired and nobody has looked at since. Raises ``RepositoryNotFound``."""
         query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
-
         find_repository(conn, repository_id)
         return frozenset(conn.execute(query).scalars())
 
     @write_transaction
-    def revive_proved(self, conn: Connection, repository_id: str, ids: Iterable[str]) -> int:
+    def revive_proved(self, conn: Connection, repository_id: str, ids: Collection[str]) -> int:
         """Let unproved commits live again that are whole; how many. Others than unproved ones are left alone.
 
         Raises ``PreconditionFailed`` (``read_only_repository``).
         """
-        wanted = sorted(set(ids))
-
         check_writable(conn, lock_repository(conn, repository_id), action="verify-history")
         revived = 0
-        for start in range(0, len(wanted), IN_CHUNK):
-            some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
-            mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
+        for some in chunks(ids):
+            mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, COMMIT.c.id.in_(some))
             revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
         if revived:
             self.record(conn, repository_id, "verify-history", "commits", "", None, f"{revived} live again")
@@ -476,11 +450,9 @@ class Mirrors(CatalogPart):
         """Replace what a mirror of this repository needs: the commits that it shows and those that it waits for.
 
         Until the next report none of them expires. Raises ``CommitExpired`` for one that did already, ``RefNotFound``,
-        and ``MirrorOvertaken`` after a report with a higher ``sequence``: a pass that was held up must not take back
-        what a later one relies on.
+        and ``MirrorOvertaken`` after a report with a higher ``sequence``, on which a later pass relies.
         """
         mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
-
         lock_repository(conn, repository_id)
         newest = conn.execute(select(MIRROR_NEED.c.sequence).where(*mine).with_for_update()).scalar()
         if newest is not None and newest > sequence:
@@ -504,7 +476,7 @@ class Mirrors(CatalogPart):
         return _find_registrations(conn, repository_id)
 
     @read_transaction
-    def unkept(self, conn: Connection, repository_id: str, commits: Iterable[str]) -> frozenset[str]:
+    def unkept(self, conn: Connection, repository_id: str, commits: Collection[str]) -> frozenset[str]:
         """The commits that mirrors cannot rely on: at a mirror, those that its own source has not agreed to keep.
 
         None at a repository that follows no source, or whose mirror may only read its source.
@@ -564,8 +536,7 @@ class Mirrors(CatalogPart):
 def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = False) -> tuple[MirrorRecord, AnyRow]:
     """The mirror and its repository's row, both locked, unless it follows no source. Raises ``NotAMirror``."""
     repository = lock_repository(conn, repository_id, exclusive=exclusive)
-    query = select(MIRROR).where(MIRROR.c.repository_id == repository_id).with_for_update()
-    mirror = _following(conn.execute(query), repository_id)
+    mirror = _mirror_of(conn, repository_id, lock=True)
     mirror.check_following()
     return mirror, repository
 
@@ -573,11 +544,12 @@ def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = Fals
 def _find_mirror(conn: Connection, repository_id: str) -> MirrorRecord:
     """The mirror. Raises ``NotAMirror``, ``RepositoryNotFound``."""
     find_repository(conn, repository_id)
-    return _following(conn.execute(select(MIRROR).where(MIRROR.c.repository_id == repository_id)), repository_id)
+    return _mirror_of(conn, repository_id)
 
 
-def _following(found: CursorResult[Any], repository_id: str) -> MirrorRecord:
-    row = found.one_or_none()
+def _mirror_of(conn: Connection, repository_id: str, *, lock: bool = False) -> MirrorRecord:
+    query = select(MIRROR).where(MIRROR.c.repository_id == repository_id)
+    row = conn.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise NotAMirror(f"repository {repository_id!r} is no mirror; `lakeops mirror create` makes one")
     return mirror_record(row)
@@ -588,7 +560,6 @@ def _set_mirror(conn: Connection, repository_id: str, **values: object) -> None:
 
 
 def _check_alone(mirror: MirrorRecord, since: int) -> None:
-    """Refuse when another pass went on since a sequence. Raises ``MirrorOvertaken``."""
     if mirror.sequence != since:
         raise MirrorOvertaken(f"another pass over mirror {mirror.repository_id!r} went on meanwhile; try again")
 
@@ -606,8 +577,7 @@ def _refs(conn: Connection, repository: AnyRow) -> list[MirrorRef]:
     return sorted(map(_ref_record, rows), key=lambda ref: (ref.ref != default, ref.ref))
 
 
-def _of_ref(repository_id: str, ref: RefName, *, table: Any = MIRROR_REF) -> tuple[ColumnElement[bool], ...]:  # noqa: ANN401
-    """The condition for the rows of one ref of a mirror."""
+def _of_ref(repository_id: str, ref: RefName, *, table: Table = MIRROR_REF) -> tuple[ColumnElement[bool], ...]:
     return (table.c.repository_id == repository_id, table.c.kind == str(ref.kind), table.c.name == ref.name)
 
 
@@ -643,10 +613,9 @@ def _find_registrations(conn: Connection, repository_id: str) -> list[Registrati
 
 
 def _find_unkept(conn: Connection, repository_id: str, commits: Iterable[str], *, lock: bool = False) -> frozenset[str]:
-    """At a mirror that reports, the commits that its source has not agreed to keep.
+    """At a mirror that reports, the commits with objects that its source has not agreed to keep.
 
-    What a commit without objects needs is always there. With ``lock`` no pass over the mirror changes the answer before
-    the transaction ends.
+    With ``lock`` no pass over the mirror changes the answer before the transaction ends.
     """
     query = select(MIRROR.c.kept).where(
         MIRROR.c.repository_id == repository_id, MIRROR.c.reports, MIRROR.c.promoted_writable.is_(None)
@@ -654,10 +623,8 @@ def _find_unkept(conn: Connection, repository_id: str, commits: Iterable[str], *
     kept = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     if kept is None:
         return frozenset()
-    asked = sorted(frozenset(commits).difference(kept))
     found: set[str] = set()
-    for start in range(0, len(asked), IN_CHUNK):
-        some = COMMIT.c.id.in_(asked[start : start + IN_CHUNK])
-        full = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some, COMMIT.c.meta_range_file != "")
-        found.update(conn.execute(full).scalars())
+    for some in chunks(frozenset(commits).difference(kept)):
+        full = (COMMIT.c.repository_id == repository_id, COMMIT.c.id.in_(some), COMMIT.c.meta_range_file != "")
+        found.update(conn.execute(select(COMMIT.c.id).where(*full)).scalars())
     return frozenset(found)

@@ -1,4 +1,4 @@
-"""What the catalog's tables are: SQLModel classes, the one place that says so.
+"""The catalog's tables as SQLModel classes: the one place that declares them.
 
 SQLModel does not validate table rows. So these classes never leave this package: what goes in and comes out are the
 frozen records of ``model.records`` and ``catalog.records``. Statements are built on the tables that the classes
@@ -12,13 +12,15 @@ describe (see ``tables``), and no row becomes an object of a class. Three rules 
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from sqlalchemy import Index, MetaData, UniqueConstraint
+from sqlalchemy.orm import declared_attr
 from sqlmodel import Field, SQLModel
 
 from lakeops.catalog import database
-from lakeops.catalog.database import partial_index
+from lakeops.catalog.database import PREFIX, partial_index
 
 
 def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
@@ -38,9 +40,19 @@ def _json(name: str | None = None) -> Any:  # noqa: ANN401
 
 
 class _Row(SQLModel):
-    """The root of the tables below: keeps them apart from any other SQLModel metadata of the process."""
+    """The root of the tables below: named after their classes, in metadata of their own."""
 
     metadata: ClassVar[MetaData] = MetaData()
+
+    @declared_attr.directive
+    def __tablename__(cls) -> str:  # noqa: N805 - SQLAlchemy's way to name tables
+        return PREFIX + re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Row")).lower()
+
+
+class _OfRepository(_Row):
+    """A table whose key begins with the repository."""
+
+    repository_id: str = Field(primary_key=True, sa_type=database.BYTEWISE)
 
 
 class RepositoryRow(_Row, table=True):
@@ -53,7 +65,6 @@ class RepositoryRow(_Row, table=True):
     and once somebody has accepted it.
     """
 
-    __tablename__ = "lakeops_repository"
     __table_args__: ClassVar[tuple[Any, ...]] = (
         UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
     )
@@ -77,35 +88,30 @@ class RepositoryRow(_Row, table=True):
 class CatalogRow(_Row, table=True):
     """This catalog's own id, in the only row of the table; a copy of the database has it too."""
 
-    __tablename__ = "lakeops_catalog"
     only: int = _number(key=True)
     id: str = _text()
 
 
-class OwnerRow(_Row, table=True):
-    """What this catalog knows of the owner record in a repository's namespace: as it wrote it, and as it is going to.
+class OwnerRow(_OfRepository, table=True):
+    """The owner record in a repository's namespace: as this catalog wrote it, and as it is going to.
 
     Both are the record's JSON text, byte for byte. See ``ops.owner``.
     """
 
-    __tablename__ = "lakeops_owner"
-    repository_id: str = _text(key=True)
     current_lease: str | None = _text(null=True)
     pending_lease: str | None = _text(null=True)
 
 
-class CommitRow(_Row, table=True):
+class CommitRow(_OfRepository, table=True):
     """A commit. ``first_parent`` repeats the first of ``parents`` for walks inside the database.
 
     ``expired_by`` is the mark that expired it, if one did; or says that it is unproved since a fail-over.
     """
 
-    __tablename__ = "lakeops_commit"
     __table_args__: ClassVar[tuple[Any, ...]] = (
         Index("lakeops_commit_generation", "repository_id", "generation", "id"),
         partial_index("lakeops_commit_expired_by", "expired_by IS NOT NULL", "repository_id", "expired_by"),
     )
-    repository_id: str = _text(key=True)
     id: str = _text(key=True)
     parents: list[str] = _json()
     first_parent: str | None = _text(null=True)
@@ -121,16 +127,14 @@ class CommitRow(_Row, table=True):
     expired_by: str | None = _text(null=True)
 
 
-class BranchRow(_Row, table=True):
+class BranchRow(_OfRepository, table=True):
     """A branch: head, active staging token, sealed tokens (newest first) and how often staged rows were dropped.
 
     ``sealed_resets`` counts those drops that took rows of sealed tokens away. ``intents`` is what those asked for who
     are about to commit sealed rows: token, committer, message, metadata, key and fingerprint of each.
     """
 
-    __tablename__ = "lakeops_branch"
     __table_args__: ClassVar[tuple[Any, ...]] = (Index("lakeops_branch_token", "repository_id", "staging_token"),)
-    repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
     staging_token: str = _text()
@@ -140,46 +144,38 @@ class BranchRow(_Row, table=True):
     intents: list[list[Any]] = _json()
 
 
-class TagRow(_Row, table=True):
+class TagRow(_OfRepository, table=True):
     """A tag."""
 
-    __tablename__ = "lakeops_tag"
-    repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
 
 
-class ProtectionRow(_Row, table=True):
-    """What refs that match a glob pattern do not take; see ``model.records.Protection``."""
+class ProtectionRow(_OfRepository, table=True):
+    """A protection of the refs that match a glob pattern; see ``model.records.Protection``."""
 
-    __tablename__ = "lakeops_protection"
-    repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
     check_name: str = _text(key=True)
 
 
-class PassedCheckRow(_Row, table=True):
+class PassedCheckRow(_OfRepository, table=True):
     """A check that a commit has passed."""
 
-    __tablename__ = "lakeops_passed_check"
-    repository_id: str = _text(key=True)
     commit_id: str = _text(key=True)
     name: str = _text(key=True)
     passed_by: str = _text()
     at: int = _number()
 
 
-class StagedRow(_Row, table=True):
+class StagedRow(_OfRepository, table=True):
     """One staged path of one token: an entry, or a tombstone whose other columns are null.
 
     ``metadata`` is JSON text, null when empty, so that bulk reads parse only what is there. ``changes`` is how
     often something was staged at this path under this token.
     """
 
-    __tablename__ = "lakeops_staged"
     __table_args__: ClassVar[tuple[Any, ...]] = ({"sqlite_with_rowid": False},)
-    repository_id: str = _text(key=True)
     token: str = _text(key=True)
     path: str = _text(key=True)
     tombstone: bool = _flag()
@@ -192,15 +188,13 @@ class StagedRow(_Row, table=True):
     changes: int = _number()
 
 
-class RetiredTokenRow(_Row, table=True):
-    """A token that no branch reads any more. ``commit_id`` is the commit that took its rows along, if one did.
+class RetiredTokenRow(_OfRepository, table=True):
+    """A token that no branch reads any more. ``commit_id`` is the commit that covers its rows, if one does.
 
     ``purged`` once its rows are gone; what a commit consumed stays on record for good.
     """
 
-    __tablename__ = "lakeops_retired_token"
     __table_args__: ClassVar[tuple[Any, ...]] = (Index("lakeops_retired_token_purged", "repository_id", "purged"),)
-    repository_id: str = _text(key=True)
     token: str = _text(key=True)
     commit_id: str | None = _text(null=True)
     purged: bool = _flag()
@@ -209,7 +203,6 @@ class RetiredTokenRow(_Row, table=True):
 class ReflogRow(_Row, table=True):
     """One move of a branch or tag."""
 
-    __tablename__ = "lakeops_reflog"
     __table_args__: ClassVar[tuple[Any, ...]] = (
         Index("lakeops_reflog_all", "repository_id", "sequence"),
         Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"),
@@ -233,7 +226,6 @@ class AuditRow(_Row, table=True):
     for others, such as Airflow. ``claimed`` is the committer's name that the caller gave.
     """
 
-    __tablename__ = "lakeops_audit"
     __table_args__: ClassVar[tuple[Any, ...]] = (
         Index("lakeops_audit_at", "recorded", "sequence"),
         Index("lakeops_audit_repository", "repository_id", "recorded", "sequence"),
@@ -252,22 +244,18 @@ class AuditRow(_Row, table=True):
     recorded: int = Field(sa_column=database.seconds())
 
 
-class KeyRow(_Row, table=True):
+class IdempotencyKeyRow(_OfRepository, table=True):
     """An idempotency key and the commit that it stands for."""
 
-    __tablename__ = "lakeops_idempotency_key"
-    repository_id: str = _text(key=True)
     key: str = _text(key=True)
     fingerprint: str = _text()
     commit_id: str = _text()
     at: int = _number()
 
 
-class QueueRow(_Row, table=True):
+class QueueRow(_OfRepository, table=True):
     """A publisher's place in the queue of a branch; ``renewed`` and ``lasts`` in microseconds."""
 
-    __tablename__ = "lakeops_queue"
-    repository_id: str = _text(key=True)
     branch: str = _text(key=True)
     number: int = _number(key=True)
     publisher: str = _text()
@@ -275,41 +263,33 @@ class QueueRow(_Row, table=True):
     lasts: int = _number()
 
 
-class UploadRow(_Row, table=True):
+class UploadRow(_OfRepository, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
-    __tablename__ = "lakeops_upload"
-    repository_id: str = _text(key=True)
     id: str = _text(key=True)
     branch: str = _text()
     address: str = _text()
     started: int = _number()
 
 
-class RetentionRow(_Row, table=True):
+class RetentionRow(_OfRepository, table=True):
     """A repository's retention rules, as JSON text that was validated when it was set."""
 
-    __tablename__ = "lakeops_retention"
-    repository_id: str = _text(key=True)
     rules: str = _text()
 
 
-class MirrorNeedRow(_Row, table=True):
-    """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
+class MirrorNeedRow(_OfRepository, table=True):
+    """The needs of one mirror of this repository: commits that it shows or waits for, as it last reported them."""
 
-    __tablename__ = "lakeops_mirror_need"
-    repository_id: str = _text(key=True)
     mirror: str = _text(key=True)
     commits: list[str] = _json()
     at: int = _number()
     sequence: int | None = _number(null=True)
 
 
-class MirrorRow(_Row, table=True):
+class MirrorRow(_OfRepository, table=True):
     """How a repository mirrors another one; ``source`` holds no secret. See ``model.mirrors.Mirror``."""
 
-    __tablename__ = "lakeops_mirror"
-    repository_id: str = _text(key=True)
     source: dict[str, Any] = _json()
     registration: str = _text()
     branches: list[str] = _json()
@@ -329,11 +309,9 @@ class MirrorRow(_Row, table=True):
     refused: list[str] = _json()
 
 
-class MirrorRefRow(_Row, table=True):
+class MirrorRefRow(_OfRepository, table=True):
     """One ref that a mirror follows: what is shown, what is waited for. See ``model.mirrors.MirrorRef``."""
 
-    __tablename__ = "lakeops_mirror_ref"
-    repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
     source_head: str = _text()
@@ -348,11 +326,9 @@ class MirrorRefRow(_Row, table=True):
     wait: dict[str, Any] | None = _json()
 
 
-class MirrorArrivalRow(_Row, table=True):
+class MirrorArrivalRow(_OfRepository, table=True):
     """A range file that a ref waits for and that has arrived; ``pending`` is what it still lacks, as JSON text."""
 
-    __tablename__ = "lakeops_mirror_arrival"
-    repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
     file: str = _text(key=True)
@@ -365,7 +341,6 @@ class ClockRow(_Row, table=True):
     ``seen`` and ``uptime`` are in microseconds, ``sequence`` is the newest reflog row of then.
     """
 
-    __tablename__ = "lakeops_clock"
     id: str = _text(key=True)
     seen: int = _number()
     sequence: int = _number()
@@ -373,11 +348,9 @@ class ClockRow(_Row, table=True):
     uptime: int | None = _number(null=True)
 
 
-class MarkRow(_Row, table=True):
+class MarkRow(_OfRepository, table=True):
     """A mark of garbage collection; times in microseconds since the Unix epoch."""
 
-    __tablename__ = "lakeops_mark"
-    repository_id: str = _text(key=True)
     id: str = _text(key=True)
     state: str = _text()
     digest: str = _text()
@@ -392,11 +365,9 @@ class MarkRow(_Row, table=True):
     failures: list[list[str]] = _json()
 
 
-class ReportRow(_Row, table=True):
-    """What a run found, for people to look at: nothing rests on it. See ``model.reports``."""
+class ReportRow(_OfRepository, table=True):
+    """A report of a run, for people to look at: nothing rests on it. See ``model.reports``."""
 
-    __tablename__ = "lakeops_report"
-    repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     at: int = _number(key=True)
     actor: str = _text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -17,7 +17,7 @@ from lakeops.catalog.commits import Commits
 from lakeops.catalog.database import PREFIX, VERSION_TABLE, Database, Dialect
 from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
-from lakeops.catalog.postgres import Postgres
+from lakeops.catalog.postgres import SERVER_ENCODING, Postgres
 from lakeops.catalog.records import Caller
 from lakeops.catalog.refs import Refs
 from lakeops.catalog.repositories import Repositories
@@ -48,23 +48,12 @@ class Catalog:
 
     Time is the database's: ``now()`` gives it, and ``started`` parameters are values that it gave.
 
-    Attributes:
-        database: where transactions run.
-        clock: what tells how long this machine has been running; with SQLite also what time it is.
-        repositories: repositories, and who owns their storage namespaces.
-        backups: dumps of repositories, and repositories made of them.
-        refs: branches and tags, their moves, what protects them, and hooks.
-        commits: commits, publishing them, the queue of those who publish, and idempotency keys.
-        staging: uncommitted changes, and uploads in flight.
-        retention: rules, the grace period, and what goes by them.
-        marks: marks of garbage collection, and whether the clock can be trusted.
-        mirrors: mirrors and their candidates, and what mirrors elsewhere need.
-        audit: what happened, what was found, and everything as it is, for people and for checks.
-        roles: what logins of the database may do.
+    Its attributes are its parts. ``clock`` tells how long this machine has been running; with SQLite also what time it
+    is.
     """
 
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
-        self.database, self.clock = database, clock
+        self.database, self.clock, self.caller = database, clock, caller
         given = (database, new_grace, clock, caller)
         self.repositories = Repositories(*given)
         self.backups = Backups(*given)
@@ -82,10 +71,7 @@ class Catalog:
         return self.database.read(self.database.dialect.now)
 
     def in_snapshot(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns; all that it reads of this catalog, in this thread, comes from one transaction.
-
-        ``work`` writes nothing, and may run several times.
-        """
+        """Run ``work``, which may run several times. All that it reads in this thread comes from one snapshot."""
         return self.database.in_snapshot(work)
 
     def upgrade(self) -> None:
@@ -93,7 +79,7 @@ class Catalog:
         upgrade(self.database)
 
     def describe(self) -> dict[str, str]:
-        """What ``doctor`` shows: dialect, server version, schema revision, journal mode. No secrets."""
+        """Facts for ``doctor``: dialect, server version, schema revision, journal mode. No secrets."""
 
         def work(conn: Connection) -> dict[str, str]:
             return {
@@ -118,19 +104,15 @@ def open_catalog(
     upgrade: bool = False,
     must_exist: bool = False,
     caller: Caller = Caller(),  # noqa: B008 - frozen
+    patience_seconds: float = 0,
 ) -> Catalog:
     """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
 
     SQLite's file and schema are made and brought up to date here. PostgreSQL's schema is made when the database has
     none. An older one is brought up to date only with ``upgrade``, because other programs of the team use it too.
-
-    Args:
-        database_url: where it is. Its password never shows in an error.
-        clock: the time, where the database has none of its own (SQLite), and for how long the machine has run.
-        grace_seconds: the grace period of repositories that are made from here. See ``model.grace``.
-        upgrade: whether an older PostgreSQL schema may be brought up to date.
-        must_exist: whether the catalog belongs to somebody else: nothing of it is made or brought up to date.
-        caller: who works with it, for the audit.
+    With ``must_exist`` the catalog belongs to somebody else: nothing of it is made or brought up to date.
+    ``grace_seconds`` is the grace period of repositories that are made from here.
+    ``patience_seconds`` is how long each transaction waits for a database that does not answer, beyond a few tries.
 
     Raises:
         InvalidInput: ``invalid_settings``: the URL makes no sense.
@@ -144,12 +126,16 @@ def open_catalog(
     if must_exist and url.get_backend_name() == "sqlite" and not found_file:
         raise Transient(f"there is no lakeops catalog at {url.database}", kind="catalog_unavailable")
     dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
-    database = Database(url, dialect)
+    database = Database(url, dialect, patience_seconds)
     catalog = Catalog(database, timedelta(seconds=grace_seconds), clock, caller)
     try:
         found = database.read(partial(revision, dialect))
+        if must_exist and found is None:
+            raise PreconditionFailed(
+                "this database holds no lakeops catalog: check which database the URL names", kind="catalog_version"
+            )
         if must_exist:
-            check_revision(require(found), upgrade_first=False)
+            check_revision(str(found), upgrade_first=False)
         elif found is None or check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
             catalog.upgrade()
     except BaseException:
@@ -189,8 +175,7 @@ REVISIONS = ("0001",)
 def revision(dialect: Dialect, conn: Connection) -> str | None:
     """The database's schema revision, or None when it has no lakeops tables at all.
 
-    Raises:
-        PreconditionFailed: ``catalog_version``: there are such tables, but nothing says of which revision.
+    Raises ``PreconditionFailed`` (``catalog_version``) when nothing says of which revision they are.
     """
     names = conn.exec_driver_sql(dialect.table_names).scalars().all()
     tables = {name for name in names if name.startswith(PREFIX)}
@@ -206,24 +191,10 @@ def revision(dialect: Dialect, conn: Connection) -> str | None:
     )
 
 
-def require(found: str | None) -> str:
-    """The revision of a catalog that somebody else has made.
-
-    Raises ``PreconditionFailed`` (``catalog_version``) when nobody has.
-    """
-    if found is None:
-        raise PreconditionFailed(
-            "this database holds no lakeops catalog: check which database the URL names", kind="catalog_version"
-        )
-    return found
-
-
 def check_revision(found: str, *, upgrade_first: bool) -> bool:
     """Whether the schema is older than this code and may be brought up to date now.
 
-    Raises:
-        PreconditionFailed: ``catalog_version``: it is newer than this code, or older and somebody has to decide on the
-            upgrade.
+    Raises ``PreconditionFailed`` (``catalog_version``) for a newer one, and without ``upgrade_first`` for an older one.
     """
     if found == REVISIONS[-1]:
         return False
@@ -242,11 +213,23 @@ def check_revision(found: str, *, upgrade_first: bool) -> bool:
     return True
 
 
+def check_encoding(facts: Mapping[str, str]) -> None:
+    """Refuse a database that cannot keep every path, from what ``describe`` tells of it. Raises ``InvalidInput``."""
+    encoding = facts.get(SERVER_ENCODING, "UTF8")
+    if encoding not in {"UTF8", "UTF-8"}:
+        raise InvalidInput(
+            f"the database has the encoding {encoding}, which cannot hold every path; make one with ENCODING 'UTF8' "
+            "TEMPLATE template0",
+            kind="invalid_settings",
+        )
+
+
 def upgrade(database: Database) -> None:
     """Bring the schema to this code's revision, in one transaction. Others that try meanwhile wait, then find it done.
 
     Raises:
         PreconditionFailed: ``catalog_version``: it is newer than this code.
+        InvalidInput: ``invalid_settings``: the database's encoding cannot hold every path.
     """
     from lakeops.catalog.migrations.run import run_migrations
 
@@ -254,6 +237,7 @@ def upgrade(database: Database) -> None:
         database.dialect.lock_schema(conn)
         found = revision(database.dialect, conn)
         if found is None or check_revision(found, upgrade_first=True):
+            check_encoding(database.dialect.facts(conn))
             run_migrations(conn)
 
     database.write(work, settle=lambda _conn: None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lakeops.catalog.database import Described, TransactionFailure, first_line
+from lakeops.catalog.database import TransactionFailure
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.errors import InvalidInput
@@ -29,6 +29,7 @@ STATEMENT_SECONDS = 600
 IDLE_SECONDS = 120
 """A client that stops in the middle of a transaction keeps others waiting no longer than this."""
 
+SERVER_ENCODING = "server_encoding"
 _LOCK_KEY = 0x6C616B656F7073  # "lakeops", for the advisory lock around schema changes
 _CONNECT: dict[str, Any] = {
     "application_name": "lakeops",
@@ -50,13 +51,24 @@ _HOLDER = (  # whoever locked or changed a row has written its transaction's num
     "FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'transactionid' AND granted "
     "AND transactionid = (SELECT xmax FROM {} WHERE ctid = %s::tid)"
 )
+_RELIED_ON = (
+    # Databases and logins have defaults of their own for these. A later schema of the path may shadow no function.
+    "SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL intervalstyle = 'postgres'; SET LOCAL timezone = 'UTC'; "
+    "SET LOCAL standard_conforming_strings = on; SET LOCAL transform_null_equals = off; "
+    "SELECT set_config('search_path', coalesce(quote_ident(current_schema()), 'public') || ', pg_temp', true)"
+)
 _BATCH = 50_000
 _BLOCK = 8 << 20
 _DENIED = "42501"  # insufficient privilege
+_REFUSES = re.compile(
+    r"authentication failed|no password supplied|pg_hba\.conf|permission denied for database|no such (user|database)"
+    r'|(role|database|user) "[^"]*" (does not exist|is not permitted)'
+)
+"""What servers and poolers say of a login or a database that is wrong. A failed connection brings no SQLSTATE."""
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
 
-_READ = ", ".join(name for name in STAGED_VALUES if name != "changes")
+_READ = ", ".join(STAGED_VALUES)
 _CREATE = f"CREATE TEMPORARY TABLE lakeops_load ON COMMIT DROP AS SELECT {_READ} FROM {STAGED.name} LIMIT 0"  # noqa: S608
 _COPY_IN = f"COPY lakeops_load ({_READ}) FROM STDIN (FORMAT csv)"
 _MOVE = insert_staged(f"SELECT %s, %s, {_READ}, 1 FROM lakeops_load")  # noqa: S608
@@ -76,7 +88,7 @@ class Postgres:
 
     def engine(self, url: URL) -> Engine:
         """An engine over psycopg 3."""
-        given = {name: value for name, value in _CONNECT.items() if name not in url.query}
+        given = {name: value for name, value in _CONNECT.items() if name not in url.query or name == "client_encoding"}
         try:
             return create_engine(
                 url,
@@ -97,10 +109,10 @@ class Postgres:
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def begin(self, conn: Connection, *, write: bool) -> None:  # noqa: ARG002 - readers are told apart by ``reader``
-        """With limits on how long it may wait, run and idle."""
+        """With limits on how long it may wait, run and idle, and what else the catalog relies on."""
         conn.exec_driver_sql(
             f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'; "
-            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; {_RELIED_ON}"
         )
 
     def now(self, conn: Connection) -> datetime:
@@ -108,8 +120,8 @@ class Postgres:
         moment = conn.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         return cast("datetime", moment).astimezone(UTC)
 
-    def describe_failure(self, error: BaseException) -> Described:
-        """By SQLSTATE. An operation that failed without any was not answered by a server.
+    def failure_of(self, error: BaseException) -> TransactionFailure:
+        """By SQLSTATE. An operation that failed without any was not answered by a server, unless it refused the login.
 
         A pooler whose server broke may answer one command twice, which psycopg calls an internal error.
         """
@@ -118,15 +130,13 @@ class Postgres:
         state = getattr(error, "sqlstate", None) or ""
         kinds = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         unanswered = not state and isinstance(error, kinds)
+        if unanswered and _REFUSES.search(str(error)):
+            return TransactionFailure.REFUSED
         if state in _AGAIN:
-            failure = TransactionFailure.RETRY
-        elif unanswered or state.startswith(_LOST):
-            failure = TransactionFailure.LOST
-        elif state == _DENIED:
-            failure = TransactionFailure.DENIED
-        else:
-            failure = TransactionFailure.REFUSED
-        return Described(failure, first_line(error))
+            return TransactionFailure.RETRY
+        if unanswered or state.startswith(_LOST):
+            return TransactionFailure.LOST
+        return TransactionFailure.DENIED if state == _DENIED else TransactionFailure.REFUSED
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:
         """The process that has locked the row which the error names, and for how long. Some logins may not ask."""
@@ -151,7 +161,7 @@ class Postgres:
 
     def facts(self, conn: Connection) -> dict[str, str]:
         """Version, encoding and durability."""
-        names = ("server_version", "server_encoding", "synchronous_commit", "fsync")
+        names = ("server_version", SERVER_ENCODING, "synchronous_commit", "fsync", "default_transaction_read_only")
         return {name: str(conn.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names}
 
     def whereabouts(self, conn: Connection) -> dict[str, str]:
@@ -217,14 +227,8 @@ def _parsed(rows: bytes, columns: pa.Schema) -> pa.Table:
 
     read = pa_csv.ReadOptions(column_names=columns.names, block_size=len(rows), use_threads=False)
     parse = pa_csv.ParseOptions(newlines_in_values=True)
-    convert = pa_csv.ConvertOptions(
-        column_types=columns,
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        true_values=["t"],
-        false_values=["f"],
-    )
+    nulls: dict[str, Any] = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+    convert = pa_csv.ConvertOptions(column_types=columns, true_values=["t"], false_values=["f"], **nulls)
     return pa_csv.read_csv(pa.BufferReader(rows), read, parse, convert).cast(columns)
 
 

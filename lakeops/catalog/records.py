@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, TypeVar
@@ -38,7 +38,7 @@ def from_epoch_micros(count: int) -> datetime:
 
 
 def decoding(table: Table, *key: str | int) -> Callable[[Callable[[Any], R]], Callable[[Any], R]]:
-    """Makes a function that decodes a row one that raises ``Corrupted``, naming table and key, where it cannot.
+    """Let a function that decodes a row raise ``Corrupted`` where it cannot, with the table and the row's ``key``.
 
     ``key`` are the names or places of the values that say which row it is.
     """
@@ -101,12 +101,7 @@ def check_texts(*values: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who works with a catalog.
-
-    Attributes:
-        claimed: the committer's name that was set. Nobody checks it.
-        person: the user whom a program such as Airflow works for, if it knows one.
-    """
+    """Who works with a catalog: the committer's name that was set, and the user whom a program such as Airflow has."""
 
     claimed: str = ""
     person: str | None = None
@@ -114,7 +109,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What somebody who is about to commit sealed rows asked for: what their commit says, and under which key."""
+    """A request of somebody who is about to commit sealed rows: what the commit says, and under which key."""
 
     committer: str
     message: str
@@ -128,7 +123,7 @@ class Intent:
 
     @property
     def along(self) -> Along:
-        """What a commit of somebody else keeps of it."""
+        """The note that a commit of somebody else keeps of it."""
         return Along(self.committer, self.message, dict(self.metadata))
 
 
@@ -176,16 +171,9 @@ def branch_record(row: Sequence[Any]) -> BranchState:
     """The branch of a row of its table, by position."""
     repository_id, name, commit_id, staging_token, sealed_tokens, resets, sealed_resets, intents, *_ = row
     check_texts(name, commit_id, staging_token)
-    return BranchState(
-        repository_id,
-        name,
-        commit_id,
-        staging_token,
-        text_list(sealed_tokens),
-        number(resets),
-        number(sealed_resets),
-        _intents(intents) if intents != [] else (),
-    )
+    counts = number(resets), number(sealed_resets)
+    found = _intents(intents) if intents != [] else ()
+    return BranchState(repository_id, name, commit_id, staging_token, text_list(sealed_tokens), *counts, found)
 
 
 def _intents(value: object) -> Intents:
@@ -206,16 +194,9 @@ def intent_values(intents: Intents) -> list[list[Any]]:
 
 def branch_values(state: BranchState) -> dict[str, Any]:
     """A branch as column values."""
-    return {
-        "repository_id": state.repository_id,
-        "name": state.id,
-        "commit_id": state.commit_id,
-        "staging_token": state.staging_token,
-        "sealed_tokens": list(state.sealed_tokens),
-        "resets": state.resets,
-        "sealed_resets": state.sealed_resets,
-        "intents": intent_values(state.intents),
-    }
+    values = {one.name: getattr(state, one.name) for one in fields(BranchState) if one.name != "id"}
+    lists = {"sealed_tokens": list(state.sealed_tokens), "intents": intent_values(state.intents)}
+    return {**values, "name": state.id, **lists}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +219,7 @@ class Sealed(BranchAt):
 class ChangeCounter:
     """How often something was staged at a path, or below a prefix, up to one instant.
 
-    Attributes:
-        place: the path, or the prefix.
-        below: whether it is a prefix.
-        total: the count. Whatever is staged there later makes it another one.
+    Whatever is staged there later makes ``total`` another one.
     """
 
     place: str
@@ -251,7 +229,7 @@ class ChangeCounter:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedState:
-    """What a change of a branch rests on. It is refused when one of these is not so. None is not compared.
+    """The state that a change of a branch rests on. It is refused when one of these differs. None is not compared.
 
     Attributes:
         state: the branch's row: head, tokens and resets.
@@ -329,6 +307,7 @@ _PARENTS = re.compile(r'\[(?:"[0-9a-f]{64}"(?:, ?"[0-9a-f]{64}")*)?\]')
 def commit_record(row: Sequence[Any]) -> Commit:
     """The commit of a row of ``COMMIT_COLUMNS``; by position, because logs read thousands of them."""
     commit_id, parents, committer, message, date, metadata, meta_range_id, generation, file, digest, expired = row
+    check_texts(committer, message, meta_range_id, file, digest)
     return _commit(
         commit_id, text_list(parents), committer, message, number(date), text_map(metadata), meta_range_id,
         number(generation), file, digest, expired,
@@ -364,8 +343,6 @@ class Publish:
     """Everything that the publish transaction checks and writes.
 
     Attributes:
-        repository_id: the repository.
-        branch: the branch to move.
         expected_head: the head that the work was planned on.
         sealed_resets: the branch's ``sealed_resets`` when its sealed tokens were read.
         commit: the commit to insert (kept as it is when its id exists already) and to move the head to.
@@ -373,11 +350,9 @@ class Publish:
         live: commits that must be live when this is published: parents, and every commit whose ranges are reused.
         started: when the attempt began, by the database's clock.
         action: ``commit``, ``merge``, ``revert``, ``cherry-pick`` or ``import``, for the reflog and for protection.
-        actor: who did it.
         key: an idempotency key, and ``fingerprint`` what the call asked for.
         publisher: whose place in the branch's queue this is published at, if anybody's.
-        intent: what the caller asked for, as it is kept with sealed tokens. Intents of the same call are left out
-            of what other callers asked for.
+        intent: what the caller asked for, as it is kept with sealed tokens.
         hooks: the hooks that the caller runs beside it.
         merged: of a merge, the id of the commit that is merged. A squash has it not among its parents.
     """
@@ -402,7 +377,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What an idempotency key stands for: the call's fingerprint and the commit that it published."""
+    """An idempotency key's record: the call's fingerprint and the commit that it published."""
 
     fingerprint: str
     commit_id: str
@@ -460,25 +435,20 @@ def metadata_text(metadata: Mapping[str, str]) -> str | None:
 
 def metadata_map(text: str | None) -> dict[str, str]:
     """User metadata from what the staging table keeps."""
-    if text is None:
-        return {}
-    return text_map(json.loads(text))
+    return {} if text is None else text_map(json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
 class StagedPage:
-    """Staged rows of a branch, the branch's state and the commit that it points to, at the same instant.
-
-    ``rows`` are sorted by path, one a path (the newest token's).
-    """
+    """Staged rows of a branch by path, one a path (the newest token's), and the commit that it points to."""
 
     state: BranchState
     head: Commit
-    rows: Sequence[Staged] = field(default=())
+    rows: Sequence[Staged]
 
 
-STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in {"repository_id", "token"}]
-"""The staging table's columns behind repository and token, in order."""
+STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]
+"""The staging table's columns between the token and the count of changes, in order."""
 
 
 def insert_staged(source: str) -> str:

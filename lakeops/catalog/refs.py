@@ -7,12 +7,15 @@ old rules is still under way afterwards.
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, literal, select, update
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, literal, select, update
 
 from lakeops.catalog.commits import earlier_commit
 from lakeops.catalog.database import (
     AnyRow,
     Lookup,
+    PageLookup,
     read_transaction,
     run_again,
     write_transaction,
@@ -52,6 +55,7 @@ _NEW_BRANCH = new_ref(
 )
 _NEW_TAG = new_ref(TAG)
 _TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag")
+_BRANCHES, _TAGS = (PageLookup(table, "name", "repository_id = :repository") for table in (BRANCH, TAG))
 
 
 class Refs(CatalogPart):
@@ -62,9 +66,12 @@ class Refs(CatalogPart):
         """The branch's row. Raises ``RefNotFound``."""
         return find_branch(conn, repository_id, name)
 
-    def branches(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RefRecord]:
+    @read_transaction
+    def branches(
+        self, conn: Connection, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[RefRecord]:
         """Branches by name in byte order, keyset-paged."""
-        return self._refs(BRANCH, repository_id, prefix, after, limit)
+        return _page(conn, _BRANCHES, repository_id, prefix=prefix, after=after, limit=limit)
 
     def create_branch(
         self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str, hooks: Hooks = NONE
@@ -164,12 +171,14 @@ class Refs(CatalogPart):
         row = _TAG.one(conn, {"repository": repository_id, "tag": name})
         if row is None:
             find_repository(conn, repository_id)
-            raise _no_tag(repository_id, name)
-        return RefRecord(name, row.commit_id)
+        return RefRecord(name, _check_tag_at(repository_id, name, None if row is None else row.commit_id))
 
-    def tags(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RefRecord]:
+    @read_transaction
+    def tags(
+        self, conn: Connection, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[RefRecord]:
         """Tags by name in byte order, keyset-paged."""
-        return self._refs(TAG, repository_id, prefix, after, limit)
+        return _page(conn, _TAGS, repository_id, prefix=prefix, after=after, limit=limit)
 
     def create_tag(
         self, repository_id: str, name: str, commit_id: str, *, actor: str, hooks: Hooks = NONE
@@ -213,7 +222,7 @@ class Refs(CatalogPart):
 
         def work(conn: Connection) -> RefRecord:
             repository = lock_repository(conn, repository_id)
-            at = conn.execute(_at_tag(repository_id, name)).scalar_one_or_none()
+            at = _lock_tag(conn, repository_id, name)
             earlier = _find_done(conn, repository_id, name, key, fingerprint)
             if earlier is not None:
                 return earlier
@@ -249,8 +258,7 @@ class Refs(CatalogPart):
         check_writable(conn, repository, action="delete-tag", tag=name)
         check_hooks(repository, "delete-tag", name, hooks)
         # Locked, or somebody may move it before it is gone.
-        at = conn.execute(_at_tag(repository_id, name)).scalar_one_or_none()
-        found = _check_tag_at(repository_id, name, at, old)
+        found = _check_tag_at(repository_id, name, _lock_tag(conn, repository_id, name), old)
         conn.execute(delete(TAG).where(TAG.c.repository_id == repository_id, TAG.c.name == name))
         self.record_move(conn, repository_id, name, found, None, "delete-tag", actor, kind=RefKind.TAG)
         return found
@@ -272,7 +280,6 @@ class Refs(CatalogPart):
         if below is not None:
             query = query.where(REFLOG.c.sequence < below)
         query = query.order_by(REFLOG.c.sequence.desc()).limit(limit)
-
         find_repository(conn, repository_id)
         return [_reflog_record(row) for row in conn.execute(query)]
 
@@ -392,28 +399,30 @@ class Refs(CatalogPart):
         self.record(conn, repository_id, "remove-hook", "hook", name, _spell_hook(before))
 
 
+def _page(conn: Connection, lookup: PageLookup, repository_id: str, **where: Any) -> list[RefRecord]:  # noqa: ANN401
+    find_repository(conn, repository_id)
+    rows = lookup.page(conn, {"repository": repository_id}, **where)
+    return [RefRecord(row.name, row.commit_id) for row in rows]
+
+
 def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> RefRecord | None:
     """The result of a move under this key, if it has happened."""
     earlier = earlier_commit(conn, repository_id, key, fingerprint)
     return None if earlier is None else RefRecord(name, earlier.id)
 
 
-def _at_tag(repository_id: str, name: str) -> Select[str]:
+def _lock_tag(conn: Connection, repository_id: str, name: str) -> str | None:
     query = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
-    return query.with_for_update()
+    return conn.execute(query.with_for_update()).scalar_one_or_none()
 
 
-def _check_tag_at(repository_id: str, name: str, at: str | None, old: str | None) -> str:
+def _check_tag_at(repository_id: str, name: str, at: str | None, old: str | None = None) -> str:
     """The commit of a tag, unless it is not there or not where the caller saw it."""
     if at is None:
-        raise _no_tag(repository_id, name)
+        raise RefNotFound(f"repository {repository_id!r} has no tag {name!r}")
     if old is not None and at != old:
         raise NotAsSeen(f"tag {name!r} is at {at[:16]} by now, and no longer at {old[:16]}; nothing was done")
     return at
-
-
-def _no_tag(repository_id: str, name: str) -> RefNotFound:
-    return RefNotFound(f"repository {repository_id!r} has no tag {name!r}")
 
 
 @decoding(REFLOG, "sequence")

@@ -29,7 +29,7 @@ _PAGE = PageLookup(REPOSITORY, "id")
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a catalog knows of a namespace's owner record at one instant, and which catalog it is."""
+    """A namespace's owner record as a catalog knows it at one instant, and which catalog that is."""
 
     identity: Identity
     current_lease: str | None = None
@@ -119,11 +119,12 @@ class Repositories(CatalogPart):
     def identity(self) -> Identity:
         """Which catalog this is. Its id is made when it is first asked for."""
 
+        def of(conn: Connection, name: str) -> Identity:
+            return Identity(name, self.database.dialect.whereabouts(conn), self.database.shown)
+
         def find(conn: Connection) -> Identity | None:
             name = conn.execute(select(CATALOG.c.id)).scalar()
-            return (
-                None if name is None else Identity(name, self.database.dialect.whereabouts(conn), self.database.shown)
-            )
+            return None if name is None else of(conn, name)
 
         def make(conn: Connection) -> Identity:
             found = find(conn)
@@ -131,7 +132,7 @@ class Repositories(CatalogPart):
                 return found
             name = Ids().new()
             conn.execute(insert(CATALOG).values(only=1, id=name))
-            return Identity(name, self.database.dialect.whereabouts(conn), self.database.shown)
+            return of(conn, name)
 
         return self.database.read(find) or self.database.write(make, settle=find)
 

@@ -1,25 +1,19 @@
 """Retention: rules and the grace period, expiring commits by marks, and removing what is past its time.
 
-A commit that a mark expired is *pending* until the sweep of a mark begins that has it. Every other transition refuses
-it from then on. Only the newest mark can be swept or restored, and when it is finished it has every pending commit: so
-what comes back is whole. Every transition here is a bounded step. Recovery: repeat it, or leave the rest to the next
-mark.
+A commit that a mark expired is *pending* until the sweep of a mark begins that has it. Only the newest mark can be
+swept or restored, and when it is finished it has every pending commit: so what comes back is whole. Every transition is
+a bounded step: repeat it, or leave the rest to the next mark.
 
-What is pruned, a step at a time with the repository held shared like any writer:
-
-* A commit, when it is expired, older than the log, and every commit that it descends from has gone or goes in the same
-  run. The initial commit stays, because mirrors are compared by it. So what is left is whole from its beginnings on:
-  merge bases and generations stay right, and a walk that meets a parent that is gone has come to the end. None goes
-  while a mark waits for its sweep.
-* A move, when it is older than the log, with all moves of its ref before it, and not the last one of a ref that exists.
-  A move that was made while the clock was ahead keeps those behind it, so that no move is missing in between.
-* A key, when it is older than the rules say. A retired token, when it is purged and no commit in flight can ask for it.
+What is pruned, a step at a time: a commit that is expired, older than the log, and whose ancestors have all gone, but
+for the initial commit, by which mirrors are compared, and none while a mark waits for its sweep; a move that is older
+than the log, with all moves of its ref before it, but for the last one of a ref that exists; a key that is older than
+the rules say; and a retired token that is purged, and that no commit in flight can ask for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +34,15 @@ from sqlalchemy import (
 )
 
 from lakeops.catalog.database import AnyRow, read_transaction, run_again, write_transaction
-from lakeops.catalog.guards import IN_CHUNK, CatalogPart, check_writable, find_repository, grace_of, lock_repository
+from lakeops.catalog.guards import (
+    IN_CHUNK,
+    CatalogPart,
+    check_writable,
+    chunks,
+    find_repository,
+    grace_of,
+    lock_repository,
+)
 from lakeops.catalog.marks import find_mark, update_mark
 from lakeops.catalog.mirrors import mirror_needs
 from lakeops.catalog.records import COMMIT_COLUMNS, branch_record, commit_record, epoch_micros
@@ -59,6 +61,7 @@ MOVES = 1000
 """How many moves of refs one step takes in."""
 _WAITING = (MarkState.MARKING, MarkState.MARKED, MarkState.SWEEPING)
 
+_REFS = (BRANCH, TAG)
 _HERE = COMMIT.c.repository_id == bindparam("repository")
 _UNSWEPT = select(MARK.c.id).where(
     MARK.c.repository_id == bindparam("repository"), MARK.c.state.not_in([state.value for state in BEGUN])
@@ -73,7 +76,7 @@ _EXPIRE = _TAKE.where(
     COMMIT.c.expired.is_(False),
     *(
         COMMIT.c.id.not_in(select(refs.c.commit_id).where(refs.c.repository_id == bindparam("repository")))
-        for refs in (BRANCH, TAG)
+        for refs in _REFS
     ),
 )
 _NODES = select(*(COMMIT.c[name] for name in ("id", "parents", "creation_date", "generation", "expired", "expired_by")))
@@ -84,12 +87,8 @@ _NODES = _NODES.where(_HERE).execution_options(yield_per=10_000)
 class ExpiryStep:
     """The outcome of one step of expiry.
 
-    Attributes:
-        sequence: the newest move of a ref that it took in.
-        complete: whether it did what it was asked; else there are moves left to take in first.
-        expired: those that were live and are expired now.
-        carried: those that an earlier mark had expired and this one has now.
-        rules_changed: whether the rules are others than those that were decided by. Nothing happened then.
+    ``sequence`` is the newest move of a ref that it took in. Unless it is ``complete`` there are moves left to take in
+    first. ``carried`` were expired by an earlier mark. Nothing happens when the rules have changed.
     """
 
     sequence: int
@@ -101,13 +100,10 @@ class ExpiryStep:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """What garbage collection must keep, at one instant.
+    """Roots of garbage collection at one instant: live commits, staged addresses and uploads in flight.
 
-    Attributes:
-        commits: every commit that is not expired.
-        staged: physical addresses (as stored) of all staged entries of all branches, shadowed ones included: one
-            string column ``physical_address``, in any order, with repetitions.
-        uploads: uploads in flight, id to (address, started).
+    ``staged`` has the addresses (as stored) of all staged entries of all branches, shadowed ones included, in one
+    string column ``physical_address``, with repetitions. ``uploads`` are id to (address, started).
     """
 
     commits: Sequence[Commit]
@@ -117,24 +113,21 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
-    """What a step of pruning removes.
+    """The work of a step of pruning: ``commits``, ``moves``, ``keys`` or ``tokens`` older than ``before``.
 
-    Attributes:
-        kind: ``commits``, ``moves``, ``keys`` or ``tokens``.
-        before: what is older than this goes (Unix seconds).
-        after: where the step begins: what an earlier one gave back.
-        gone: commits that earlier steps removed, or would have.
+    ``before`` is in Unix seconds. The step begins ``after`` what an earlier step gave back. ``gone`` are commits that
+    earlier steps removed, or would have.
     """
 
     kind: str
     before: int
     after: tuple[Any, ...] | None = None
-    gone: frozenset[str] = field(default=frozenset())
+    gone: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class PruneStep:
-    """What a step removed: how many rows, which commits among them, and where the next one begins (None: nowhere)."""
+    """The outcome of a step: how many rows went, which commits among them, and where the next one begins, if any."""
 
     count: int
     gone: frozenset[str]
@@ -188,7 +181,6 @@ class Retention(CatalogPart):
     def roots(self, conn: Connection, repository_id: str) -> Roots:
         """Live commits, staged addresses and uploads in flight, at one instant."""
         unload = self.database.dialect.unload
-
         repository = find_repository(conn, repository_id)
         live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
         branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
@@ -201,7 +193,7 @@ class Retention(CatalogPart):
 
     @read_transaction
     def lineage(self, conn: Connection, repository_id: str, *, left_since: int) -> Lineage:
-        """What decides which commits live, at one instant and without a lock.
+        """The refs, commits and rules that decide which commits live, at one instant and without a lock.
 
         Moves of refs after ``left_since`` (Unix seconds) are looked at.
         """
@@ -212,15 +204,8 @@ class Retention(CatalogPart):
             name: Node(name, tuple(parents), date, generation, expired and by not in unswept, expired and by in unswept)
             for name, parents, date, generation, expired, by in conn.execute(_NODES, here)
         }
-        branches, tags = (
-            {
-                row.name: row.commit_id
-                for row in conn.execute(
-                    select(refs.c.name, refs.c.commit_id).where(refs.c.repository_id == repository_id)
-                )
-            }
-            for refs in (BRANCH, TAG)
-        )
+        queries = (select(refs.c.name, refs.c.commit_id).where(refs.c.repository_id == repository_id) for refs in _REFS)
+        branches, tags = ({row.name: row.commit_id for row in conn.execute(query)} for query in queries)
         left, deleted = _left_commits(conn, repository_id, left_since)
         return Lineage(
             branches=branches,
@@ -272,7 +257,6 @@ class Retention(CatalogPart):
 
         Raises ``MarkRefused`` when the mark is not under way any more.
         """
-        wanted = sorted(set(ids))
 
         def work(conn: Connection, some: list[str]) -> None:
             check_writable(conn, lock_repository(conn, repository_id), action="mark")
@@ -280,8 +264,7 @@ class Retention(CatalogPart):
             conn.execute(_REVIVE, {"repository": repository_id, "some": some})
             self.record(conn, repository_id, "revive", "mark", mark_id, None, f"up to {len(some)} commits live again")
 
-        for start in range(0, len(wanted), IN_CHUNK):
-            some = wanted[start : start + IN_CHUNK]
+        for some in chunks(ids):
             self.database.write(lambda conn, some=some: work(conn, some), settle=run_again)  # type: ignore[misc]
 
     @write_transaction
@@ -351,10 +334,9 @@ def _ref_moves(conn: Connection, repository_id: str, since: int) -> tuple[list[R
     )
     rows = conn.execute(query.order_by(REFLOG.c.sequence).limit(MOVES)).all()
     parents: dict[str, tuple[str, ...]] = {}
-    made = sorted({row.new for row in rows if row.new is not None})
-    for start in range(0, len(made), IN_CHUNK):
-        some = {"repository": repository_id, "some": made[start : start + IN_CHUNK]}
-        found = conn.execute(select(COMMIT.c.id, COMMIT.c.parents).where(_HERE, _SOME), some)
+    for some in chunks(row.new for row in rows if row.new is not None):
+        values = {"repository": repository_id, "some": some}
+        found = conn.execute(select(COMMIT.c.id, COMMIT.c.parents).where(_HERE, _SOME), values)
         parents.update((row[0], tuple(row[1])) for row in found)
     moves = [RefMove(row.old, row.new, parents.get(row.new, ())) for row in rows]
     return moves, rows[-1].sequence if rows else since
@@ -385,8 +367,7 @@ class _Page:
 def _remove(conn: Connection, repository_id: str, table: Table, keys: Sequence[Any]) -> int:
     column: ColumnElement[Any] = list(table.primary_key.columns)[-1]
     removed = 0
-    for start in range(0, len(keys), IN_CHUNK):
-        some = keys[start : start + IN_CHUNK]
+    for some in chunks(keys):
         rows = delete(table).where(table.c.repository_id == repository_id, column.in_(some))
         if table is not COMMIT:
             removed += conn.execute(rows).rowcount
@@ -433,12 +414,10 @@ def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: i
 def _existing_commits(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
     """The commits that exist. The value is True for an expired initial commit, which is never removed."""
     found: dict[str, bool] = {}
-    wanted = sorted(ids)
-    for start in range(0, len(wanted), IN_CHUNK):
-        some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
-        query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent)
-        for row in conn.execute(query.where(COMMIT.c.repository_id == repository_id, some)):
-            found[row.id] = row.expired and row.first_parent is None
+    query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent).where(COMMIT.c.repository_id == repository_id)
+    for some in chunks(ids):
+        rows = conn.execute(query.where(COMMIT.c.id.in_(some)))
+        found.update((row.id, row.expired and row.first_parent is None) for row in rows)
     return found
 
 
@@ -450,13 +429,11 @@ def _old_moves(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int
     old = [row for row in rows if row.at < plan.before]
     # By ref: the number of its last move, and of its first one that is not older than the log.
     ends: dict[tuple[str, str], tuple[int, int | None]] = {}
-    names = sorted({row.ref for row in old})
     first_kept = func.min(case((REFLOG.c.at >= plan.before, REFLOG.c.sequence)))
     by_ref = select(REFLOG.c.kind, REFLOG.c.ref, func.max(REFLOG.c.sequence), first_kept)
-    for start in range(0, len(names), IN_CHUNK):
-        some = REFLOG.c.ref.in_(names[start : start + IN_CHUNK])
-        for kind, ref, last, kept in conn.execute(by_ref.where(here, some).group_by(REFLOG.c.kind, REFLOG.c.ref)):
-            ends[kind, ref] = (last, kept)
+    for some in chunks(row.ref for row in old):
+        mine = by_ref.where(here, REFLOG.c.ref.in_(some)).group_by(REFLOG.c.kind, REFLOG.c.ref)
+        ends.update(((kind, ref), (last, kept)) for kind, ref, last, kept in conn.execute(mine))
     gone = []
     for row in old:
         last, kept = ends[row.kind, row.ref]

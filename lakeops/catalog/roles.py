@@ -1,7 +1,7 @@
 """Roles of a team on PostgreSQL: what each login may do is decided by the database, whatever program it runs.
 
-``role_statements`` gives the statements for four group roles, which take effect together, and for one login's
-membership. They may be run again at any time. ``grant_role`` runs them, and leaves a record in the audit.
+``role_statements`` gives the statements for four group roles, and for one login's membership. They may be run again at
+any time. ``grant_role`` runs them.
 
 * ``reader`` reads everything, secrets excepted, because there are none.
 * ``writer`` also stages, commits, merges, moves refs and records checks. Triggers keep protected branches to merges,
@@ -10,15 +10,12 @@ membership. They may be run again at any time. ``grant_role`` runs them, and lea
 * ``maintainer`` also sets protection and rules, collects garbage, creates and deletes repositories, and runs mirrors.
 * ``mirror`` also reports what a mirror elsewhere needs, and nothing else.
 
-A login that has its role in some repositories alone is a member of one more group role for each of them. Policies keep
-it from every row of the others but their records: all have to know where the others' namespaces are, since an object in
-one of them must not be linked elsewhere. Policies and triggers ask for the login of the session, which ``SET ROLE``,
-``options`` in a URL and functions of others do not change. Their functions name every schema, and search
-``pg_catalog`` and temporary objects alone.
+A login that has its role in some repositories alone is a member of one more group role for each. Policies keep it from
+the rows of the others but their records, whose namespaces all have to know. Policies and triggers ask for the login of
+the session, which ``SET ROLE`` does not change, and their functions name every schema (ADR 0079).
 
-Locking a row takes the right to change one of its columns. So those who only lock a row get that right, and a policy of
-the row that lets no change pass. Records of the audit can be inserted by all but readers, without the columns of login
-and time, which the database fills in. Nobody but the owner of the tables changes or deletes one.
+Locking a row takes the right to change one of its columns, so those who only lock get that right, and a policy that
+lets no change pass. All but readers insert records of the audit, without login and time, which the database fills in.
 """
 
 from __future__ import annotations
@@ -234,7 +231,7 @@ BEGIN
 END $$"""
 
 _PLACE = f"{PREFIX}at_"
-"""What the names of groups begin with that stand for one repository. A digest follows, since a name has 63 bytes."""
+"""The prefix of groups that stand for one repository. A digest follows, since a name has 63 bytes."""
 
 _MINE = """CREATE OR REPLACE FUNCTION {schema}.lakeops_mine() RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -255,7 +252,7 @@ END $$"""
 
 
 class Roles(CatalogPart):
-    """What logins of the database may do."""
+    """Roles of logins of the database."""
 
     @read_transaction
     def role_statements(
@@ -263,15 +260,10 @@ class Roles(CatalogPart):
     ) -> list[str]:
         """The statements that make the four roles, and let a login have one of them and no other.
 
-        With ``repositories`` the login has it in these alone, and in all of them otherwise.
-
-        Raises:
-            LakeopsError: ``unsupported``: the catalog is SQLite, which has no logins.
-            InvalidInput: there is no such role, a login cannot have this name, or there is none for the repositories.
-            NotFound: there is no such repository.
+        With ``repositories`` the login has it in these alone, and in all of them otherwise. Raises ``LakeopsError``
+        (``unsupported``) for SQLite, which has no logins, ``InvalidInput`` and ``NotFound``.
         """
         self._check(role, login, repositories)
-
         return list(_statements(conn, role, login, repositories))
 
     @write_transaction_once
@@ -280,7 +272,6 @@ class Roles(CatalogPart):
     ) -> list[str]:
         """Run these statements in one transaction, as the owner of the tables. Returns them. Raises as they do."""
         self._check(role, login, repositories)
-
         self.database.dialect.lock_schema(conn)
         statements = list(_statements(conn, role, login, repositories))
         for statement in statements:
@@ -302,10 +293,6 @@ class Roles(CatalogPart):
             raise InvalidInput("name the login that has the role in these repositories alone")
 
 
-def _schema(conn: Connection) -> str:
-    return _quoted(str(conn.exec_driver_sql("SELECT current_schema()").scalar_one()))
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
@@ -314,19 +301,16 @@ def _group(role: str) -> str:
     return f"{PREFIX}{role}"
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _statements(conn: Connection, role: str, login: str | None, repositories: Sequence[str]) -> Iterator[str]:
-    schema = _schema(conn)
+    schema = _quoted(str(conn.exec_driver_sql("SELECT current_schema()").scalar_one()))
     # Where the server knows it, a member has the rights of a role and cannot become the role.
     held = " WITH INHERIT TRUE, SET FALSE" if (conn.dialect.server_version_info or (0,)) >= (16,) else ""
     yield from _groups(schema, held)
     if login is not None:
         others = ", ".join(_group(one) for one in ROLES if one != role)
         yield f"REVOKE {others} FROM {_quoted(login)}"
-        yield _NOWHERE.format(login=_literal(login))
+        escaped = login.replace("'", "''")
+        yield _NOWHERE.format(login=f"'{escaped}'")
     if repositories:
         yield from _places(schema)
     for repository_id in repositories:

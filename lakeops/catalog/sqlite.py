@@ -1,13 +1,9 @@
-"""SQLite: the embedded catalog.
+"""SQLite: the embedded catalog, with write-ahead logging and every commit forced to disk.
 
-Write-ahead logging, so readers and the one writer do not wait for each other. Every commit is forced to disk. Writers
-begin with ``BEGIN IMMEDIATE``: a transaction that begins as a reader and wants to write later fails at once when
-somebody else wrote meanwhile, and no timeout helps. So writers wait at their beginning instead, for up to a minute
-(``?timeout=SECONDS`` in the URL changes it). Readers see one snapshot.
-
-SQLite keeps no queue: a writer gets the lock if it asks at the right moment. SQLite's own wait asks less often the
-longer it takes, so newcomers overtake those who wait. The wait here asks more often the longer it takes, so that no
-writer waits for long.
+Writers begin with ``BEGIN IMMEDIATE``, and wait there for up to a minute (``?timeout=SECONDS`` in the URL changes it):
+a transaction that begins as a reader fails at once when it wants to write after somebody else. Readers see one
+snapshot. SQLite keeps no queue, and its own wait asks less often the longer it takes, so newcomers overtake. The wait
+here asks more often the longer it takes.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic_core
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from lakeops.catalog.database import Described, TransactionFailure, first_line
+from lakeops.catalog.database import TransactionFailure
 from lakeops.catalog.guards import under
 from lakeops.catalog.records import insert_staged
 from lakeops.catalog.tables import STAGED
@@ -56,8 +52,11 @@ class Sqlite:
 
     @cached_property
     def account(self) -> str | None:
-        """Whose process this is. Only what writes asks."""
-        return _account_name()
+        """Whose process this is. Only what writes asks. The environment is not asked, because anybody sets it."""
+        try:
+            return pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:  # a container's user without a passwd entry
+            return str(os.geteuid())
 
     def engine(self, url: URL) -> Engine:
         """An engine over the file. Its directory is made when it is missing."""
@@ -85,25 +84,36 @@ class Sqlite:
         return engine
 
     def begin(self, conn: Connection, *, write: bool) -> None:
-        """With the write lock or without it."""
+        """With the write lock, as soon as nobody else has it, or without it."""
         # Straight to the driver: SQLAlchemy's way to a statement takes longer than a lookup by key.
         driver: Any = conn.connection.driver_connection
-        if write:
-            _begin_in_turn(driver)
-        else:
+        if not write:
             driver.execute("BEGIN")
+            return
+        (patience,) = driver.execute("PRAGMA busy_timeout").fetchone()
+        driver.execute("PRAGMA busy_timeout = 0")
+        try:
+            waited = stopwatch()
+            while True:
+                try:
+                    driver.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited() * 1000 >= patience:
+                        raise
+                pause(max(SHORTEST_WAIT, FIRST_WAIT / (1 + waited() / AGING)))
+        finally:
+            driver.execute(f"PRAGMA busy_timeout = {patience}")
 
     def now(self, conn: Connection) -> datetime:  # noqa: ARG002 - the file has no time of its own
         """The clock that the catalog was opened with."""
         return self._clock.now()
 
-    def describe_failure(self, error: BaseException) -> Described:
+    def failure_of(self, error: BaseException) -> TransactionFailure:
         """Locked means retry. Anything else (disk full, not a database, read-only file) is a refusal."""
         code = getattr(error, "sqlite_errorcode", None)
-        primary = None if code is None else code & 0xFF
-        return Described(
-            TransactionFailure.RETRY if primary in _AGAIN else TransactionFailure.REFUSED, first_line(error)
-        )
+        locked = code is not None and code & 0xFF in _AGAIN
+        return TransactionFailure.RETRY if locked else TransactionFailure.REFUSED
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
         """Nothing: a file's locks have no names."""
@@ -157,32 +167,6 @@ class Sqlite:
                 arrays = [array(value, field.type) for value, field in zip(values, columns, strict=True)]
                 batches.append(pa.record_batch(arrays, columns))
         return pa.Table.from_batches(batches, columns)
-
-
-def _account_name() -> str:
-    """Whose process this is. The environment is not asked, because anybody sets it."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a container's user without a passwd entry
-        return str(os.geteuid())
-
-
-def _begin_in_turn(driver: sqlite3.Connection) -> None:
-    """Begin with the write lock, as soon as nobody else has it."""
-    (patience,) = driver.execute("PRAGMA busy_timeout").fetchone()
-    driver.execute("PRAGMA busy_timeout = 0")
-    try:
-        waited = stopwatch()
-        while True:
-            try:
-                driver.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited() * 1000 >= patience:
-                    raise
-            pause(max(SHORTEST_WAIT, FIRST_WAIT / (1 + waited() / AGING)))
-    finally:
-        driver.execute(f"PRAGMA busy_timeout = {patience}")
 
 
 def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's pool record

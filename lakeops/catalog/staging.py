@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from lakeops.catalog.commits import earlier_commit, find_branch_and_head, find_head, look_at_branch, with_head
+from lakeops.catalog.commits import earlier_commit, find_branch_and_head, look_at_branch, require_commit, with_head
 from lakeops.catalog.database import (
     AnyRow,
     Lookup,
@@ -44,6 +44,7 @@ from lakeops.catalog.guards import (
     check_protection,
     check_started,
     check_writable,
+    chunks,
     deadline_of,
     find_branch,
     find_repository,
@@ -58,6 +59,7 @@ from lakeops.catalog.guards import (
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.records import (
     COMMIT_COLUMNS,
+    STAGED_VALUES,
     BranchAt,
     BranchState,
     ChangeCounter,
@@ -85,9 +87,6 @@ from lakeops.model.records import Commit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PATHS_AT_ONCE = 500
-"""Paths that one query looks for."""
-
 _AT_HEAD_AND_PATH = with_head(
     f"LEFT JOIN {STAGED.name} ON {STAGED.name}.repository_id = {BRANCH.name}.repository_id "
     f"AND {STAGED.name}.token = {BRANCH.name}.staging_token AND {STAGED.name}.path = :path",
@@ -99,7 +98,7 @@ _SEALED = select(STAGED).where(
     STAGED.c.path == bindparam("path"),
 )
 _PAGE = PageLookup(STAGED, "path", "repository_id = :repository AND token = :token")
-_VALUES = [column for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]
+_VALUES = [STAGED.c[name] for name in STAGED_VALUES]
 
 
 class Staging(CatalogPart):
@@ -208,7 +207,7 @@ class Staging(CatalogPart):
         """
         repository = lock_repository(conn, repository_id)
         state = before = lock_branch(conn, repository_id, branch, exclusive=True)
-        now, head = self.database.dialect.now(conn), find_head(conn, state)
+        now, head = self.database.dialect.now(conn), require_commit(conn, repository_id, state.commit_id)
         earlier = earlier_commit(conn, repository_id, key, fingerprint)
         if earlier is not None:
             return Sealed(state, head, now, earlier)
@@ -222,6 +221,17 @@ class Staging(CatalogPart):
         if state != before:
             conn.execute(branch_update(state).values(branch_values(state)))
         return Sealed(state, head, now)
+
+    def withdraw(self, repository_id: str, branch: str, intent: Intent) -> None:
+        """Forget what a call asked for that was answered with an error. Its rows stay sealed."""
+
+        def work(conn: Connection) -> None:
+            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            left = tuple(one for one in state.intents if one[1] != intent)
+            if left != state.intents:
+                conn.execute(branch_update(state).values(intents=intent_values(left)))
+
+        self.database.write(work, settle=run_again)
 
     def discard(self, state: BranchState, tokens: tuple[str, ...]) -> None:
         """Retire sealed tokens whose rows change nothing over ``state``'s head.
@@ -259,7 +269,6 @@ class Staging(CatalogPart):
         A reset that drops a row counts itself, apart when one was sealed. Raises ``NotAsSeen``.
         """
         chosen = [STAGED.c.path == path] if path is not None else under(STAGED.c.path, prefix or "")
-
         check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
         state = lock_branch(conn, repository_id, branch, exclusive=True)
         check_expected(conn, state, expect)
@@ -315,7 +324,6 @@ class Staging(CatalogPart):
     def staged_one(self, conn: Connection, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:
         """The newest staged row of a path, and the commit that the branch points to at the same instant."""
         values = {"repository": repository_id, "branch": branch, "path": path}
-
         state, head, rest = look_at_branch(conn, _AT_HEAD_AND_PATH, values)
         if rest[0] is not None:
             return head, staged_record(rest)
@@ -395,7 +403,6 @@ class Staging(CatalogPart):
         Raises ``AttemptExpired`` when the clock is behind the GC watermark: nothing that begins now could be linked.
         """
         here = UPLOAD.c.repository_id == repository_id
-
         repository = lock_repository(conn, repository_id)
         check_writable(conn, repository, action="stage", branch=branch)
         find_branch(conn, repository_id, branch)
@@ -413,12 +420,6 @@ class Staging(CatalogPart):
         """Forget an upload that will not be linked. What it wrote becomes garbage."""
         conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
 
-    @read_transaction
-    def uploads(self, conn: Connection, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
-        """Uploads in flight, none older than the deadline: id to (address, started)."""
-        repository = find_repository(conn, repository_id)
-        return uploads_in_flight(conn, repository, self.database.dialect.now(conn))
-
 
 def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
     """Uploads younger than the deadline: id to (address, started)."""
@@ -429,13 +430,12 @@ def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Ma
 
 # --- a branch that may be staged to ---
 #
-# One statement finds the branch with all that decides whether it may. Each put asks twice: before the upload, and in
-# the transaction that links it. On PostgreSQL that transaction takes a statement for each lock, because nobody may
-# rely on what is protected before the repository is locked.
+# One statement finds the branch with all that decides whether it may: each put asks before the upload, and in the
+# transaction that links it. On PostgreSQL that one locks first, since nobody may rely on rules that can still change.
 
 _NEEDED = ("id", "storage_namespace", "read_only", "grace_seconds", "grace_before", "grace_until", "fence", "pruned")
 _OF_REPOSITORY = [REPOSITORY.c[name] for name in _NEEDED]
-"""What transitions compute with. The rest is JSON, which takes time to parse."""
+"""Columns that transitions compute with. The rest is JSON, which takes time to parse."""
 _BRANCH = slice(1, 1 + len(BRANCH.c))
 _HEAD = slice(_BRANCH.stop, _BRANCH.stop + len(COMMIT_COLUMNS))
 
@@ -520,13 +520,11 @@ def _of_tokens(state: BranchState, tokens: Sequence[str]) -> tuple[ColumnElement
 def _check_addresses(conn: Connection, state: BranchState, paths: Sequence[str], addresses: frozenset[str]) -> None:
     """Raise ``BranchMoved`` when an object that is not at one of these addresses is staged at one of the paths."""
     columns = STAGED.c.path, STAGED.c.token, STAGED.c.tombstone, STAGED.c.physical_address
-    for start in range(0, len(paths), PATHS_AT_ONCE):
-        some = STAGED.c.path.in_(paths[start : start + PATHS_AT_ONCE])
-        found = conn.execute(select(*columns).where(*_of_tokens(state, state.tokens), some)).all()
-        newest: dict[str, AnyRow] = {}
-        for row in sorted(found, key=lambda row: state.tokens.index(row.token)):
-            newest.setdefault(row.path, row)
-        for row in newest.values():
+    for some in chunks(paths):
+        mine = (*_of_tokens(state, state.tokens), STAGED.c.path.in_(some))
+        found = conn.execute(select(*columns).where(*mine)).all()
+        oldest_first = sorted(found, key=lambda row: state.tokens.index(row.token), reverse=True)
+        for row in {row.path: row for row in oldest_first}.values():
             if not row.tombstone and row.physical_address not in addresses:
                 raise BranchMoved(f"{row.path!r} was staged on branch {state.id!r} meanwhile; try again")
 
@@ -567,9 +565,8 @@ def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[
 def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, tuple[Any, ...]]) -> bool:
     """Whether the active token has just these rows at their paths."""
     found: dict[str, tuple[Any, ...]] = {}
-    for start in range(0, len(paths := sorted(wanted)), PATHS_AT_ONCE):
-        here = STAGED.c.path.in_(paths[start : start + PATHS_AT_ONCE])
-        query = select(*_VALUES).where(*_of_tokens(state, (state.staging_token,)), here)
+    for some in chunks(wanted):
+        query = select(*_VALUES).where(*_of_tokens(state, (state.staging_token,)), STAGED.c.path.in_(some))
         found |= {path: tuple(values) for path, *values in conn.execute(query)}
     return found == wanted
 
@@ -592,7 +589,7 @@ def staging_columns() -> pa.Schema:
 def to_columns(staged: pa.Table) -> pa.Table:
     """A table of ``STAGED_SCHEMA`` as the staging table keeps it: sorted by path, and of a repeated path the last row.
 
-    Sorted, because stagers that write the same paths in the same order wait for each other and never in a circle.
+    Sorted, so that stagers never wait for each other in a circle.
     """
     import numpy as np
     import pyarrow as pa

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any, NoReturn, TextIO
 
@@ -47,11 +47,10 @@ MODULES = {
     "repo": ("repo", REPOSITORIES),
     "branch": ("branch", REPOSITORIES),
     "tag": ("branch:tags", REPOSITORIES),
-    "check": ("branch:checks", HISTORY),
-    "hook": ("repo:hooks", HISTORY),
     "fs": ("fs", OBJECTS),
     "import": ("history", OBJECTS),
     "local": ("local", OBJECTS),
+    "gateway": ("serve", OBJECTS),
     "commit": ("history", HISTORY),
     "diff": ("changes", HISTORY),
     "merge": ("changes", HISTORY),
@@ -63,9 +62,10 @@ MODULES = {
     "show": ("history", HISTORY),
     "merge-base": ("history", HISTORY),
     "reflog": ("history", HISTORY),
+    "check": ("branch:checks", HISTORY),
+    "hook": ("repo:hooks", HISTORY),
     "ui": ("serve", HISTORY),
     "audit": ("history", HOUSE),
-    "gateway": ("serve", OBJECTS),
     "gc": ("gc", HOUSE),
     "mirror": ("mirror", HOUSE),
     "fsck": ("upkeep", HOUSE),
@@ -77,7 +77,21 @@ MODULES = {
 }
 """Every command's module in ``lakeops.cli``, with the name of its group there, and its panel on the help page."""
 
-OTHER_WORDS = {"status": ["diff"], "ingest": ["import"]}
+OTHER_WORDS = {
+    "status": ["diff"],
+    "ingest": ["import"],
+    "annotate": ["blame"],
+    "auth": ["db grants"],
+    "identity": ["config show"],
+    "actions": ["hook list"],
+    "refs-dump": ["refs dump"],
+    "refs-restore": ["refs restore"],
+    "find-merge-base": ["merge-base"],
+    "branch-protect": ["branch protect"],
+    "get-config": ["gc rules get"],
+    "set-config": ["gc rules set"],
+    "delete-config": ["gc rules delete"],
+}
 """Names of git and lakectl for commands that have other names here."""
 
 INTERRUPTED = 130
@@ -87,49 +101,29 @@ USAGE = 2
 CONFIG = "LAKEOPS_CONFIG"
 
 
-class LazyCommands(MutableMapping[str, Any]):
-    """The commands by name, each imported when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._names = dict.fromkeys(MODULES)
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - typer keeps the class of commands private
-        if name not in self._loaded:
-            place, panel = MODULES[name]
-            module, _, group = place.partition(":")
-            found = typer.main.get_command(getattr(import_module(f"lakeops.cli.{module}"), group or "app"))
-            # ``app`` is a group that is called like the command, or it holds several commands.
-            found = getattr(found, "commands", {}).get(name, found)
-            found.name = name
-            found.rich_help_panel = panel  # typer reads it from any command
-            self._loaded[name] = found
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:  # noqa: ANN401
-        self._names[name], self._loaded[name] = None, command
-
-    def __delitem__(self, name: str) -> None:
-        del self._names[name]
-        self._loaded.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 class Root(TyperGroup):
     """The outermost command group. It never lets an exception out, only an exit code."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - what typer passes on
         super().__init__(**options)
-        self.commands: LazyCommands = LazyCommands()
+        self.commands: dict[str, Any] = dict.fromkeys(MODULES)  # each is imported when it is first asked for
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override] # noqa: ARG002 - typer's signature
         """The commands' names, without importing them."""
         return list(self.commands)
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override] # noqa: ANN401, ARG002
+        """The command of a name, imported now. None when there is none."""
+        if cmd_name in MODULES and self.commands[cmd_name] is None:
+            place, panel = MODULES[cmd_name]
+            module, _, group = place.partition(":")
+            found: Any = typer.main.get_command(getattr(import_module(f"lakeops.cli.{module}"), group or "app"))
+            # ``app`` is a group that is called like the command, or it holds several commands.
+            found = getattr(found, "commands", {}).get(cmd_name, found)
+            found.name = cmd_name
+            found.rich_help_panel = panel  # typer reads it from any command
+            self.commands[cmd_name] = found
+        return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override] # noqa: ANN401
         """The command that was asked for.
@@ -141,7 +135,8 @@ class Root(TyperGroup):
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
             # A name that only looks like another one is left to typer, which suggests it.
-            groups = [name for name, one in self.commands.items() if args[0] in getattr(one, "commands", {})]
+            found = {name: self.get_command(ctx, name) for name in MODULES}
+            groups = [name for name, one in found.items() if args[0] in getattr(one, "commands", {})]
             meant = [*OTHER_WORDS.get(args[0], ()), *(f"{group} {args[0]}" for group in groups)]
             if meant and "Did you mean" not in error.message:
                 error.message += f" Did you mean {', '.join(map(repr, meant))}?"
@@ -242,7 +237,7 @@ def _explain(out: Printer, error: Exception) -> int:
             out.fail({"kind": "aborted", "message": "aborted; nothing was changed"})
             return 1
         case typer.TyperException():
-            context, message = getattr(error, "ctx", None), " ".join(error.format_message().split())
+            context, message = getattr(error, "ctx", None), _advised(" ".join(error.format_message().split()))
             advice = "" if context is None else f" Try '{context.command_path} --help'."
             out.fail({"kind": "usage", "message": message + advice})
             return error.exit_code
@@ -253,6 +248,13 @@ def _explain(out: Printer, error: Exception) -> int:
     if not os.environ.get("LAKEOPS_DEBUG"):
         out.note("LAKEOPS_DEBUG=1 shows where it happened.")
     return 1
+
+
+def _advised(message: str) -> str:
+    """Name the command that a word of git or lakectl means here, also where typer suggests another one or none."""
+    word = message.removeprefix("No such command '").partition("'")[0]
+    meant = OTHER_WORDS.get(word)
+    return f"No such command {word!r}. Did you mean {meant[0]!r}?" if meant and meant[0] not in message else message
 
 
 def _drop_unwritten(stream: TextIO) -> bool:

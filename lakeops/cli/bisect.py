@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli.history import commit_lines, oneline_of
-from lakeops.cli.options import FirstParent, complete, uri
+from lakeops.cli.options import FirstParent, argument, complete, uri
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.formatting import counted
@@ -88,10 +88,9 @@ def run(
     session: Session,
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[lakefs://REPO/GOOD lakefs://REPO/BAD] -- CMD...",
-            help="A good and a later, bad ref, and the command that looks. Without refs: the search under way.",
-            show_default=False,
+        argument(
+            "[lakefs://REPO/GOOD lakefs://REPO/BAD] -- CMD...",
+            "A good ref, a later bad ref, and the command that judges. Without refs it continues a search.",
             autocompletion=complete,
         ),
     ],

@@ -18,6 +18,7 @@ from lakeops.cli.options import (
     RefUri,
     RepositoryUri,
     TagUri,
+    argument,
     flag,
     ref_in,
     value,
@@ -45,14 +46,14 @@ def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     )
 
 
-@command(app, "unprotect")
+@command(app, "unprotect", example="branch unprotect lakefs://flights main")
 def unprotect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     """Remove a protection pattern."""
     session.repository(uri).unprotect(pattern)
     session.answer({"pattern": pattern}, ["Pattern ", (pattern, "green"), " no longer protects branches"])
 
 
-@command(app, "protections")
+@command(app, "protections", example="branch protections lakefs://flights")
 def protections(session: Session, uri: RepositoryUri) -> None:
     """List the patterns of protected branches."""
     patterns = ({"pattern": pattern} for pattern in session.repository(uri).protections())
@@ -69,7 +70,7 @@ def require(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckN
     )
 
 
-@command(app, "unrequire")
+@command(app, "unrequire", example="branch unrequire lakefs://flights main quality")
 def unrequire(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName) -> None:
     """Require a check no longer."""
     session.repository(uri).drop_check(pattern, name)
@@ -78,7 +79,7 @@ def unrequire(session: Session, uri: RepositoryUri, pattern: Pattern, name: Chec
     )
 
 
-@command(app, "requirements")
+@command(app, "requirements", example="branch requirements lakefs://flights")
 def requirements(session: Session, uri: RepositoryUri) -> None:
     """List the checks that branches require."""
     found = ({"pattern": one.pattern, "check": one.check} for one in session.repository(uri).required_checks())
@@ -98,7 +99,7 @@ def create(
     session.answer(ref, ["Branch ", (name, "green"), " created at ", (ref.commit_id, "yellow")])
 
 
-@command(app, "list")
+@command(app, "list", example="branch list lakefs://flights --no-merged main")
 def list_all(
     session: Session,
     uri: RepositoryUri,
@@ -119,7 +120,7 @@ def list_all(
     session.table(heads, ("Branch", "Commit", "Last commit", "By"), row)
 
 
-@command(app, "show")
+@command(app, "show", example="branch show lakefs://flights/main")
 def show(session: Session, uri: BranchUri) -> None:
     """Show the commit that a branch points to."""
     branch = session.branch(uri)
@@ -127,7 +128,7 @@ def show(session: Session, uri: BranchUri) -> None:
     session.answer(ref, ["Branch: ", (ref.id, "cyan")], ["Commit: ", (ref.commit_id, "yellow")])
 
 
-@command(app, "delete", asks=True)
+@command(app, "delete", example="branch delete lakefs://flights/dev", asks=True)
 def delete(session: Session, uri: BranchUri) -> None:
     """Delete a branch and its uncommitted changes."""
     repository, name = session.named(uri)
@@ -145,7 +146,7 @@ def delete(session: Session, uri: BranchUri) -> None:
 def move(
     session: Session,
     uri: BranchUri,
-    ref: Annotated[str, typer.Argument(metavar="COMMIT", help="Where to: any ref.", show_default=False)],
+    ref: Annotated[str, argument("COMMIT", "Where to: any ref.")],
     force: Annotated[bool, flag("--force", "Move back or sideways too: commits may leave the history.")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> None:
@@ -197,10 +198,7 @@ def reset(
 def revert(
     session: Session,
     uri: BranchUri,
-    refs: Annotated[
-        list[str],
-        typer.Argument(metavar="REF...", help="What to undo: commits, newest first; or OLD..NEW.", show_default=False),
-    ],
+    refs: Annotated[list[str], argument("REF...", "What to undo: commits, newest first; or OLD..NEW.")],
     parent_number: ParentNumber = None,
     message: Annotated[str | None, value("--message", "TEXT", "The commit's message.")] = None,
     idempotency_key: IdempotencyKey = None,
@@ -255,14 +253,14 @@ def create_tag(session: Session, uri: TagUri, ref: RefUri) -> None:
     session.answer(tag, ["Tag ", (name, "green"), " created at ", (tag.commit_id, "yellow")])
 
 
-@command(tags, "list")
+@command(tags, "list", example="tag list lakefs://flights")
 def list_tags(session: Session, uri: RepositoryUri) -> None:
     """List the tags of a repository and the commits they point to."""
     tags = session.repository(uri).tags()
     session.table(tags, ("Tag", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
 
 
-@command(tags, "show")
+@command(tags, "show", example="tag show lakefs://flights/v1")
 def show_tag(session: Session, uri: TagUri) -> None:
     """Show the commit that a tag points to."""
     repository, name = session.named(uri)
@@ -297,21 +295,21 @@ def protect_tags(session: Session, uri: RepositoryUri, pattern: Pattern) -> None
     session.answer({"pattern": pattern}, ["Tags that match ", (pattern, "green"), " can no longer be moved or deleted"])
 
 
-@command(tags, "unprotect")
+@command(tags, "unprotect", example="tag unprotect lakefs://flights 'v*'")
 def unprotect_tags(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     """Remove a protection pattern."""
     session.repository(uri).unprotect_tags(pattern)
     session.answer({"pattern": pattern}, ["Pattern ", (pattern, "green"), " no longer protects tags"])
 
 
-@command(tags, "protections")
+@command(tags, "protections", example="tag protections lakefs://flights")
 def tag_protections(session: Session, uri: RepositoryUri) -> None:
     """List the patterns of protected tags."""
     patterns = ({"pattern": pattern} for pattern in session.repository(uri).tag_protections())
     session.table(patterns, ("Pattern",), lambda one: ((one["pattern"], "cyan"),))
 
 
-@command(tags, "delete", asks=True)
+@command(tags, "delete", example="tag delete lakefs://flights/v1", asks=True)
 def delete_tag(session: Session, uri: TagUri) -> None:
     """Delete a tag. The answer names its commit, so that it can be created again."""
     repository, name = session.named(uri)
@@ -340,7 +338,7 @@ def pass_check(
     session.answer(made, [(made.commit_id, "yellow"), " has passed ", (made.name, "green"), ", says ", made.passed_by])
 
 
-@command(checks, "withdraw")
+@command(checks, "withdraw", example="check withdraw lakefs://flights/dev quality")
 def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
     """Forget that a commit has passed a check."""
     ref = session.ref(at)
@@ -349,7 +347,7 @@ def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
     session.answer({"commit_id": commit, "name": name}, [(commit, "yellow"), " has no longer passed ", (name, "green")])
 
 
-@command(checks, "list")
+@command(checks, "list", example="check list lakefs://flights/dev")
 def list_checks(session: Session, at: RefUri) -> None:
     """List the checks that a commit has passed."""
     found = session.ref(at).passed_checks()

@@ -131,7 +131,8 @@ def merge(
     source: Annotated[LakeUri, uri("lakefs://REPO/SOURCE", "Any ref.")],
     destination: Annotated[LakeUri, uri("lakefs://REPO/DEST", "The branch that takes the changes.")],
     strategy: Annotated[
-        Strategy | None, typer.Option(help="The side that settles every conflict.", show_default=False)
+        Strategy | None,
+        typer.Option(help="The side that wins each conflict. Default: a conflict stops the merge.", show_default=False),
     ] = None,
     message: Annotated[str | None, value("--message -m", "TEXT", "The commit's message.")] = None,
     meta: Metadata = None,

@@ -50,10 +50,10 @@ class Setting(JsonRecord):
 
 @configuration.callback()
 def config() -> None:
-    """Look at settings."""
+    """Show settings."""
 
 
-@command(configuration, "show")
+@command(configuration, "show", example="config show")
 def show_settings(session: Session) -> None:
     """Show the settings in force, secrets masked, and where each comes from."""
     from lakeops.settings import Settings
@@ -180,11 +180,14 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
 
 
 def _catalog() -> Iterator[Check]:
+    from lakeops.catalog.open import check_encoding
     from lakeops.lake import Lake
 
     with Lake.open() as lake:
-        for name, value in lake.catalog.describe().items():
+        facts = lake.catalog.describe()
+        for name, value in facts.items():
             yield Check(f"catalog {name}", OK, value)
+        check_encoding(facts)
         for repository in lake.repositories():
             yield _storage(lake, repository)
 
@@ -252,7 +255,7 @@ def _java() -> Check:
 app: typer.Typer = typer.Typer(add_completion=False)
 
 
-@command(app, "doctor")
+@command(app, "doctor", example="doctor")
 def doctor(
     session: Session,
     upgrade: Annotated[bool, flag("--upgrade", "First bring the catalog's schema to this version.")] = False,

@@ -25,7 +25,7 @@ from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.names import LakeUri, as_folder, check_path
-from lakeops.model.records import ByteCounter, CommonPrefix, Entry
+from lakeops.model.records import ByteCounter, CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
@@ -77,10 +77,9 @@ def upload(
 
     They are uncommitted changes until the branch is committed.
     """
-    repository_id, name, path = to.with_prefix()
-    metadata = parse_metadata(meta)
+    path, metadata = to.with_prefix()[2], parse_metadata(meta)
     uploads = _files_to_upload(source, path, recursive=recursive, skip_special=skip_special)
-    branch = session.lake.repository(repository_id).branch(name)
+    branch, _ = session.on_branch(to, folder=True)
     with session.progress("Uploading", size=True) as report, branch.batch() as batch:
         put = partial(batch.put, metadata=metadata, content_type=content_type)
         if source == STDIN:
@@ -88,12 +87,12 @@ def upload(
         else:
             counter = ByteCounter(report, "Uploading", sum(item.size_bytes for item in uploads))
             entries = transfer(session, uploads, partial(_upload, put, counter), counter, parallelism)
-    if session.as_json:
-        session.document(entries if recursive else entries[0])
-        return
     size = human_size(sum(entry.size_bytes for entry in entries))
     what = counted(len(entries), "object") if recursive else entries[0].path
-    session.line("Uploaded ", what, f" ({size}) to ", (branch.id, "green"), ", not committed yet")
+    session.answer(
+        entries if recursive else entries[0],
+        ["Uploaded ", what, f" ({size}) to ", (branch.id, "green"), ", not committed yet"],
+    )
 
 
 def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: bool) -> list[FileUpload]:
@@ -150,16 +149,16 @@ def download(
     Files of the same name are replaced, each in one step. An object that differs from what was recorded is an error,
     and its file stays as it was. Empty objects that only stand for a folder, as raw/, are left out of one.
     """
-    from lakeops.ops.local.index import check_names, is_marker
+    from lakeops.ops.local.index import check_names
 
-    repository_id, ref, path = source.with_prefix() if recursive else source.with_path()
-    handle = session.lake.repository(repository_id).ref(ref)
+    handle, path = session.at_path(source, folder=recursive)
     with session.progress("Downloading", size=True) as report:
         if recursive:
             prefix, root = as_folder(path), Path(destination)
             found = [entry for entry in handle.list(prefix) if isinstance(entry, Entry) and not is_marker(entry)]
             if not found:
-                raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(ref)}")
+                advice = "; it is an object, leave out --recursive" if path and handle.exists(prefix[:-1]) else ""
+                raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(handle.id)}{advice}")
             names = [entry.path.removeprefix(prefix) for entry in found]
             downloads = [Download(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
             check_names(names, folds=False)
@@ -170,13 +169,13 @@ def download(
             root = downloads[0].root
         counter = ByteCounter(report, "Downloading", sum(item.entry.size_bytes for item in downloads))
         transfer(session, downloads, partial(_download, handle.open_entry, counter), counter, parallelism)
-    if session.as_json:
-        records = [{**item.entry.to_json(), "file": str(item.target)} for item in downloads]
-        session.document(records if recursive else records[0])
-        return
+    records = [{**item.entry.to_json(), "file": str(item.target)} for item in downloads]
     size = human_size(sum(item.entry.size_bytes for item in downloads))
     what = counted(len(downloads), "object") if recursive else path
-    session.line("Downloaded ", what, f" ({size}) to ", (str(root if recursive else downloads[0].target), "green"))
+    session.answer(
+        records if recursive else records[0],
+        ["Downloaded ", what, f" ({size}) to ", (str(root if recursive else downloads[0].target), "green")],
+    )
 
 
 def _target(destination: str, path: str) -> tuple[Path, Path]:
@@ -197,11 +196,7 @@ def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: D
 
 
 def below(root: Path, relative: str) -> Path:
-    """Join an object's path to ``root``, and refuse one that leads elsewhere.
-
-    Raises:
-        InvalidPath: the object's path cannot be a file's there, because it leads elsewhere or aliases another.
-    """
+    """Join an object's path to ``root``. Raises ``InvalidPath`` for one that leads elsewhere or aliases another."""
     if any(part in {"", ".", ".."} for part in relative.split("/")):
         raise InvalidPath(
             f"object path {excerpt(relative)} cannot be a file below {excerpt(str(root))}: "
@@ -213,9 +208,7 @@ def below(root: Path, relative: str) -> Path:
 def write_below(root: Path, target: Path, source: BinaryIO) -> int:
     """Write a file below ``root``, replacing one of that name. Returns its size in bytes.
 
-    Raises:
-        InvalidPath: a symbolic link on the way leads elsewhere.
-        InvalidInput: the operating system refuses.
+    Raises ``InvalidPath`` when a symbolic link on the way leads elsewhere, ``InvalidInput`` when the system refuses.
     """
     from lakeops.ops.files import appearing, translated
 
@@ -268,12 +261,12 @@ def ls(
     recursive: Annotated[bool, flag("--recursive -r", "List every object below the prefix.")] = False,
 ) -> None:
     """List objects and folders under a prefix."""
-    repository_id, ref, prefix = under.with_prefix()
-    items = session.lake.repository(repository_id).ref(ref).list(prefix, delimiter="" if recursive else "/")
+    ref, prefix = session.at_path(under, folder=True)
+    items = ref.list(prefix, delimiter="" if recursive else "/")
     session.stream(items, partial(_columns, compact=is_terminal(sys.stdout)))
 
 
-@command(app, "stat")
+@command(app, "stat", example="fs stat lakefs://flights/main/raw/a.csv")
 def stat(
     session: Session,
     at: ObjectUri,
@@ -285,8 +278,7 @@ def stat(
     """Show an object's size, time, address, checksum and metadata."""
     if pre_sign not in {"true", "false"}:
         raise InvalidInput(f"--pre-sign takes true or false, not {pre_sign!r}")
-    repository_id, ref, path = at.with_path()
-    handle = session.lake.repository(repository_id).ref(ref)
+    handle, path = session.at_path(at)
     entry = handle.stat(path)
     address = handle.presign(path) if pre_sign == "true" else entry.physical_address
     session.answer(
@@ -302,14 +294,13 @@ def stat(
     )
 
 
-@command(app, "cat")
+@command(app, "cat", example="fs cat lakefs://flights/main~1/raw/a.csv")
 def cat(session: Session, at: ObjectUri) -> None:
     """Print an object's contents as they are.
 
     With --json: the object's record, with the contents in base64.
     """
-    repository_id, ref, path = at.with_path()
-    handle = session.lake.repository(repository_id).ref(ref)
+    handle, path = session.at_path(at)
     if session.as_json:
         content = b64encode(handle.read(path)).decode("ascii")
         session.document({**handle.stat(path).to_json(), "encoding": "base64", "content": content})
@@ -318,19 +309,19 @@ def cat(session: Session, at: ObjectUri) -> None:
         session.binary(iter(lambda: file.read(_PIECE), b""))
 
 
-@command(app, "presign")
+@command(app, "presign", example="fs presign lakefs://flights/main/raw/a.csv --expires 3600")
 def presign(
     session: Session,
     at: ObjectUri,
     expires: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long the URL works.")] = 900,
 ) -> None:
     """Print a URL that reads an object without credentials for a while."""
-    repository_id, ref, path = at.with_path()
-    url = session.lake.repository(repository_id).ref(ref).presign(path, expires)
+    ref, path = session.at_path(at)
+    url = ref.presign(path, expires)
     session.answer({"path": path, "url": url, "expires_in": expires}, [url])
 
 
-@command(app, "rm", progress=True, asks=True)
+@command(app, "rm", example="fs rm lakefs://flights/dev/raw/ --recursive", progress=True, asks=True)
 def rm(
     session: Session,
     at: ObjectUri,
@@ -340,19 +331,22 @@ def rm(
 
     It is an uncommitted change: branch reset takes it back.
     """
-    repository_id, name, path = at.with_prefix() if recursive else at.with_path()
-    branch = session.lake.repository(repository_id).branch(name)
+    branch, path = session.on_branch(at, folder=recursive)
     if recursive:
         folder = as_folder(path)
         pinned = branch.pin(folder)
         asked = session.confirm("Remove them?", lambda: _show_objects(session, branch, folder), optional=True)
         with session.progress(f"Removing {path}"):
             count = branch.delete_prefix(folder, pinned=pinned if asked else None) + _delete_if_there(branch, path)
+        if not count:
+            raise ObjectNotFound(f"no objects under {excerpt(folder)} on {branch.id!r}; nothing was removed")
     else:
         with _naming_the_option(path):
             branch.delete(path)
         count = 1
-    session.answer({"path": path, "removed": count}, [f"Removed {counted(count, 'object')} from ", (name, "green")])
+    session.answer(
+        {"path": path, "removed": count}, [f"Removed {counted(count, 'object')} from ", (branch.id, "green")]
+    )
 
 
 Source = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "What to take: an object, or a folder with --recursive.")]
@@ -419,10 +413,10 @@ def update_metadata(
 
     It is an uncommitted change of the branch.
     """
-    repository, name, path = at.with_path()
     pairs = {**dict.fromkeys(remove or ()), **parse_metadata(meta)}
-    entry = session.lake.repository(repository).branch(name).update_metadata(path, pairs, content_type=content_type)
-    session.answer(entry, ["Changed ", path, " on ", (name, "green"), ", not committed yet"])
+    branch, path = session.on_branch(at)
+    entry = branch.update_metadata(path, pairs, content_type=content_type)
+    session.answer(entry, ["Changed ", path, " on ", (branch.id, "green"), ", not committed yet"])
 
 
 def _delete_if_there(branch: Branch, path: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakeops.cli.options import RepositoryUri, flag, uri
+from lakeops.cli.options import RepositoryUri, argument, flag, uri
 from lakeops.cli.output import Styled
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.clock import unix_seconds
@@ -25,7 +25,7 @@ app: typer.Typer = typer.Typer(help="Set retention rules, and delete what no liv
 rules: typer.Typer = typer.Typer(help="Show, set and remove retention rules.", add_completion=False)
 app.add_typer(rules, name="rules")
 
-MarkId = Annotated[str, typer.Argument(metavar="MARK_ID", help="What gc mark printed.", show_default=False)]
+MarkId = Annotated[str, argument("MARK_ID", "What gc mark printed.")]
 DryRun = Annotated[bool, flag("--dry-run -n", "Show what would happen, and change nothing.")]
 ConfirmClock = Annotated[bool, flag("--confirm-clock", "The clock is right, although nobody worked for days.")]
 
@@ -33,7 +33,7 @@ ConfirmClock = Annotated[bool, flag("--confirm-clock", "The clock is right, alth
 # --- rules ---
 
 
-@command(rules, "get")
+@command(rules, "get", example="gc rules get lakefs://flights")
 def get_rules(session: Session, uri: RepositoryUri) -> None:
     """Show the retention rules."""
     repository = session.repository(uri)
@@ -50,9 +50,7 @@ def get_rules(session: Session, uri: RepositoryUri) -> None:
 def set_rules(
     session: Session,
     uri: RepositoryUri,
-    file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="A JSON file; stdin when it is - or left out.", show_default=False)
-    ] = "-",
+    file: Annotated[str, argument("[FILE]", "A JSON file; stdin when it is - or left out.")] = "-",
 ) -> None:
     """Replace the retention rules with those of a JSON file.
 
@@ -63,7 +61,7 @@ def set_rules(
     session.answer(kept, ["Retention rules of ", (str(uri), "green"), ":"], *_rule_lines(kept))
 
 
-@command(rules, "delete")
+@command(rules, "delete", example="gc rules delete lakefs://flights")
 def delete_rules(session: Session, uri: RepositoryUri) -> None:
     """Remove the retention rules: from then on no commit expires."""
     collection = session.repository(uri).gc
@@ -106,9 +104,7 @@ def _rule_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
 def grace(
     session: Session,
     uri: RepositoryUri,
-    seconds: Annotated[
-        str | None, typer.Argument(metavar="[SECONDS|24h]", help="The new grace period.", show_default=False)
-    ] = None,
+    seconds: Annotated[str | None, argument("[SECONDS|24h]", "The new grace period.")] = None,
 ) -> None:
     """Show or change the age below which garbage collection touches nothing."""
     collection = session.repository(uri).gc
@@ -173,14 +169,14 @@ def restore(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
         session.note(f"A newer mark decided about its commits: lakeops gc restore {uri} {done.newer}")
 
 
-@command(app, "report")
+@command(app, "report", example="gc report lakefs://flights MARK_ID")
 def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
     """Show what a mark holds, what was kept and why."""
     found = session.repository(uri).gc.report(mark_id)
     session.answer(found, ["Mark ", (mark_id, "green"), " is ", found["mark"]["state"]], *_report_lines(found))
 
 
-@command(app, "list")
+@command(app, "list", example="gc list lakefs://flights")
 def list_marks(session: Session, uri: RepositoryUri) -> None:
     """List the marks of a repository, newest first."""
     session.table(
@@ -234,16 +230,12 @@ def prune(session: Session, uri: RepositoryUri, dry_run: DryRun = False) -> None
     collection = session.repository(uri).gc
     with session.progress("prune"):
         done = collection.prune(dry_run=dry_run)
-    counts = (
-        counted(done.commits, "expired commit"),
-        counted(done.moves, "ref move"),
-        counted(done.keys, "idempotency key"),
-        counted(done.tokens, "staging token"),
-    )
-    session.answer(done, ["Would remove " if dry_run else "Removed ", ", ".join(counts)])
+    counts = f"{counted(done.commits, 'expired commit')}, {counted(done.moves, 'ref move')}, "
+    counts += f"{counted(done.keys, 'idempotency key')}, {counted(done.tokens, 'staging token')}"
+    session.answer(done, ["Would remove " if dry_run else "Removed ", counts])
 
 
-@command(app, "idle", asks=True)
+@command(app, "idle", example="gc idle lakefs://flights --delete", asks=True)
 def idle(
     session: Session, uri: RepositoryUri, delete: Annotated[bool, flag("--delete", "Delete them.")] = False
 ) -> None:
@@ -270,6 +262,18 @@ def _show_idle(session: Session, refs: Sequence[IdleRef]) -> None:
         session.message(f"and {len(refs) - MAX_LISTED:,} more")
 
 
+_WHY = {
+    "heads": "by branches",
+    "tags": "by tags",
+    "mirrors": "for mirrors",
+    "retention": "by retention rules",
+    "merge_bases": "as merge bases",
+    "undo": "in the undo window",
+    "no_rules": "without rules",
+}
+"""Why commits are kept, in words for ``RetentionReason``."""
+
+
 def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     objects, listed = found["objects"], found["listed"]["count"]
     size = human_size(found["bytes"])
@@ -281,18 +285,15 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
         yield (f"  {row['age']}: {counted(row['objects'], 'object')} ({human_size(row['bytes'])})",)
     for name in found["sample"].get("object", ())[:5]:
         yield ("  ", (name, "dim"))
-    live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in found["commits"]["live"].items() if count)
+    live = ", ".join(f"{count:,} {_WHY[why]}" for why, count in found["commits"]["live"].items() if count)
     commits = found["commits"]
     earlier = f", {commits['expired_earlier']:,} by earlier marks" if commits["expired_earlier"] else ""
     again = f", {commits['live_again']:,} live again" if commits["live_again"] else ""
-    yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; alive: {live}",)
+    yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; kept: {live or 'none'}",)
     kept = found["kept"]
-    yield (
-        (
-            f"Kept:      {kept['referenced']:,} referred to, {kept['grace']['count']:,} younger than "
-            f"{found['grace_hours']:g} h; {kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in flight"
-        ),
-    )
+    young = f"{kept['grace']['count']:,} younger than {found['grace_hours']:g} h"
+    waiting = f"{kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in progress"
+    yield (f"Kept:      {kept['referenced']:,} in use, {young}; {waiting}",)
     strays = found["strays"]
     if strays["count"]:
         count, size = counted(strays["count"], "file"), human_size(strays["bytes"])

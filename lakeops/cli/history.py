@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 app: typer.Typer = typer.Typer(add_completion=False)
-show: typer.Typer = typer.Typer(help="Show one thing in full.", add_completion=False)
+show: typer.Typer = typer.Typer(help="Show a commit in full.", add_completion=False)
 app.add_typer(show, name="show")
 
 
@@ -70,7 +70,9 @@ def commit(
 )
 def import_(
     session: Session,
-    source: Annotated[str, value("--from", "URL", "s3://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))],
+    source: Annotated[
+        str, value("--from", "URL", "s3://, az:// or gs://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))
+    ],
     to: Annotated[
         LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(lake_uri))
     ],
@@ -87,9 +89,8 @@ def import_(
 
     The folder then holds what the source holds, and nothing else. The other paths of the branch stay as they are.
     """
-    repository_id, name, prefix = to.with_prefix()
     metadata = parse_metadata(meta)
-    branch = session.lake.repository(repository_id).branch(name)
+    branch, prefix = session.on_branch(to, folder=True)
     with session.progress(f"Importing {source}"):
         made = branch.import_objects(
             source,
@@ -105,7 +106,7 @@ def import_(
     size = human_size(int(made.metadata["lakeops.import.bytes"]))
     session.answer(
         made,
-        ["Imported ", objects, f" ({size}) to ", (f"{name}/{prefix}", "green"), ":"],
+        ["Imported ", objects, f" ({size}) to ", (f"{branch.id}/{prefix}", "green"), ":"],
         [""],
         *commit_lines(made),
     )
@@ -199,7 +200,7 @@ def oneline_of(commit: Commit) -> Sequence[Styled]:
     return ((commit.id[:SHORT_ID], "yellow"), (expired, "red"), " ", commit.message.partition("\n")[0])
 
 
-@command(show, "commit")
+@command(show, "commit", example="show commit lakefs://flights/main~1")
 def show_commit(session: Session, at: RefUri) -> None:
     """Show the commit that a ref means."""
     commit = session.ref(at).commit
@@ -213,7 +214,7 @@ def show_commit(session: Session, at: RefUri) -> None:
     )
 
 
-@command(app, "merge-base")
+@command(app, "merge-base", example="merge-base lakefs://flights/dev lakefs://flights/main")
 def merge_base(session: Session, left: RefUri, right: RefUri) -> None:
     """Show the best common ancestor of two refs."""
     repository, one, other = session.two_refs(left, right)
@@ -221,7 +222,7 @@ def merge_base(session: Session, left: RefUri, right: RefUri) -> None:
     session.answer(base, *commit_lines(base))
 
 
-@command(app, "reflog")
+@command(app, "reflog", example="reflog lakefs://flights/main --amount 5")
 def reflog(
     session: Session,
     where: Annotated[LakeUri, uri("lakefs://REPO[/REF]", "A repository, or one of its branches or tags.")],
@@ -329,8 +330,8 @@ def blame(
     A caret before the commit says that an earlier one may have written the object: retention took what was before, or
     it lies deeper than --depth.
     """
-    repository_id, ref, prefix = under.with_prefix()
-    found = session.lake.repository(repository_id).ref(ref).blame(prefix, after=after, amount=amount, depth=depth)
+    ref, prefix = session.at_path(under, folder=True)
+    found = ref.blame(prefix, after=after, amount=amount, depth=depth)
     shown = session.awaited("Looking for writers", found)
     with session.paged():
         session.stream(shown, lambda one: (*_author_cells(one), "  ", one.path))
@@ -342,8 +343,8 @@ def history(session: Session, at: ObjectUri, amount: Amount = None, depth: Depth
 
     There need not be an object at the ref now.
     """
-    repository_id, ref, path = at.with_path()
-    found = session.lake.repository(repository_id).ref(ref).history(path, amount=amount, depth=depth)
+    ref, path = session.at_path(at)
+    found = ref.history(path, amount=amount, depth=depth)
     shown = session.awaited("Looking for versions", found)
     with session.paged():
         session.stream(shown, _version)

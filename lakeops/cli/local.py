@@ -57,8 +57,7 @@ def init(session: Session, source: Followable, directory: Place = HERE) -> None:
 def _ref(session: Session, source: LakeUri) -> tuple[Ref, str]:
     if source.connection:
         raise InvalidInput("a directory follows a ref of the lake that the settings name, and of no connection's")
-    repository, ref, prefix = source.with_prefix()
-    return session.lake.repository(repository).ref(ref), prefix
+    return session.at_path(source, folder=True)
 
 
 @command(app, "status", example="local status raw/", progress=True)

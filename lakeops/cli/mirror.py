@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli import replication
-from lakeops.cli.options import RepositoryUri, flag, value
+from lakeops.cli.options import RepositoryUri, argument, flag, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import NotFound
@@ -36,10 +36,8 @@ def create(
     uri: RepositoryUri,
     namespace: Annotated[
         str,
-        typer.Argument(
-            metavar="NAMESPACE",
-            help="Where the source's storage namespace is replicated to: file:///path or s3://bucket/prefix.",
-            show_default=False,
+        argument(
+            "NAMESPACE", "Where copies of the source's files are: file:///path, s3://, az:// or gs://bucket/prefix."
         ),
     ],
     source: Annotated[
@@ -84,13 +82,13 @@ def create(
     )
 
 
-@command(app, "sync", progress=True)
+@command(app, "sync", example="mirror sync lakefs://flights", progress=True)
 def sync(session: Session, uri: RepositoryUri) -> None:
     """Make one pass over a mirror: promote each branch and tag whose objects have all arrived.
 
     A pass never waits for objects. Run it on a schedule, for instance every minute.
     """
-    mirror = session.lake.mirror(uri.only_repository())
+    mirror = session.mirror(uri)
     with session.progress("Syncing"):
         status = mirror.sync()
     _print_status(session, status, session.now())
@@ -110,7 +108,7 @@ def status(
     and when the mirror is further behind than --max-lag.
     """
     allowed = None if max_lag is None else seconds(max_lag)
-    found = session.lake.mirror(uri.only_repository()).status()
+    found = session.mirror(uri).status()
     now = session.now()
     _print_status(session, found, now)
     problems = found.problems(now, max_lag=allowed)
@@ -131,7 +129,7 @@ def skip(
 
     Use it when some object of that commit will never arrive.
     """
-    mirror = session.lake.mirror(uri.only_repository())
+    mirror = session.mirror(uri)
     found = mirror.skip(tag=name) if tag else mirror.skip(name)
     waits = "waits for nothing" if found.candidate is None else f"waits for commit {found.candidate[:SHORT_ID]} now"
     session.answer(found, [f"{found.kind} ", (name, "green"), f" {waits}"])
@@ -141,14 +139,14 @@ def skip(
 def stall_timeout(
     session: Session,
     uri: RepositoryUri,
-    time: Annotated[str, typer.Argument(metavar="TIME", help="Seconds, or 30m, 2h, 1d.", show_default=False)],
+    time: Annotated[str, argument("TIME", "Seconds, or 30m, 2h, 1d.")],
 ) -> None:
-    """Set how long a mirror waits while no object arrives before it takes a newer head instead."""
-    mirror = session.lake.mirror(uri.only_repository()).set_stall_timeout(seconds(time))
+    """Set after how long without a new object a mirror takes a newer head of its source."""
+    mirror = session.mirror(uri).set_stall_timeout(seconds(time))
     session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.stall_timeout)])
 
 
-@command(app, "list")
+@command(app, "list", example="mirror list")
 def list_all(session: Session) -> None:
     """List the mirrors of this lake and what they follow."""
     session.table(
@@ -162,10 +160,10 @@ def list_all(session: Session) -> None:
     )
 
 
-@command(app, "delete", asks=True)
+@command(app, "delete", example="mirror delete lakefs://flights", asks=True)
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a mirror: its refs and history here. Its objects stay where they are, and the source stays as it is."""
-    mirror = session.lake.mirror(uri.only_repository())
+    mirror = session.mirror(uri)
     record, configuration = mirror.record, mirror.configuration
 
     def show() -> None:
@@ -225,7 +223,7 @@ def _status_row(ref: RefStatus, now: int) -> tuple[Styled, ...]:
 # --- fail-over ---
 
 
-@command(app, "promote-writable", progress=True, asks=True)
+@command(app, "promote-writable", example="mirror promote-writable lakefs://flights", progress=True, asks=True)
 def promote_writable(
     session: Session,
     uri: RepositoryUri,
@@ -238,7 +236,7 @@ def promote_writable(
     It no longer follows its source. What would be lost is shown first. From then on the source's retention rules and
     protected branches count here. At the end, everything that the mirror shows is checked.
     """
-    mirror = session.lake.mirror(uri.only_repository())
+    mirror = session.mirror(uri)
     mirror.configuration.check_following()
     name, loss = mirror.id, mirror.loss()
     session.confirm(f"Open {name!r} for writing and leave its source?", lambda: _show_loss(session, name, loss))
@@ -263,13 +261,13 @@ def promote_writable(
         raise typer.Exit(1)
 
 
-@command(app, "verify-history", progress=True)
+@command(app, "verify-history", example="mirror verify-history lakefs://flights", progress=True)
 def verify_history(session: Session, uri: RepositoryUri) -> None:
-    """After a fail-over, let those older commits live again that are complete.
+    """After a fail-over, verify older commits, and make those readable that are complete.
 
-    Their metaranges are read, and no objects.
+    It reads their metaranges, and no objects.
     """
-    mirror = session.lake.mirror(uri.only_repository())
+    mirror = session.mirror(uri)
     with session.progress("verify-history"):
         proved = mirror.verify_history()
     commits = counted(proved.commits, "commit")
@@ -303,7 +301,7 @@ def _lost_line(ref: LostRef) -> str:
 # --- mirrors as their source knows them ---
 
 
-@command(app, "registrations")
+@command(app, "registrations", example="mirror registrations lakefs://flights")
 def registrations(session: Session, uri: RepositoryUri) -> None:
     """At the source: list the mirrors that report, and how many commits are kept for each.
 
@@ -322,11 +320,11 @@ def registrations(session: Session, uri: RepositoryUri) -> None:
     )
 
 
-@command(app, "drop", asks=True)
+@command(app, "drop", example="mirror drop lakefs://flights NAME", asks=True)
 def drop(
     session: Session,
     uri: RepositoryUri,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As listed by registrations.", show_default=False)],
+    name: Annotated[str, argument("NAME", "As listed by registrations.")],
 ) -> None:
     """At the source: stop keeping commits for a mirror that is gone. One that is alive reports again."""
     repository = session.repository(uri)

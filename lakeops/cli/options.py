@@ -92,9 +92,12 @@ def lake_uri(text: str) -> LakeUri:
 
 def uri(shape: str, text: str) -> Any:  # noqa: ANN401 - typer's own type for this
     """Declare an argument that takes a ``lakefs://`` URI of this shape."""
-    return typer.Argument(
-        parser=parsed(lake_uri), metavar=shape, help=text, show_default=False, autocompletion=complete
-    )
+    return argument(shape, text, parser=parsed(lake_uri), autocompletion=complete)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401
+    """Declare an argument. Its default is not shown, so the text says what happens without it."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
 
 
 def flag(name: str, text: str) -> Any:  # noqa: ANN401
@@ -124,14 +127,14 @@ Progress = Annotated[
     bool | None,
     typer.Option(
         "--progress/--no-progress",
-        help="Show progress or not. A terminal gets a bar anyway; elsewhere --progress prints a line now and then.",
+        help="Show progress: a bar on a terminal, which is the default there, and elsewhere a line every 2 s.",
         show_default=False,
     ),
 ]
 Message = Annotated[str, value("--message -m", "TEXT", "What was done and why.")]
 Metadata = Annotated[list[str] | None, value("--meta", "KEY=VALUE", "Metadata; may be repeated.")]
 IdempotencyKey = Annotated[
-    str | None, value("--idempotency-key", "KEY", "Run again with the same key, the same commit is returned.")
+    str | None, value("--idempotency-key", "KEY", "A second run with this key returns the commit of the first.")
 ]
 ParentNumber = Annotated[
     int | None,
@@ -139,7 +142,7 @@ ParentNumber = Annotated[
 ]
 AMOUNT = "--amount -n"
 Amount = Annotated[int | None, value(AMOUNT, "N", "At most this many commits.", min=0)]
-FirstParent = Annotated[bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")]
+FirstParent = Annotated[bool, flag("--first-parent", "Follow first parents only: a merge counts as one commit.")]
 RemovedKeys = Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")]
 SkipSpecial = Annotated[
     bool, flag("--skip-special", "Leave out links, pipes, devices and names that are not UTF-8. Otherwise refuse them.")
@@ -148,10 +151,8 @@ RepositoryUri = Annotated[LakeUri, uri("lakefs://REPO", "The repository.")]
 BranchUri = Annotated[LakeUri, uri("lakefs://REPO/BRANCH", "The branch.")]
 TagUri = Annotated[LakeUri, uri("lakefs://REPO/TAG", "The tag.")]
 RefUri = Annotated[LakeUri, uri("lakefs://REPO/REF", "A branch, a tag or a commit id, with steps like ~2 or ^.")]
-Pattern = Annotated[
-    str, typer.Argument(metavar="PATTERN", help="A name, or a glob like 'release-*'.", show_default=False)
-]
-CheckName = Annotated[str, typer.Argument(metavar="CHECK", help="The check's name.", show_default=False)]
+Pattern = Annotated[str, argument("PATTERN", "A name, or a glob like 'release-*'.")]
+CheckName = Annotated[str, argument("CHECK", "The check's name.")]
 ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
 
 

@@ -76,11 +76,7 @@ def commit_id(full: str) -> Styled:
 
 
 class Printer:
-    """Prints the answer of one command on stdout, and everything else on stderr.
-
-    Args:
-        as_json: whether stdout carries JSON.
-    """
+    """Prints the answer of one command on stdout, as JSON or for people, and everything else on stderr."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -114,16 +110,10 @@ class Printer:
     def stream_document(
         self, name: str, records: Iterable[object], rest: Callable[[], dict[str, Any]]
     ) -> LakeopsError | None:
-        """Print one JSON document while its list is read, so that the list may be of any length.
+        """Print one JSON document while its list ``name`` is read, so that the list may be of any length.
 
-        Args:
-            name: the list's key.
-            records: the list.
-            rest: gives the document's other keys, at the end.
-
-        Returns:
-            The error that ended the list early. The document is complete even then, with ``error`` in place of the
-            other keys.
+        ``rest`` gives the document's other keys, at the end. Returns the error that ended the list early. The document
+        is complete even then, with ``error`` in place of the other keys.
         """
         _write(f'{{"{name}": [')
         failed = None
@@ -137,13 +127,7 @@ class Printer:
         return failed
 
     def table(self, records: Iterable[object], header: Sequence[str], row: Callable[[Any], Sequence[Styled]]) -> None:
-        """Print records: a JSON array, a table on a terminal, or aligned columns without a header.
-
-        Args:
-            records: what to print.
-            header: the columns' titles.
-            row: gives one record's cells.
-        """
+        """Print records: a JSON array, a table on a terminal, or aligned columns without a header."""
         if self.as_json:
             self.document([*records])
             return

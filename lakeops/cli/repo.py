@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, parse_metadata, value
+from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, argument, parse_metadata, value
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
@@ -27,10 +27,9 @@ def create(
     uri: RepositoryUri,
     namespace: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAMESPACE",
-            help="Where its objects go: file:///path or s3://bucket/prefix; below LAKEOPS_HOME when left out.",
-            show_default=False,
+        argument(
+            "NAMESPACE",
+            "Where its objects go: file:///path, s3://, az:// or gs://bucket/prefix. Default: below LAKEOPS_HOME.",
         ),
     ] = None,
     default_branch: Annotated[str, typer.Option(metavar="NAME", help="The first branch.")] = "main",
@@ -47,7 +46,7 @@ def create(
     )
 
 
-@command(app, "list")
+@command(app, "list", example="repo list")
 def list_all(session: Session) -> None:
     """List all repositories."""
     session.table(
@@ -99,7 +98,7 @@ def adopt(session: Session, uri: RepositoryUri) -> None:
     session.answer(done, ["The right to delete in ", namespace, f" {result}."], *before)
 
 
-@command(app, "delete", asks=True)
+@command(app, "delete", example="repo delete lakefs://flights", asks=True)
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a repository: its branches, tags and history. Its objects stay where they are."""
     repository = session.repository(uri)
@@ -143,11 +142,9 @@ def _show_deletion(session: Session, repository: Repository, followed: MirrorRec
         session.message("It is a mirror; `lakeops mirror delete` also lets its source know.")
 
 
-HookName = Annotated[
-    str, typer.Argument(metavar="HOOK", help="An entry point in the group lakeops.hooks.", show_default=False)
-]
+HookName = Annotated[str, argument("HOOK", "An entry point in the group lakeops.hooks.")]
 
-hooks: typer.Typer = typer.Typer(help="Run code of your own before or after changes.", add_completion=False)
+hooks: typer.Typer = typer.Typer(help="Set the code that runs before or after changes.", add_completion=False)
 
 
 @command(hooks, "set", example="hook set lakefs://flights schema-check --on commit --on merge --ref main")
@@ -155,18 +152,20 @@ def set_hook(
     session: Session,
     uri: RepositoryUri,
     name: HookName,
-    when: Annotated[str, value("--when", "WHEN", "before: it can stop the change; or after.")] = BEFORE,
-    on: Annotated[list[str] | None, value("--on", "ACTION", f"Beside what: {', '.join(ACTIONS)}.")] = None,
-    ref: Annotated[str, value("--ref", "PATTERN", "Of which branches and tags: a name, or a glob.")] = "*",
-    seconds: Annotated[int, value("--seconds", "N", "How long it may take.")] = SECONDS,
+    when: Annotated[str, value("--when", "WHEN", "before, so that it can stop the change, or after.")] = BEFORE,
+    on: Annotated[
+        list[str] | None, value("--on", "ACTION", f"Which changes: {', '.join(ACTIONS)}. All by default.")
+    ] = None,
+    ref: Annotated[str, value("--ref", "PATTERN", "Which branches and tags: a name, or a glob.")] = "*",
+    seconds: Annotated[int, value("--seconds", "N", "How long it may take. Past it the change is refused.")] = SECONDS,
 ) -> None:
-    """Let a hook run beside changes in every process, in place of one of its name."""
+    """Set a hook: code that every process runs before or after changes. Replaces the hook of that name."""
     hook = session.repository(uri).set_hook(name, when=when, actions=on or (), pattern=ref, seconds=seconds)
     what = ", ".join(hook.actions) or "every change"
     session.answer(hook, ["Hook ", (name, "green"), f" runs {when} {what} of ", hook.pattern])
 
 
-@command(hooks, "list")
+@command(hooks, "list", example="hook list lakefs://flights")
 def list_hooks(session: Session, uri: RepositoryUri) -> None:
     """List the hooks of a repository."""
     session.table(
@@ -178,7 +177,7 @@ def list_hooks(session: Session, uri: RepositoryUri) -> None:
     )  # fmt: skip
 
 
-@command(hooks, "remove")
+@command(hooks, "remove", example="hook remove lakefs://flights schema-check")
 def remove_hook(session: Session, uri: RepositoryUri, name: HookName) -> None:
     """Let a hook run no longer."""
     session.repository(uri).remove_hook(name)

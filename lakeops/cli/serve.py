@@ -47,12 +47,12 @@ def gateway(
     session: Session,
     host: Annotated[str, value("--host", "ADDRESS", "Where to listen; 127.0.0.1 when left out.")] = "127.0.0.1",
     port: Annotated[int, value("--port", "N", "The port; 9010 when left out, 0 for any.", min=0, max=65535)] = 9010,
-    write: Annotated[bool, flag("--write", "Take objects for branches, too. It needs keys.")] = False,
+    write: Annotated[bool, flag("--write", "Let clients stage objects on branches. Needs keys.")] = False,
 ) -> None:
-    """Let any S3 client read s3://REPO/REF/PATH, until Ctrl-C.
+    """Serve refs to S3 clients as s3://REPO/REF/PATH, until Ctrl-C.
 
-    With --write clients also write to the staging area of branches. Without gateway_access_key and gateway_secret_key
-    in the settings only this machine is served, and nothing can be written.
+    With --write clients also stage objects on branches. Without gateway_access_key and gateway_secret_key in the
+    settings it serves this machine alone, and clients cannot write.
     """
     from lakeops.gateway.app import keys_of, listening, server_of
 

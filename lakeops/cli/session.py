@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from uvicorn import Server
 
-    from lakeops.lake import Branch, Lake, Ref, Repository
+    from lakeops.lake import Branch, Lake, Mirror, Ref, Repository
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,14 +50,8 @@ def command(
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
     """Declare a command of ``app``. The function's first parameter is the session, the others are read by typer.
 
-    Every command takes ``--json``.
-
-    Args:
-        app: the group that the command belongs to.
-        name: the command's name in the group.
-        example: a command line for the help page, without ``lakeops``.
-        progress: the command shows progress, and takes ``--progress`` and ``--no-progress``.
-        asks: the command asks before it changes anything, and takes ``--yes``.
+    Every command takes ``--json``. One that shows ``progress`` takes ``--progress`` and ``--no-progress``. One that
+    ``asks`` before it changes anything takes ``--yes``. ``example`` is a command line without ``lakeops``.
     """
 
     def declare(run: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
@@ -89,11 +83,8 @@ def command(
 class Session(Printer):
     """One run of a command: the lake, the handles that its arguments name, questions, progress and output.
 
-    Args:
-        as_json: whether stdout carries JSON.
-        yes: the user has agreed beforehand, so nothing is asked.
-        show_progress: whether to show progress. None: where a person watches.
-        connection: the Airflow connection that the arguments name; empty without one.
+    With ``yes`` nothing is asked. Without ``show_progress`` progress is shown where a person watches.
+    ``connection`` is the Airflow connection that the arguments name, if they name one.
     """
 
     def __init__(
@@ -146,8 +137,7 @@ class Session(Printer):
 
     def repository(self, uri: LakeUri) -> Repository:
         """The repository of ``lakefs://REPO``."""
-        name = uri.only_repository()
-        return self.lake.repository(name)
+        return self.lake.repository(uri.only_repository())
 
     def ref(self, uri: LakeUri) -> Ref:
         """The ref of ``lakefs://REPO/REF``."""
@@ -158,6 +148,20 @@ class Session(Printer):
         """The branch of ``lakefs://REPO/BRANCH``."""
         name, branch = uri.only_ref()
         return self.lake.repository(name).branch(branch)
+
+    def at_path(self, uri: LakeUri, *, folder: bool = False) -> tuple[Ref, str]:
+        """The ref of ``lakefs://REPO/REF/PATH``, and the path, which may be left out of a ``folder``'s."""
+        name, ref, path = uri.with_prefix() if folder else uri.with_path()
+        return self.lake.repository(name).ref(ref), path
+
+    def on_branch(self, uri: LakeUri, *, folder: bool = False) -> tuple[Branch, str]:
+        """The branch of ``lakefs://REPO/BRANCH/PATH``, and the path, which may be left out of a ``folder``'s."""
+        name, branch, path = uri.with_prefix() if folder else uri.with_path()
+        return self.lake.repository(name).branch(branch), path
+
+    def mirror(self, uri: LakeUri) -> Mirror:
+        """The mirror of ``lakefs://REPO``."""
+        return self.lake.mirror(uri.only_repository())
 
     def named(self, uri: LakeUri) -> tuple[Repository, str]:
         """The repository of ``lakefs://REPO/REF``, and the name of the ref."""
@@ -184,19 +188,10 @@ class Session(Printer):
         return not self.as_json and is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
     def confirm(self, question: str, show: Callable[[], None], *, optional: bool = False) -> bool:
-        """Ask before a change. Returns when the user agrees, and leaves the command otherwise.
+        """Ask before a change, after ``show`` has printed what would be lost. Leave the command when the answer is no.
 
-        Returns whether somebody was asked. If so, the command may change only what was shown.
-
-        Args:
-            question: the change, as a question.
-            show: prints what would be lost.
-            optional: go on when nobody can be asked.
-
-        Raises:
-            InvalidInput: nobody can be asked.
-            Abort: the answer is no.
-            KeyboardInterrupt: the answer is Ctrl+C.
+        Returns whether somebody was asked. If so, the command may change only what was shown. When nobody can be asked,
+        raises ``InvalidInput``, or goes on if that is ``optional``.
         """
         if self.yes or (optional and not self.can_ask):
             return False
@@ -223,11 +218,8 @@ class Session(Printer):
     def progress(self, label: str, *, size: bool | Container[str] = False) -> Iterator[Report]:
         """Show the progress of the verbs that run inside the ``with``: a bar on a terminal, nothing elsewhere.
 
-        Where it was asked for, lines are printed in place of nothing.
-
-        Args:
-            label: the work, until a report names another.
-            size: whether amounts are bytes; or the labels of those reports whose amounts are.
+        Where it was asked for, lines are printed in place of nothing. ``size`` says whether amounts are bytes, or has
+        the labels of those reports whose amounts are.
         """
         watched = is_terminal(sys.stderr) and not self.as_json
         if not watched and self._show_progress:
@@ -255,10 +247,7 @@ class Session(Printer):
             yield advance
 
     def awaited(self, label: str, records: Iterable[T], *, long: bool = True) -> Iterator[T]:
-        """Yield the records, and show progress until the first one is there.
-
-        Where it does not take ``long``, nothing is shown.
-        """
+        """Yield the records, and show progress until the first one is there, where that takes ``long``."""
         rest = iter(records)
         if not long:
             return rest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import RepositoryUri, flag, value
+from lakeops.cli.options import RepositoryUri, argument, flag, value
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import StoreError
@@ -92,7 +92,7 @@ def _result(check: Fsck, severities: Counter[Severity]) -> Iterator[Styled]:
 
 
 refs: typer.Typer = typer.Typer(
-    help="Dump the catalog's records into the bucket, and restore them.", add_completion=False
+    help="Dump branches, commits and logs into the bucket, and restore them.", add_completion=False
 )
 
 
@@ -138,9 +138,7 @@ def automatic(
 def restore(
     session: Session,
     uri: RepositoryUri,
-    namespace: Annotated[
-        str, typer.Argument(metavar="NAMESPACE", help="The repository's storage namespace.", show_default=False)
-    ],
+    namespace: Annotated[str, argument("NAMESPACE", "The repository's storage namespace.")],
     of: Annotated[
         str | None, value("--of", "NAMESPACE", "Where the dump was made, if replication brought several along.")
     ] = None,
@@ -161,7 +159,7 @@ def restore(
 
 @command(refs, "accept", example="refs accept lakefs://flights --yes", asks=True)
 def accept(session: Session, uri: RepositoryUri) -> None:
-    """Let a restored repository collect garbage: what was committed after the dump is given up."""
+    """Allow garbage collection of a restored repository. Commits made after the dump are given up."""
     repository = session.repository(uri)
     at = repository.refs.status().restored_at
     if at is not None:
@@ -185,10 +183,10 @@ cache: typer.Typer = typer.Typer(add_completion=False)
 
 @cache.callback()
 def cache_group() -> None:
-    """Look at the metadata of far stores that this machine keeps, or forget it."""
+    """Show or clear the metadata of buckets that this machine keeps."""
 
 
-@command(cache, "show")
+@command(cache, "show", example="cache show")
 def show_cache(session: Session) -> None:
     """Show where metadata is kept, how much there is, and how much there may be."""
     kept = _disk_cache()
@@ -203,7 +201,7 @@ def show_cache(session: Session) -> None:
     session.answer(record, [kept.described()])
 
 
-@command(cache, "clear")
+@command(cache, "clear", example="cache clear")
 def clear_cache(session: Session) -> None:
     """Forget all metadata that this machine keeps. It is fetched again when it is needed."""
     kept = _disk_cache()
@@ -222,7 +220,7 @@ def _disk_cache() -> DiskCache:
     return DiskCache.of(Settings.load())
 
 
-db: typer.Typer = typer.Typer(help="Roles of a team, enforced by PostgreSQL.", add_completion=False)
+db: typer.Typer = typer.Typer(help="Give PostgreSQL logins a role.", add_completion=False)
 
 
 @db.callback()

@@ -20,6 +20,7 @@ from lakeops.model.errors import (
     CommitExpired,
     InvalidInput,
     LakeopsError,
+    NotAsSeen,
     PathTaken,
     PreconditionFailed,
     RefNotFound,
@@ -30,6 +31,8 @@ from lakeops.model.ids import algorithm_of
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import safe
 
+OWNER = "lakeops"
+"""Whom all repositories and objects belong to, for clients that ask."""
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _LAST_MOMENT = 253402300799
@@ -66,7 +69,7 @@ def refusal(error: LakeopsError) -> Refused:
             return Refused(404, "NoSuchBucket", error.message)
         case RefNotFound() | InvalidInput(kind="invalid_ref"):
             return Refused(404, "NoSuchKey", error.message)
-        case PathTaken():
+        case PathTaken() | NotAsSeen():
             # Delta's GCSLogStore, which is right over S3A too, knows a conflict by the status in the message.
             return Refused(412, "PreconditionFailed", f"412 Precondition Failed: {error.message}")
         case CommitExpired() | PreconditionFailed(kind="object_collected"):
@@ -96,6 +99,11 @@ def elements(**contents: str | int | bool) -> list[str]:
     return [element(name, content) for name, content in contents.items()]
 
 
+def owner_element() -> str:
+    """Whom everything belongs to."""
+    return nest("Owner", elements(ID=OWNER, DisplayName=OWNER))
+
+
 def document(name: str, inner: Iterable[str]) -> Response:
     """An answer that is an XML document."""
     body = f'{_XML}<{name} xmlns="{NAMESPACE}">{"".join(inner)}</{name}>'
@@ -115,9 +123,14 @@ def timestamp(seconds: int) -> str:
 
 
 def etag(entry: Entry) -> str:
-    """The quoted ETag of an object. It never looks like an MD5, which some clients would compute and compare."""
+    """The quoted ETag of an object."""
     known = algorithm_of(entry.checksum) == "sha256"
-    return f'"{entry.checksum if known else hashlib.sha256(entry.checksum.encode()).hexdigest()}"'
+    return etag_of(entry.checksum if known else hashlib.sha256(entry.checksum.encode()).hexdigest())
+
+
+def etag_of(sha256: str) -> str:
+    """The quoted ETag of contents. Clients that compute MD5s compare none with an ETag that tells a number of parts."""
+    return f'"{sha256}-1"'
 
 
 def object_headers(entry: Entry) -> dict[str, str]:
@@ -125,7 +138,7 @@ def object_headers(entry: Entry) -> dict[str, str]:
     return {
         "etag": etag(entry),
         "last-modified": formatdate(min(max(entry.mtime, 0), _LAST_MOMENT), usegmt=True),
-        "content-type": entry.content_type if _is_plain(entry.content_type) else DEFAULT_CONTENT_TYPE,
+        "content-type": entry.content_type if is_plain(entry.content_type) else DEFAULT_CONTENT_TYPE,
         "accept-ranges": "bytes",
         **_metadata(entry.metadata),
     }
@@ -143,15 +156,16 @@ def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     missing = 0
     for key, value in metadata.items():
-        if key.removeprefix(HEADER) in KEPT_HEADERS and key.startswith(HEADER) and _is_plain(value):
+        if key.removeprefix(HEADER) in KEPT_HEADERS and key.startswith(HEADER) and is_plain(value):
             found[key.removeprefix(HEADER)] = value
         elif _TOKEN.fullmatch(key):
-            shown = value if _is_plain(value) else Header(safe(value), "utf-8").encode(maxlinelen=0)
+            shown = value if is_plain(value) else Header(safe(value), "utf-8").encode(maxlinelen=0)
             found[f"x-amz-meta-{key.lower()}"] = shown
         else:
             missing += 1
     return found | ({"x-amz-missing-meta": str(missing)} if missing else {})
 
 
-def _is_plain(text: str) -> bool:
+def is_plain(text: str) -> bool:
+    """Tell whether a text can be a header's value as it is."""
     return text.isascii() and text.isprintable() and text == text.strip()

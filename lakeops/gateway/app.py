@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import pickle
 import secrets
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
+from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -21,7 +26,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError, out_of_resources
 from lakeops.model.records import Credentials
-from lakeops.model.sanitising import excerpt, masked, safe
+from lakeops.model.sanitising import masked, safe
 
 try:
     import uvicorn
@@ -34,9 +39,19 @@ except ImportError:
     ) from None
 
 from lakeops import serving as limited
-from lakeops.gateway.answers import Refused, document, elements, error_document, nest, refusal, timestamp
+from lakeops.gateway.answers import (
+    Refused,
+    document,
+    elements,
+    error_document,
+    nest,
+    owner_element,
+    refusal,
+    timestamp,
+)
 from lakeops.gateway.chunks import Chunks, chunks_of
-from lakeops.gateway.reading import get_object, list_objects
+from lakeops.gateway.headers import BUCKET, check_headers, subresource
+from lakeops.gateway.reading import OVERRIDES, get_object, list_objects, number_of, unknown
 from lakeops.gateway.signature import S3Request, Seed, verify
 from lakeops.gateway.writing import SPOOL_BYTES, Writing
 
@@ -53,9 +68,12 @@ _BACKLOG = 512
 _MAX_PARAMETERS = 100
 _MIN_SECRET = 16
 ICEBERG = b"/iceberg/v1/"
-_LISTING = {"continuation-token", "delimiter", "encoding-type", "fetch-owner", "list-type", "marker", "max-keys"}
-_KNOWN = _LISTING | {"location", "prefix", "start-after", "x-id"}
-"""Parameters that are answered, beside those of a signature. Any other one may ask for something that is not here."""
+_LISTING = {"continuation-token", "delimiter", "encoding-type", "fetch-owner", "list-type", "marker", "max-keys"} | {
+    "prefix",
+    "start-after",
+}
+_BUCKETS = {"bucket-region", "continuation-token", "max-buckets", "prefix"}
+"""Parameters of listings. Any other one may ask for something that is not here."""
 
 _INSTEAD = (
     "this gateway only reads; start it with --write, or write with lakeops fs upload, branch.put, branch.output or "
@@ -117,7 +135,7 @@ class Gateway:
                     scope, receive, send
                 )
                 return
-        body = refused = None
+        body = refused = chunks = None
         try:
             try:
                 if self._writing is not None and scope["method"] in {"PUT", "POST"}:
@@ -126,7 +144,8 @@ class Gateway:
                     body = await _receive_body(receive, chunks)
             except Refused as error:
                 refused = error
-            response = await run_in_threadpool(self._answer, scope, body, refused)
+            trailers = chunks.trailers if chunks is not None else {}
+            response = await run_in_threadpool(self._answer, scope, body, refused, trailers)
         except ClientDisconnect:
             return
         finally:
@@ -145,13 +164,15 @@ class Gateway:
         seed = self._check_signature(asked)
         return chunks_of(asked.headers, seed) if seed is not None else None
 
-    def _answer(self, scope: Scope, body: BinaryIO | None, refused: Refused | None) -> Response:
+    def _answer(
+        self, scope: Scope, body: BinaryIO | None, refused: Refused | None, trailers: Mapping[str, str]
+    ) -> Response:
         """Answer a request; errors become answers too."""
         request_id = self._ids.new()
         try:
             if refused is not None:
                 raise refused
-            response = self._dispatch(replace(_parse_request(scope), body=body or io.BytesIO()))
+            response = self._dispatch(replace(_parse_request(scope), body=body or io.BytesIO(), trailers=trailers))
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
             refused = _as_refusal(error)
             if refused.status in {500, 503}:
@@ -179,28 +200,42 @@ class Gateway:
         if asked.method not in {"GET", "HEAD"}:
             if self._writing is None or asked.method not in {"PUT", "POST", "DELETE"}:
                 raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
-            return self._writing.answer(self._lake.repository(asked.bucket), asked)
-        other = sorted(name for name in asked.query.keys() - _KNOWN if not name.startswith("X-Amz-"))
-        if other:
-            raise Refused(501, "NotImplemented", f"this gateway does not know {excerpt(', '.join(other))}")
+            return self._writing.answer(self._lake, asked)
+        check_headers(asked.headers, None)
+        if self._keys is None and not asked.asks.isdisjoint(OVERRIDES):
+            raise Refused(400, "InvalidRequest", "headers of an answer are chosen by signed requests only")
         if not asked.bucket:
             return self._list_buckets(asked)
         repository = self._lake.repository(asked.bucket)
+        if self._writing is not None and "uploadId" in asked.asks:
+            return self._writing.list_parts(repository, asked)
         if asked.key:
             return get_object(repository, asked)
         if asked.method == "HEAD":
             return Response(headers={"x-amz-bucket-region": REGION})
-        if "location" in asked.query:
-            return document("LocationConstraint", [])  # what S3 says for us-east-1
+        if self._writing is not None and "uploads" in asked.asks:
+            return self._writing.list_uploads(repository, asked)
+        if len(asked.asks) == 1 and asked.asks <= BUCKET.keys():
+            return subresource(BUCKET, *asked.asks)
+        if not asked.asks <= _LISTING:
+            raise unknown(asked.asks - _LISTING)
         return list_objects(repository, asked.query)
 
     def _list_buckets(self, asked: S3Request) -> Response:
         if asked.method == "HEAD":
             raise Refused(405, "MethodNotAllowed", "HEAD needs a bucket", {"allow": "GET"})
-        found = (one.record for one in self._lake.repositories() if one.id.startswith(asked.query.get("prefix", "")))
-        buckets = [nest("Bucket", elements(Name=one.id, CreationDate=timestamp(one.creation_date))) for one in found]
-        owner = nest("Owner", elements(ID="lakeops"))
-        return document("ListAllMyBucketsResult", [owner, nest("Buckets", buckets)])
+        if not asked.asks <= _BUCKETS:
+            raise unknown(asked.asks - _BUCKETS)
+        prefix, after = asked.query.get("prefix", ""), asked.query.get("continuation-token", "")
+        limit = number_of(asked.query, "max-buckets", 10_000)
+        if asked.query.get("bucket-region", REGION) != REGION:
+            limit = 0
+        page = [*islice(self._lake.repositories(prefix=prefix, after=after), limit + 1)] if limit else []
+        shown = [one.record for one in page[:limit]]
+        buckets = [nest("Bucket", elements(Name=one.id, CreationDate=timestamp(one.creation_date))) for one in shown]
+        more = elements(ContinuationToken=shown[-1].id) if len(page) > limit else []
+        more += elements(Prefix=prefix) if prefix else []
+        return document("ListAllMyBucketsResult", [owner_element(), nest("Buckets", buckets), *more])
 
 
 async def _receive_body(receive: Receive, chunks: Chunks | None) -> BinaryIO:
@@ -320,19 +355,30 @@ def server_of(lake: Lake, keys: Credentials | None, *, write: bool = False) -> u
 def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
     """Let programs of this machine read refs as ``s3://REPO/REF/PATH`` while the block runs; with ``write`` write, too.
 
-    The gateway runs in a thread of this process, at a loopback address, with keys that nobody else knows.
+    The gateway is a process of its own, which a client that holds Python's lock cannot stop. It listens at a loopback
+    address, takes keys that nobody else knows, and ends with the block and when this process ends in any way.
 
     Yields:
         What delta-rs, polars and other programs over Rust's object_store take as ``storage_options``.
+
+    Raises:
+        LakeopsError: the gateway does not start, ``unsupported``. Its own words are on standard error.
     """
     keys = Credentials("lakeops", secrets.token_urlsafe())
-    server = server_of(lake, keys, write=write)
-    with listening("127.0.0.1", 0, keys=keys) as opened:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, name="lakeops-gateway")
-        thread.start()
+    command = [sys.executable, "-P", "-c", f"from {__name__} import _serve_parent; _serve_parent()"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, start_new_session=True) as child:
+        to, out = cast("BinaryIO", child.stdin), cast("BinaryIO", child.stdout)
         try:
+            with suppress(BrokenPipeError):  # it says why
+                pickle.dump((lake.settings, lake.clock, lake.catalog.caller.person, keys, write), to)
+                to.flush()
+            port = out.readline().strip().decode()
+            if not port:
+                raise LakeopsError("the gateway's process did not start; see standard error", kind="unsupported")
             yield {
-                "aws_endpoint_url": f"http://127.0.0.1:{opened.getsockname()[1]}",
+                "aws_endpoint_url": f"http://127.0.0.1:{port}",
                 "aws_access_key_id": keys.access_key,
                 "aws_secret_access_key": keys.secret_key,
                 "aws_region": "us-east-1",
@@ -340,5 +386,25 @@ def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
                 "aws_conditional_put": "etag",
             }
         finally:
-            server.should_exit = True
-            thread.join()
+            with suppress(BrokenPipeError):
+                to.write(b"end")
+                to.flush()
+
+
+def _serve_parent() -> None:
+    """Serve a gateway until the parent says so, or ends."""
+    from lakeops.lake import Lake
+
+    told = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with os.fdopen(told, "rb") as parent:
+        settings, clock, person, keys, write = pickle.load(parent)  # noqa: S301 - the parent wrote it
+        with Lake.open(settings=settings, clock=clock, must_exist=True, person=person) as lake:
+            server = server_of(lake, keys, write=write)
+            with listening("127.0.0.1", 0, keys=keys) as opened:
+                thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, name="lakeops-gateway")
+                thread.start()
+                print(opened.getsockname()[1], flush=True)  # noqa: T201 - to the parent
+                parent.read(1)
+                server.should_exit = True
+                thread.join()

@@ -20,7 +20,7 @@ from lakeops.gateway.signature import Seed
 
 STREAMING = "STREAMING-"
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_CHECKSUM = "x-amz-checksum-"
+CHECKSUM = "x-amz-checksum-"
 _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 _KINDS = {
     f"STREAMING-{_ALGORITHM}-PAYLOAD": (True, False),
@@ -61,7 +61,7 @@ def digests_of(names: Mapping[str, str] | list[str]) -> dict[str, Digest]:
     """
     found: dict[str, Digest] = {}
     for name in names:
-        kind = name.removeprefix(_CHECKSUM)
+        kind = name.removeprefix(CHECKSUM)
         if name == "content-md5":
             found[name] = hashlib.md5(usedforsecurity=False)
         elif name == kind or kind in {"algorithm", "mode", "type"}:
@@ -75,9 +75,16 @@ def digests_of(names: Mapping[str, str] | list[str]) -> dict[str, Digest]:
     return found
 
 
-def check_digest(name: str, digest: Digest, given: str) -> None:
+def encoded(digest: bytes) -> str:
+    """A digest as headers have it."""
+    return base64.b64encode(digest).decode()
+
+
+def check_digest(name: str, digest: bytes, given: str, suffix: str = "") -> None:
     """Compare a digest with the one in base64 that a client gave. Raises ``Refused`` when they differ."""
-    if given != base64.b64encode(digest.digest()).decode():
+    if name == "content-md5" and not re.fullmatch(r"[A-Za-z0-9+/]{22}==", given):
+        raise Refused(400, "InvalidDigest", "Content-MD5 is not an MD5 in base64")
+    if given != encoded(digest) + suffix:
         raise Refused(400, "BadDigest", f"the body is not the one of {name}")
 
 
@@ -85,7 +92,7 @@ def chunks_of(headers: Mapping[str, str], seed: Seed) -> Chunks | None:
     """The decoder of a request's body. None when the body does not come in chunks. Raises ``Refused``."""
     kind = headers.get("x-amz-content-sha256", "")
     if not kind.startswith(STREAMING):
-        if "aws-chunked" in headers.get("content-encoding", ""):
+        if "x-amz-decoded-content-length" in headers:
             raise Refused(400, "InvalidRequest", "a body in chunks needs x-amz-content-sha256: STREAMING-...")
         return None
     if kind not in _KINDS:
@@ -126,7 +133,7 @@ class Chunks:
         self._left = 0
         self._chunk = hashlib.sha256()
         self._signature = ""
-        self._trailers: dict[str, str] = {}
+        self.trailers: dict[str, str] = {}
 
     def feed(self, data: bytes) -> bytes:
         """Decode the next bytes of the body; returns those of the object. Raises ``Refused`` for malformed bodies."""
@@ -206,20 +213,20 @@ class Chunks:
         if line:
             name, separator, value = line.decode("latin-1").partition(":")
             name = name.strip().lower()
-            if not separator or name in self._trailers or len(self._trailers) > len(_CRCS):
+            if not separator or name in self.trailers or len(self.trailers) > len(_CRCS):
                 raise _malformed("a line behind the last chunk is not NAME:VALUE")
-            self._trailers[name] = value.strip()
-        elif self._seed is None or _TRAILER_SIGNATURE in self._trailers:  # an empty line also precedes the signature
+            self.trailers[name] = value.strip()
+        elif self._seed is None or _TRAILER_SIGNATURE in self.trailers:  # an empty line also precedes the signature
             self._at = _At.END
-            given = self._trailers.pop(_TRAILER_SIGNATURE, "")
+            given = self.trailers.pop(_TRAILER_SIGNATURE, "")
             if self._seed is not None:
-                text = "".join(f"{name}:{value}\n" for name, value in self._trailers.items()).encode("latin-1")
+                text = "".join(f"{name}:{value}\n" for name, value in self.trailers.items()).encode("latin-1")
                 self._verify(self._seed, given, f"{_ALGORITHM}-TRAILER", hashlib.sha256(text).hexdigest())
-            if self._trailers.keys() != (self._trailing or {}).keys():
+            if self.trailers.keys() != (self._trailing or {}).keys():
                 said = "what follows the last chunk is not what x-amz-trailer names"
                 raise Refused(400, "MalformedTrailerError", said)
             for name, digest in (self._trailing or {}).items():
-                check_digest(name, digest, self._trailers[name])
+                check_digest(name, digest.digest(), self.trailers[name])
 
 
 def _malformed(what: str) -> Refused:

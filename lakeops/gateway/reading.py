@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from itertools import islice
@@ -14,18 +14,23 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from lakeops.gateway.answers import (
+    KEPT_HEADERS,
     Refused,
     checksum_headers,
     document,
     element,
     elements,
     etag,
+    is_plain,
     nest,
     object_headers,
+    owner_element,
     timestamp,
 )
+from lakeops.gateway.headers import OBJECT, subresource
 from lakeops.model.errors import InvalidInput, RefNotFound
 from lakeops.model.records import Entry
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from lakeops.gateway.signature import S3Request
@@ -36,6 +41,9 @@ PAGE = 1000
 """Keys that a page holds at most, as in S3."""
 PIECE = 1 << 20
 """Bytes of one object that an answer has in memory. Smaller objects are checked before their first byte goes out."""
+OVERRIDES = {f"response-{name}": name for name in ("content-type", *KEPT_HEADERS)}
+"""Parameters that say what a header of the answer is to be."""
+_ATTRIBUTES = {"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"}
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
@@ -53,12 +61,10 @@ def list_objects(repository: Repository, query: Mapping[str, str]) -> Response:
             after = base64.b64decode(token, altchars=b"-_", validate=True).decode()
         except ValueError:
             raise Refused(400, "InvalidArgument", "the continuation token is not one of this gateway") from None
-    most, encoding = query.get("max-keys", ""), query.get("encoding-type", "")
-    if most and not (most.isascii() and most.isdecimal() and len(most) < 10):
-        raise Refused(400, "InvalidArgument", "max-keys must be a number from 0 on")
+    encoding = query.get("encoding-type", "")
     if encoding not in {"", "url"}:
         raise Refused(400, "InvalidArgument", "encoding-type must be url")
-    limit = min(int(most), PAGE) if most else PAGE
+    limit = number_of(query, "max-keys", PAGE)
 
     def shown(key: str) -> str:
         return quote(key, safe="/") if encoding else key
@@ -70,20 +76,29 @@ def list_objects(repository: Repository, query: Mapping[str, str]) -> Response:
     given |= {"MaxKeys": limit} | ({"EncodingType": "url"} if encoding else {}) | {"IsTruncated": truncated}
     if newer:
         given["KeyCount"] = len(page)
-        given |= {"ContinuationToken": token} if token else {}
+        given |= {"ContinuationToken": token} if "continuation-token" in query else {}
         if truncated:
             given["NextContinuationToken"] = base64.urlsafe_b64encode(page[-1][0].encode()).decode()
         given |= {"StartAfter": shown(start)} if start else {}
     else:
         given |= {"Marker": shown(start)} | ({"NextMarker": shown(page[-1][0])} if truncated else {})
+    owner = [] if newer and query.get("fetch-owner") != "true" else [owner_element()]
     rows = []
     for key, entry in page:
         if entry is None:
             rows.append(nest("CommonPrefixes", [element("Prefix", shown(key))]))
             continue
         head = elements(Key=shown(key), LastModified=timestamp(entry.mtime), ETag=etag(entry))
-        rows.append(nest("Contents", [*head, *elements(Size=entry.size_bytes, StorageClass="STANDARD")]))
+        rows.append(nest("Contents", [*head, *elements(Size=entry.size_bytes, StorageClass="STANDARD"), *owner]))
     return document("ListBucketResult", [*elements(**given), *rows])
+
+
+def number_of(query: Mapping[str, str], name: str, most: int, left_out: int | None = None) -> int:
+    """A parameter that is a number, ``most`` where it is larger or left out. Raises ``Refused``."""
+    given = query.get(name, "")
+    if given and not (given.isascii() and given.isdecimal() and len(given) < 10):
+        raise Refused(400, "InvalidArgument", f"{name} must be a number from 0 on")
+    return min(int(given), most) if given else most if left_out is None else left_out
 
 
 def _items(repository: Repository, prefix: str, after: str, delimiter: str) -> Iterator[tuple[str, Entry | None]]:
@@ -146,11 +161,26 @@ def find_object(repository: Repository, key: str) -> tuple[Ref, Entry]:
 
 
 def get_object(repository: Repository, asked: S3Request) -> Response:
-    """Answer GetObject or HeadObject. Raises ``Refused``."""
+    """Answer GetObject, HeadObject, GetObjectAttributes or a subresource of an object. Raises ``Refused``."""
+    other = asked.asks - OVERRIDES.keys() - {"partNumber"}
+    if other and (len(other) > 1 or not other <= {"attributes", *OBJECT}):
+        raise unknown(other)
     ref, entry = find_object(repository, asked.key)
-    _check_conditions(entry, asked.headers)
-    part = range_of(entry, asked.headers.get("range"))
-    headers = {**object_headers(entry), "content-length": str(part.length)}
+    if "attributes" in other:
+        return _attributes(entry, asked.headers)
+    if other:
+        return subresource(OBJECT, *other)
+    check_conditions(entry, asked.headers)
+    whole = "if-range" in asked.headers and not has_etag(asked.headers["if-range"], entry)
+    part = range_of(entry, None if whole else asked.headers.get("range"))
+    overridden = {name: asked.query[given] for given, name in OVERRIDES.items() if given in asked.query}
+    if not all(is_plain(value) for value in overridden.values()):
+        raise Refused(400, "InvalidArgument", "a header is printable ASCII text")
+    headers = {**object_headers(entry), **overridden, "content-length": str(part.length)}
+    if "partNumber" in asked.query:
+        if asked.query["partNumber"] != "1":
+            raise Refused(400, "InvalidPart", "objects are kept whole here, as one part")
+        headers["x-amz-mp-parts-count"] = "1"
     if part.is_range:
         last = part.start + part.length - 1
         headers["content-range"] = f"bytes {part.start}-{last}/{entry.size_bytes}"
@@ -182,12 +212,41 @@ def range_of(entry: Entry, wanted: str | None) -> ByteRange:
     return ByteRange(start, end - start, is_range=True)
 
 
-def _check_conditions(entry: Entry, asked: Mapping[str, str]) -> None:
+def unknown(names: Iterable[str]) -> Refused:
+    """The refusal of a request for something else than objects."""
+    return Refused(501, "NotImplemented", f"this gateway does not know {excerpt(', '.join(sorted(names)))}")
+
+
+def _attributes(entry: Entry, headers: Mapping[str, str]) -> Response:
+    """Answer GetObjectAttributes. Objects are kept whole, so ``ObjectParts`` is left out."""
+    wanted = {name.strip() for name in headers.get("x-amz-object-attributes", "").split(",")}
+    if not wanted <= _ATTRIBUTES:
+        raise Refused(400, "InvalidArgument", f"x-amz-object-attributes is some of {', '.join(sorted(_ATTRIBUTES))}")
+    inner = elements(ETag=etag(entry).strip('"')) if "ETag" in wanted else []
+    sums = checksum_headers(entry)
+    if "Checksum" in wanted and sums:
+        inner.append(
+            nest("Checksum", elements(ChecksumSHA256=sums["x-amz-checksum-sha256"], ChecksumType="FULL_OBJECT"))
+        )
+    inner += elements(StorageClass="STANDARD") if "StorageClass" in wanted else []
+    inner += elements(ObjectSize=entry.size_bytes) if "ObjectSize" in wanted else []
+    answer = document("GetObjectAttributesResponse", inner)
+    answer.headers["last-modified"] = object_headers(entry)["last-modified"]
+    return answer
+
+
+def check_conditions(entry: Entry, asked: Mapping[str, str], before: str = "") -> None:
     """Check the conditions of a request on an object: by ETag where one is named, otherwise by time.
+
+    Args:
+        entry: the object.
+        asked: the headers of the request.
+        before: what stands before the names of conditions on the source of a copy.
 
     Raises:
         Refused: they are not met (412), or the client has the object already (304).
     """
+    asked = {name.removeprefix(before): value for name, value in asked.items() if name.startswith(before)}
     match, unmatched = asked.get("if-match"), asked.get("if-none-match")
     if match is not None:
         if not has_etag(match, entry):
@@ -196,6 +255,8 @@ def _check_conditions(entry: Entry, asked: Mapping[str, str]) -> None:
         raise Refused(412, "PreconditionFailed", "the object is newer than If-Unmodified-Since")
     since = asked.get("if-modified-since")
     if has_etag(unmatched, entry) if unmatched is not None else _is_later(entry, since) is False:
+        if before:
+            raise Refused(412, "PreconditionFailed", "the source is not another object than the one that was named")
         raise Refused(304, "NotModified", "", {"etag": etag(entry)})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -44,7 +44,7 @@ class S3Request:
     """A request of S3's protocol, with the decoded path ``/BUCKET/KEY``.
 
     ``parameters`` are the decoded names and values of the query, ``fields`` the headers with names in lower case, both
-    in the order in which they came. The body is at its beginning, out of its chunks.
+    in the order in which they came. The body is at its beginning, out of its chunks, and ``trailers`` came behind it.
     """
 
     method: str
@@ -52,6 +52,7 @@ class S3Request:
     parameters: Sequence[tuple[str, str]]
     fields: Sequence[tuple[str, str]]
     body: BinaryIO = field(default_factory=BytesIO)
+    trailers: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def bucket(self) -> str:
@@ -70,8 +71,16 @@ class S3Request:
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """The headers by name. The last of equal ones counts."""
-        return dict(self.fields)
+        """The headers by name. The last of equal ones counts. Presigned URLs have some of them in their query."""
+        signed = {*_PARAMETERS, "X-Amz-Security-Token"}
+        hoisted = {name.lower(): value for name, value in self.parameters if name not in signed}
+        return {name: value for name, value in hoisted.items() if name.startswith("x-amz-")} | dict(self.fields)
+
+    @cached_property
+    def asks(self) -> frozenset[str]:
+        """The names of the parameters that say what is asked for."""
+        plain = {name for name in self.query if not name.lower().startswith("x-amz-")} - {"x-id"}
+        return frozenset(plain - {"versionId"} if self.query.get("versionId") == "null" else plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,7 @@ def _presigned(request: S3Request, now: datetime) -> tuple[_Claim, str]:
 def _covered(request: S3Request, listed: str) -> frozenset[str]:
     """The headers that the signature covers. It must cover ``Host`` and every ``x-amz-`` header that came."""
     covered = frozenset(listed.split(";"))
-    missing = {"host", *(name for name in request.headers if name.startswith("x-amz-"))} - covered
+    missing = {"host", *(name for name, _ in request.fields if name.startswith("x-amz-"))} - covered
     if missing:
         names = ", ".join(sorted(missing))
         raise Refused(403, "AccessDenied", f"these headers must be signed and are not: {names}")

@@ -1,7 +1,7 @@
 """Requests that write objects to a branch's staging area: whole, in parts, or not at all, and deletions.
 
-* ``If-None-Match: *`` is the branch's own ``put(if_absent=True)``: of several writers of one key exactly one succeeds.
-  Delta Lake's and Iceberg's commits rest on that.
+* Conditions are the branch's own ``put(if_absent=True)`` and ``put(seen=...)``: of several writers of one key with
+  ``If-None-Match: *`` exactly one succeeds. Delta Lake's and Iceberg's commits rest on that.
 * A body is compared with the signed SHA-256, or the signatures of its chunks are verified, before anything is staged.
 * The parts of an upload lie on this machine's disk until it is completed. A gateway that ends forgets them, and the
   client begins again.
@@ -14,28 +14,64 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.header import decode_header, make_header
+from functools import partial
 from tempfile import SpooledTemporaryFile, TemporaryFile
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from xml.etree import ElementTree as ET
 
 from starlette.responses import Response
 
-from lakeops.gateway.answers import HEADER, KEPT_HEADERS, Refused, document, element, elements, etag, nest, timestamp
-from lakeops.gateway.chunks import STREAMING, check_digest, digests_of
-from lakeops.gateway.reading import PIECE, contents, find_object, has_etag, range_of
+from lakeops.gateway.answers import (
+    HEADER,
+    KEPT_HEADERS,
+    OWNER,
+    Refused,
+    document,
+    element,
+    elements,
+    etag,
+    etag_of,
+    nest,
+    owner_element,
+    refusal,
+    timestamp,
+)
+from lakeops.gateway.chunks import CHECKSUM, STREAMING, Digest, check_digest, digests_of, encoded
+from lakeops.gateway.headers import check_headers
+from lakeops.gateway.reading import (
+    PAGE,
+    PIECE,
+    ByteRange,
+    check_conditions,
+    contents,
+    find_object,
+    has_etag,
+    number_of,
+    range_of,
+    unknown,
+)
 from lakeops.model.clock import Ids, retrying
-from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken, RefNotFound
+from lakeops.model.errors import (
+    InvalidInput,
+    LakeopsError,
+    NotAsSeen,
+    ObjectNotFound,
+    PathTaken,
+    RefNotFound,
+    RepositoryNotFound,
+)
 from lakeops.model.records import Entry
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from lakeops.gateway.signature import S3Request
-    from lakeops.lake import Branch, Ref, Repository
+    from lakeops.lake import Branch, Lake, Ref, Repository
 
 SPOOL_BYTES = 4 << 20
 """Bytes of a body that stay in memory. A larger body goes to the disk."""
@@ -44,8 +80,19 @@ MOST_UPLOADS = 200
 MOST_DOCUMENT = 2 << 20
 """The largest list of parts or of keys that is read, in bytes."""
 SOURCE = "x-amz-copy-source"
-IF_MATCH = "x-amz-copy-source-if-match"
-_CONDITIONS = ("if-", "x-amz-if-", "x-amz-copy-source-if-", "x-amz-write-offset-bytes")
+LEAST_PART = 5 << 20
+"""Bytes of each part but the last, as in S3."""
+_OF_SOURCE = "x-amz-copy-source-"
+_SOURCE_CONDITIONS = tuple(
+    f"{_OF_SOURCE}if-{name}" for name in ("match", "none-match", "modified-since", "unmodified-since")
+)
+_SUMS_ARE = ("x-amz-checksum-algorithm", "x-amz-checksum-type")
+_UPLOADS = {"uploads", "prefix", "max-uploads", "key-marker", "upload-id-marker", "encoding-type"}
+_KEEPING = [
+    nest("Initiator", elements(ID=OWNER, DisplayName=OWNER)),
+    owner_element(),
+    element("StorageClass", "STANDARD"),
+]
 _PART = re.compile(r"[1-9][0-9]{0,4}")
 _MOST_PARTS = 10_000
 _DELTA_COMMIT = re.compile(r"(.*/)?_delta_log/[0-9]{20}\.json", re.DOTALL)
@@ -59,35 +106,85 @@ class Writing:
         self._lock = Lock()
         self._uploads: dict[str, MultipartUpload] = {}
 
-    def answer(self, repository: Repository, asked: S3Request) -> Response:
+    def answer(self, lake: Lake, asked: S3Request) -> Response:
         """Answer a request whose signature was verified. Raises ``Refused`` and lakeops' errors."""
         # Any other parameter asks for something else than the object: its tags, its rights, one version of it.
-        named = sorted(name for name in asked.query if name != "x-id" and not name.startswith("X-Amz-"))
-        _refuse_unknown_conditions(asked)
+        named = sorted(asked.asks)
+        if (asked.method, *named, asked.key) == ("PUT", ""):
+            return _create_bucket(lake, asked)
+        repository = lake.repository(asked.bucket)
+        conditions: tuple[str, ...] = ()
+        work: Callable[[Repository, S3Request], Response]
         match asked.method, *named:
+            case ("PUT",) if SOURCE in asked.headers:
+                work, conditions = partial(_copy, lake), ("if-none-match", *_SOURCE_CONDITIONS)
             case ("PUT",):
-                return _copy(repository, asked) if SOURCE in asked.headers else _put(repository, asked)
+                work, conditions = _put, ("if-match", "if-none-match")
             case "PUT", "partNumber", "uploadId":
-                return self._part(repository, asked)
+                copies = SOURCE in asked.headers
+                work, conditions = partial(self._part, lake), _SOURCE_CONDITIONS if copies else ()
             case "POST", "uploads":
-                return self._begin(repository, asked)
+                work = partial(self._begin, lake)
             case "POST", "uploadId":
-                return self._complete(repository, asked)
+                work, conditions = self._complete, ("if-match", "if-none-match")
             case "DELETE", "uploadId":
-                return self._abort(repository, asked)
-            case ("DELETE",):
-                _delete(*_branch_and_path(repository, asked.key))
-                return Response(status_code=204)
+                work = self._abort
+            case ("DELETE",) if asked.key:
+                work, conditions = _delete_one, ("if-match",)
             case "POST", "delete":
-                return _delete_many(repository, asked)
-        asks = excerpt(", ".join(named))
-        raise Refused(501, "NotImplemented", f"this gateway does not know such a request ({asked.method} {asks})")
+                work = _delete_many
+            case _:
+                raise unknown(named or [asked.method])
+        check_headers(asked.headers, conditions)
+        return work(repository, asked)
 
-    def _begin(self, repository: Repository, asked: S3Request) -> Response:
+    def list_uploads(self, repository: Repository, asked: S3Request) -> Response:
+        """Answer ListMultipartUploads, by key. Raises ``Refused``."""
+        if not asked.asks <= _UPLOADS:
+            raise unknown(asked.asks - _UPLOADS)
+        query = asked.query
+        prefix, marker = query.get("prefix", ""), query.get("key-marker", "")
+        limit, behind = number_of(query, "max-uploads", PAGE), (marker, query.get("upload-id-marker") or "~")
+        shown = partial(quote, safe="/") if query.get("encoding-type") else str
+        with self._lock:
+            open_ = [(one.place, name, one.begun) for name, one in self._uploads.items() if not one.file.closed]
+        mine = sorted((key, name, begun) for (bucket, key), name, begun in open_ if bucket == repository.id)
+        found = [one for one in mine if one[0].startswith(prefix) and one[:2] > behind]
+        page = found[:limit]
+        given: dict[str, str | int | bool] = {"Bucket": repository.id, "Prefix": shown(prefix), "MaxUploads": limit}
+        given |= {"KeyMarker": shown(marker), "IsTruncated": 0 < limit < len(found)}
+        if given["IsTruncated"]:
+            given |= {"NextKeyMarker": shown(page[-1][0]), "NextUploadIdMarker": page[-1][1]}
+        rows = [
+            nest("Upload", [*elements(Key=shown(key), UploadId=name, Initiated=timestamp(begun)), *_KEEPING])
+            for key, name, begun in page
+        ]
+        return document("ListMultipartUploadsResult", [*elements(**given), *rows])
+
+    def list_parts(self, repository: Repository, asked: S3Request) -> Response:
+        """Answer ListParts. Raises ``Refused``."""
+        upload, query = self._upload(repository, asked), asked.query
+        limit = number_of(query, "max-parts", PAGE)
+        marker = number_of(query, "part-number-marker", _MOST_PARTS, left_out=0)
+        with upload.lock:
+            upload.require_open()
+            found = sorted(number for number in upload.parts if number > marker)
+            parts = {number: upload.parts[number] for number in found[:limit]}
+        given: dict[str, str | int | bool] = {"Bucket": repository.id, "Key": asked.key, "UploadId": query["uploadId"]}
+        given |= {"PartNumberMarker": marker, "MaxParts": limit, "IsTruncated": 0 < limit < len(found)}
+        given |= {"NextPartNumberMarker": max(parts)} if parts else {}
+        rows = [*_KEEPING]
+        for number, part in parts.items():
+            inner = elements(PartNumber=number, ETag=etag_of(part.sha256), Size=part.size)
+            rows.append(nest("Part", [*inner, element("LastModified", timestamp(upload.begun)), *_sums(part.sums)]))
+        return document("ListPartsResult", [*elements(**given), *rows])
+
+    def _begin(self, lake: Lake, repository: Repository, asked: S3Request) -> Response:
         _branch_and_path(repository, asked.key)
-        name = self._ids.new()
+        digests_of([CHECKSUM + asked.headers.get(_SUMS_ARE[0], "crc32").lower()])  # refuses one that is not known
+        name, begun = self._ids.new(), int(lake.clock.now().timestamp())
         content_type = asked.headers.get("content-type")
-        upload = MultipartUpload((repository.id, asked.key), content_type, _metadata(asked.headers))
+        upload = MultipartUpload((repository.id, asked.key), content_type, _metadata(asked.headers), begun)
         oldest = None
         with self._lock:
             if len(self._uploads) >= MOST_UPLOADS:
@@ -98,43 +195,53 @@ class Writing:
             with oldest.lock:
                 oldest.file.close()
         fields = elements(Bucket=repository.id, Key=asked.key, UploadId=name)
-        return document("InitiateMultipartUploadResult", fields)
+        answer = document("InitiateMultipartUploadResult", fields)
+        answer.headers.update({name: asked.headers[name] for name in _SUMS_ARE if name in asked.headers})
+        return answer
 
-    def _part(self, repository: Repository, asked: S3Request) -> Response:
+    def _part(self, lake: Lake, repository: Repository, asked: S3Request) -> Response:
         upload = self._upload(repository, asked)
         given = asked.query["partNumber"]
         if not _PART.fullmatch(given) or int(given) > _MOST_PARTS:
             raise Refused(400, "InvalidArgument", f"partNumber is 1 to {_MOST_PARTS}")
         if SOURCE not in asked.headers:
             body = _checked_body(asked)
-            return Response(headers={"etag": upload.add(int(given), iter(lambda: body.read(PIECE), b""))})
-        source, entry = _find_source(repository, asked.headers)
+            sums = _given_sums(asked)
+            mark = upload.add(int(given), iter(lambda: body.read(PIECE), b""), sums)
+            return Response(headers={"etag": mark, **sums})
+        _, source, entry = _find_source(lake, asked.headers)
         wanted = asked.headers.get("x-amz-copy-source-range")
-        part = range_of(entry, wanted)
-        if wanted is not None and not part.is_range:
-            raise Refused(400, "InvalidArgument", "x-amz-copy-source-range is bytes=FIRST-LAST")
-        found = contents(source, entry, part)
-        mark = upload.add(int(given), [found] if isinstance(found, bytes) else found)
+        part = ByteRange(0, entry.size_bytes, is_range=False)
+        if wanted is not None:
+            found = re.fullmatch(r"bytes=([0-9]{1,18})-([0-9]{1,18})", wanted)
+            if found is None or int(found[1]) > int(found[2]):
+                raise Refused(400, "InvalidArgument", "x-amz-copy-source-range is bytes=FIRST-LAST")
+            if int(found[2]) >= entry.size_bytes:
+                raise Refused(400, "InvalidRange", f"the source has {entry.size_bytes} bytes, and the range more")
+            part = range_of(entry, wanted)
+        body_of = contents(source, entry, part)
+        mark = upload.add(int(given), [body_of] if isinstance(body_of, bytes) else body_of)
         return document("CopyPartResult", elements(ETag=mark, LastModified=timestamp(entry.mtime)))
 
     def _complete(self, repository: Repository, asked: S3Request) -> Response:
         branch, path = _branch_and_path(repository, asked.key)
-        listed = tuple(
-            (int(part.findtext("{*}PartNumber") or 0), (part.findtext("{*}ETag") or "").strip('"'))
-            for part in _parse_document(asked).iterfind("{*}Part")
-        )
+        listed = [_listed(part) for part in _parse_document(asked).iterfind("{*}Part")]
+        told = tuple((number, mark) for number, mark, _ in listed)
         upload = self._upload(repository, asked)
         with upload.lock:
-            if upload.completed is None or upload.completed[0] != listed:  # else the client got no answer
+            if upload.completed is None or upload.completed[0] != told:  # else the client got no answer
                 parts = upload.listed(listed)
+                size = sum(part.size for part in parts)
+                if asked.headers.get("x-amz-mp-object-size", str(size)) != str(size):
+                    raise Refused(400, "InvalidRequest", f"the parts have {size} bytes, and not x-amz-mp-object-size")
                 with cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES)) as whole:
-                    upload.join(parts, whole)
+                    upload.join(parts, whole, _given_sums(asked))
                     whole.seek(0)
                     entry = _stage(branch, path, whole, asked, upload.content_type, upload.metadata)
-                upload.completed = listed, etag(entry)
+                upload.completed = told, etag(entry)
                 upload.end()
         fields = elements(Bucket=repository.id, Key=asked.key, ETag=upload.completed[1])
-        return document("CompleteMultipartUploadResult", fields)
+        return document("CompleteMultipartUploadResult", fields + _sums(_given_sums(asked)))
 
     def _abort(self, repository: Repository, asked: S3Request) -> Response:
         upload = self._upload(repository, asked)
@@ -154,11 +261,25 @@ class Writing:
 
 @dataclass(frozen=True)
 class UploadPart:
-    """A part of an upload: its place in the upload's file, and its ETag without quotes."""
+    """A part of an upload: its place in the upload's file, its SHA-256, and the sums that came with it by header."""
 
     start: int
     size: int
-    etag: str
+    sha256: str
+    sums: dict[str, str]
+
+
+Listed = tuple[int, str, dict[str, str]]
+"""A part as the end of an upload lists it: its number, its ETag without quotes, and its checksums by their headers."""
+
+
+def _listed(part: ET.Element) -> Listed:
+    number = part.findtext("{*}PartNumber") or ""
+    if not _PART.fullmatch(number):
+        raise Refused(400, "MalformedXML", "a part has a PartNumber")
+    names = ((one.tag.rpartition("}")[2], one.text or "") for one in part)
+    sums = {CHECKSUM + name.removeprefix("Checksum").lower(): text for name, text in names if "Checksum" in name}
+    return int(number), (part.findtext("{*}ETag") or "").strip('"'), sums
 
 
 @dataclass
@@ -167,6 +288,7 @@ class MultipartUpload:
 
     Attributes:
         place: the repository and the key.
+        begun: when, in Unix seconds.
         lock: held while a part is added, and while the upload ends, so that it ends once.
         parts: by number.
         completed: the parts that the object was made of, and its ETag. A client that asks again has the first answer:
@@ -176,12 +298,13 @@ class MultipartUpload:
     place: tuple[str, str]
     content_type: str | None
     metadata: dict[str, str]
+    begun: int
     file: BinaryIO = field(default_factory=lambda: cast("BinaryIO", TemporaryFile()))  # noqa: SIM115 - until the end
     lock: RLock = field(default_factory=RLock)
     parts: dict[int, UploadPart] = field(default_factory=dict)
     completed: tuple[tuple[tuple[int, str], ...], str] | None = None
 
-    def add(self, number: int, body: Iterable[bytes]) -> str:
+    def add(self, number: int, body: Iterable[bytes], sums: Mapping[str, str] | None = None) -> str:
         """Keep a part, which replaces an earlier one. Returns its ETag. Raises ``Refused`` after the end."""
         digest = hashlib.sha256()
         with self.lock:
@@ -190,8 +313,9 @@ class MultipartUpload:
             for piece in body:
                 digest.update(piece)
                 self.file.write(piece)
-            part = self.parts[number] = UploadPart(start, self.file.tell() - start, digest.hexdigest())
-        return f'"{part.etag}"'
+            size = self.file.tell() - start
+            self.parts[number] = UploadPart(start, size, digest.hexdigest(), dict(sums or {}))
+        return etag_of(digest.hexdigest())
 
     def require_open(self) -> None:
         """Raise ``Refused`` once the upload has ended."""
@@ -203,72 +327,130 @@ class MultipartUpload:
         self.parts.clear()
         self.file.close()
 
-    def join(self, parts: list[UploadPart], whole: BinaryIO) -> None:
-        """Write parts one behind the other to a file."""
-        for part in parts:
-            self.file.seek(part.start)
-            whole.writelines(self.file.read(min(PIECE, part.size - at)) for at in range(0, part.size, PIECE))
+    def pieces(self, part: UploadPart) -> Iterator[bytes]:
+        """The bytes of a part, some at a time."""
+        self.file.seek(part.start)
+        for at in range(0, part.size, PIECE):
+            yield self.file.read(min(PIECE, part.size - at))
 
-    def listed(self, told: Iterable[tuple[int, str]]) -> list[UploadPart]:
-        """The parts by their numbers and ETags. Raises ``Refused`` for other than uploaded ones and after the end."""
+    def join(self, parts: list[UploadPart], whole: BinaryIO, sums: Mapping[str, str]) -> None:
+        """Write parts one behind the other to a file, and compare what a client says of all. Raises ``Refused``.
+
+        A sum that ends in the number of parts is the one of their sums.
+        """
+        digests = digests_of(sums)
+        for part in parts:
+            for piece in self.pieces(part):
+                whole.write(piece)
+                for digest in digests.values():
+                    digest.update(piece)
+        for name, given in sums.items():
+            suffix = f"-{len(parts)}" if "-" in given else ""
+            if suffix:
+                digests |= digests_of([name])
+                for part in parts:
+                    digests[name].update(self.digest(part, name).digest())
+            check_digest(name, digests[name].digest(), given, suffix)
+
+    def digest(self, part: UploadPart, name: str) -> Digest:
+        """The digest of a part that a checksum's header names. Raises ``Refused`` for one that is not known."""
+        digest = digests_of([name])[name]
+        for piece in self.pieces(part):
+            digest.update(piece)
+        return digest
+
+    def listed(self, told: list[Listed]) -> list[UploadPart]:
+        """The parts of a list. Raises ``Refused`` for other than uploaded ones, small ones, and after the end."""
         self.require_open()
-        numbers = [number for number, _ in told]
+        numbers = [number for number, _, _ in told]
         if not numbers or numbers != sorted(set(numbers)):
             raise Refused(400, "InvalidPartOrder", "the parts are listed in ascending order, and there is at least one")
-        if any(number not in self.parts or self.parts[number].etag != mark for number, mark in told):
-            raise Refused(400, "InvalidPart", "a part that is listed was not uploaded, or was uploaded again since")
-        return [self.parts[number] for number in numbers]
+        parts: list[UploadPart] = []
+        for number, mark, sums in told:
+            part = self.parts.get(number)
+            if part is None or etag_of(part.sha256) != f'"{mark}"':
+                raise Refused(400, "InvalidPart", "a part that is listed was not uploaded, or was uploaded again since")
+            for name, given in sums.items():
+                if (part.sums.get(name) or encoded(self.digest(part, name).digest())) != given:
+                    raise Refused(400, "InvalidPart", f"{name} of part {number} is not the one of its bytes")
+            parts.append(part)
+        if any(part.size < LEAST_PART for part in parts[:-1]):
+            raise Refused(400, "EntityTooSmall", f"each part but the last has at least {LEAST_PART} bytes")
+        return parts
 
 
 def _no_such_upload() -> Refused:
     return Refused(404, "NoSuchUpload", "no such upload of this key is under way; begin again")
 
 
+def _create_bucket(lake: Lake, asked: S3Request) -> Response:
+    """Say that a repository is there, as clients ask before they upload. Raises ``Refused`` always."""
+    check_headers(asked.headers, ())
+    try:
+        lake.repository(asked.bucket)
+    except RepositoryNotFound:
+        raise Refused(403, "AccessDenied", f"make it with lakeops repo create lakefs://{asked.bucket}") from None
+    raise Refused(409, "BucketAlreadyOwnedByYou", f"repository {asked.bucket!r} exists")
+
+
 def _put(repository: Repository, asked: S3Request) -> Response:
+    if asked.headers.keys().isdisjoint({"content-length", "transfer-encoding"}):
+        raise Refused(411, "MissingContentLength", "the length of the body is not known; send Content-Length")
     body = _checked_body(asked)
-    if asked.key.endswith("/") and not body.read(1):
-        # S3A and pyarrow mark folders with empty objects. Here a folder is there while it has objects.
-        _branch_and_path(repository, asked.key + "marker")
-        return Response(headers={"etag": f'"{hashlib.md5(usedforsecurity=False).hexdigest()}"'})
+    branch, _, path = asked.key.partition("/")
+    if not path and asked.key.endswith("/") and not body.read(1):  # the folder that a branch is
+        repository.branch(branch).commit_id  # noqa: B018 - raises for none
+        return Response(headers={"etag": etag_of(hashlib.sha256().hexdigest())})
     body.seek(0)
-    branch, path = _branch_and_path(repository, asked.key)
-    entry = _stage(branch, path, body, asked, asked.headers.get("content-type"), _metadata(asked.headers))
-    return Response(headers={"etag": etag(entry)})
+    target, path = _branch_and_path(repository, asked.key)
+    entry = _stage(target, path, body, asked, asked.headers.get("content-type"), _metadata(asked.headers))
+    return Response(headers={"etag": etag(entry), **_given_sums(asked)})
 
 
-def _copy(repository: Repository, asked: S3Request) -> Response:
+def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
     """Stage the object of another key with its metadata and content type, or with those of the request.
 
-    No bytes are copied. Hadoop renames files so. A copy to itself replaces the metadata of the object that is there
-    when it is staged.
+    Within a repository no bytes are copied. Hadoop renames files so. A copy to itself replaces the metadata of the
+    object that is there when it is staged.
     """
     branch, path = _branch_and_path(repository, asked.key)
+    absent = "if-none-match" in asked.headers
+    if asked.headers.get("if-none-match", "*") != "*":
+        raise Refused(501, "NotImplemented", "If-None-Match of a copy is * alone")
     told: dict[str, Any] = {}
-    if asked.headers.get("x-amz-metadata-directive") == "REPLACE":
+    directive = asked.headers.get("x-amz-metadata-directive", "COPY")
+    if directive not in {"COPY", "REPLACE"}:
+        raise Refused(400, "InvalidArgument", "x-amz-metadata-directive is COPY or REPLACE")
+    if directive == "REPLACE":
         told = {"metadata": _metadata(asked.headers), "content_type": asked.headers.get("content-type")}
 
     def look_and_link() -> Entry:
-        source, found = _find_source(repository, asked.headers)
-        itself = (source.id, found.path) == (branch.id, path)
+        owner, source, found = _find_source(lake, asked.headers)
+        itself = (owner.id, source.id, found.path) == (repository.id, branch.id, path)
         if itself and not told:
             raise Refused(400, "InvalidRequest", "a copy of an object to itself has to replace its metadata")
-        absent = _is_delta_commit(path) and not itself
-        return branch.link(found, path, if_absent=absent, in_place=itself, **told)
+        once = absent or (_is_delta_commit(path) and not itself)
+        if owner.id == repository.id:
+            return branch.link(found, path, if_absent=once, in_place=itself and not once, **told)
+        said = told or {"metadata": found.metadata, "content_type": found.content_type}
+        with source.open_entry(found) as file:
+            return branch.put(path, cast("BinaryIO", file), if_absent=once, **said)
 
     # Another one may replace the source after the look.
     entry = retrying(lambda error: isinstance(error, NotAsSeen), Ids())(look_and_link)
     return document("CopyObjectResult", elements(ETag=etag(entry), LastModified=timestamp(entry.mtime)))
 
 
-def _find_source(repository: Repository, headers: Mapping[str, str]) -> tuple[Ref, Entry]:
-    """The ref and the object that a copy is made from. Raises ``Refused``."""
-    bucket, _, key = unquote(headers[SOURCE]).removeprefix("/").partition("/")
-    if bucket != repository.id or not key.partition("/")[2]:
-        raise Refused(501, "NotImplemented", "this gateway copies objects of one repository")
+def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Ref, Entry]:
+    """The repository, the ref and the object that a copy is made from. Raises ``Refused``."""
+    named, _, version = headers[SOURCE].partition("?versionId=")
+    bucket, _, key = unquote(named).removeprefix("/").partition("/")
+    if version not in {"", "null"}:
+        raise Refused(501, "NotImplemented", "this gateway has no versions; a key begins with the ref to copy from")
+    repository = lake.repository(bucket)
     ref, entry = find_object(repository, key)
-    if IF_MATCH in headers and not has_etag(headers[IF_MATCH], entry):
-        raise Refused(412, "PreconditionFailed", "the source is not the object that was named; it was replaced")
-    return ref, entry
+    check_conditions(entry, headers, _OF_SOURCE)
+    return repository, ref, entry
 
 
 def _stage(
@@ -279,11 +461,24 @@ def _stage(
     content_type: str | None,
     metadata: dict[str, str],
 ) -> Entry:
-    condition = asked.headers.get("if-none-match")
-    implied = condition is None and _is_delta_commit(path)
-    absent = condition is not None or implied
-    try:
+    unmatched, match = asked.headers.get("if-none-match"), asked.headers.get("if-match")
+    never_replaced = _is_delta_commit(path)
+    implied = unmatched is None and never_replaced
+
+    def attempt() -> Entry:
+        body.seek(0)
+        there = branch.find(path) if match is not None or unmatched not in {None, "*"} else None
+        if match is not None and there is None:
+            raise Refused(404, "NoSuchKey", "there is no object as If-Match names it")
+        if there is not None and not never_replaced:
+            if not has_etag(match or "*", there) or (unmatched is not None and has_etag(unmatched, there)):
+                raise Refused(412, "PreconditionFailed", "the object is another one than the condition asks for")
+            return branch.put(path, body, metadata=metadata, content_type=content_type, seen=there)
+        absent = never_replaced or unmatched is not None
         return branch.put(path, body, metadata=metadata, content_type=content_type, if_absent=absent)
+
+    try:
+        return retrying(lambda error: isinstance(error, NotAsSeen), Ids())(attempt)
     except PathTaken:
         there = branch.find(path) if implied else None
         body.seek(0)
@@ -315,7 +510,7 @@ def _branch_and_path(repository: Repository, key: str) -> tuple[Branch, str]:
 def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
     """The user metadata of an object: the client's own, and headers that readers get back as they were."""
     prefix = "x-amz-meta-"
-    found = {name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)}
+    found = {name.removeprefix(prefix): _decoded(value) for name, value in headers.items() if name.startswith(prefix)}
     for name in KEPT_HEADERS:
         value = headers.get(name, "")
         if name == "content-encoding":  # how the body travels is no property of the object
@@ -323,6 +518,35 @@ def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
         if value:
             found[HEADER + name] = value
     return found
+
+
+def _decoded(value: str) -> str:
+    """Decode a text that a client has encoded as answers have it (RFC 2047)."""
+    if not re.fullmatch(r"(=\?utf-8\?[bq]\?[^?\s]*\?=\s*)+", value, re.IGNORECASE):
+        return value
+    try:
+        decoded = str(make_header(decode_header(value)))
+    except (LookupError, ValueError):
+        return value
+    return value if decoded.isascii() else decoded  # nobody encodes ASCII: it only looks so
+
+
+def _sum_names(names: Iterable[str]) -> list[str]:
+    about = {CHECKSUM + "algorithm", CHECKSUM + "type", CHECKSUM + "mode"}
+    return [name for name in names if name.startswith(CHECKSUM) and name not in about]
+
+
+def _given_sums(asked: S3Request) -> dict[str, str]:
+    """The checksums that came with a request, by the names of their headers."""
+    given = {**asked.headers, **asked.trailers}
+    return {name: given[name] for name in _sum_names(given)}
+
+
+def _sums(given: Mapping[str, str]) -> list[str]:
+    """Checksums as documents have them."""
+    found = [element("Checksum" + name.removeprefix(CHECKSUM).upper(), value) for name, value in given.items()]
+    kind = "COMPOSITE" if any("-" in value for value in given.values()) else "FULL_OBJECT"
+    return [*found, element("ChecksumType", kind)] if found else []
 
 
 def _checked_body(asked: S3Request) -> BinaryIO:
@@ -333,7 +557,11 @@ def _checked_body(asked: S3Request) -> BinaryIO:
     signed = asked.headers.get("x-amz-content-sha256", "")
     body = asked.body
     # The end of an upload tells the checksum of the object, and not of its own body.
-    told = digests_of(asked.headers) if asked.method == "PUT" or "uploadId" not in asked.query else {}
+    ends = asked.method == "POST" and "uploadId" in asked.query
+    told = digests_of([name for name in asked.headers if not (ends and name.startswith(CHECKSUM))])
+    named = asked.headers.get("x-amz-sdk-checksum-algorithm")
+    if named is not None and not ends and CHECKSUM + named.lower() not in {*told, *asked.trailers}:
+        raise Refused(400, "InvalidRequest", f"{named} is announced as the checksum, and none came")
     sha256 = hashlib.sha256()
     size = 0
     while piece := body.read(PIECE):
@@ -343,7 +571,7 @@ def _checked_body(asked: S3Request) -> BinaryIO:
     if re.fullmatch(r"[0-9a-f]{64}", signed) and signed != sha256.hexdigest():
         raise Refused(400, "XAmzContentSHA256Mismatch", "the body is not the one that was signed")
     for name, digest in told.items():
-        check_digest(name, digest, asked.headers[name])
+        check_digest(name, digest.digest(), asked.headers[name])
     if not signed.startswith(STREAMING) and asked.headers.get("content-length", str(size)) != str(size):
         raise Refused(400, "IncompleteBody", "the body ended early")
     body.seek(0)
@@ -361,33 +589,42 @@ def _parse_document(asked: S3Request) -> ET.Element:
         raise Refused(400, "MalformedXML", "the body is not the XML that this request takes") from None
 
 
-def _refuse_unknown_conditions(asked: S3Request) -> None:
-    """Refuse conditions that nobody would check: the write or deletion would happen anyway. Raises ``Refused``."""
-    kept = {"if-none-match": "*"} if asked.method != "DELETE" and SOURCE not in asked.headers else {}
-    for name, value in asked.headers.items():
-        if name == IF_MATCH or kept.get(name) == value:
-            continue
-        if name.startswith(_CONDITIONS):
-            raise Refused(501, "NotImplemented", f"this gateway does not know {name} of such a request")
+def _delete_one(repository: Repository, asked: S3Request) -> Response:
+    _delete(repository, asked.key, asked.headers.get("if-match"))
+    return Response(status_code=204)
 
 
-def _delete(branch: Branch, path: str) -> None:
-    with suppress(ObjectNotFound):  # which is no error, as in S3
-        branch.delete(path)
+def _delete(repository: Repository, key: str, match: str | None) -> None:
+    """Delete an object, if it is the one of an ETag. None there is no error, as in S3. Raises ``Refused``."""
+    if key.endswith("/") and key.count("/") == 1:
+        return  # the folder that a branch is, which is there while the branch is
+    branch, path = _branch_and_path(repository, key)
+    seen = branch.find(path) if match is not None else None
+    if match is not None and seen is None:
+        return
+    if match is not None and seen is not None and not has_etag(match, seen):
+        raise Refused(412, "PreconditionFailed", "the object is not the one of the condition; it was replaced")
+    with suppress(ObjectNotFound):
+        branch.delete(path, seen=seen)
 
 
 def _delete_many(repository: Repository, asked: S3Request) -> Response:
     listed = _parse_document(asked)
+    objects = listed.findall("{*}Object")
+    if not 0 < len(objects) <= PAGE:
+        raise Refused(400, "MalformedXML", f"a list has 1 to {PAGE} keys")
     rows = []
-    for one in listed.iterfind("{*}Object"):
+    for one in objects:
         key = one.findtext("{*}Key") or ""
         try:
-            if one.find("{*}VersionId") is not None:
+            if one.findtext("{*}VersionId", "null") != "null":
                 raise Refused(501, "NotImplemented", "this gateway deletes no versions")
-            _delete(*_branch_and_path(repository, key))
+            if one.find("{*}LastModifiedTime") is not None or one.find("{*}Size") is not None:
+                raise Refused(501, "NotImplemented", "this gateway knows no condition but ETag")
+            _delete(repository, key, one.findtext("{*}ETag"))
         except (LakeopsError, Refused) as error:
-            code = error.code if isinstance(error, Refused) else "AccessDenied"
-            rows.append(nest("Error", elements(Key=key, Code=code, Message=error.message)))
+            refused = error if isinstance(error, Refused) else refusal(error)
+            rows.append(nest("Error", elements(Key=key, Code=refused.code, Message=refused.message)))
         else:
             rows.append(nest("Deleted", [element("Key", key)]))
     if (listed.findtext("{*}Quiet") or "") == "true":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import cached_property, wraps
 from importlib import import_module
@@ -225,6 +226,7 @@ class LakeConnection:
             grace_seconds=int(chosen.grace_hours * 3600),
             must_exist=must_exist,
             caller=Caller(chosen.committer, person),
+            patience_seconds=60 * (chosen.outage_minutes or 0),
         )
         return cls(catalog, chosen, ids=ids, clock=clock)
 
@@ -253,10 +255,14 @@ class LakeConnection:
                     region=self.settings.s3_region,
                     fsync=self.settings.fsync,
                     credentials=self.settings.credentials,
-                    **(IMPATIENT if self.impatient else {}),
+                    **(IMPATIENT if self.impatient else self._patience()),
                 )
             )
         return self._stores
+
+    def _patience(self) -> dict[str, int]:
+        """How many attempts of a request bridge an outage: from the fifth on, 10 s pass between two, on average."""
+        return {"max_attempts": 5 + math.ceil(6 * minutes)} if (minutes := self.settings.outage_minutes) else {}
 
     def context(self, record: RepositoryRecord) -> Context:
         """Make the context of a repository, the first argument of its verbs."""

@@ -73,7 +73,7 @@ def first_true(mask: pa.Array | pa.ChunkedArray) -> int | None:
 
 def text(value: str) -> pa.StringScalar:
     """A text as Arrow's functions take it."""
-    return array([value], pa.string())[0]
+    return scalar(value, pa.string())
 
 
 def scalar(value: object, kind: pa.DataType) -> pa.Scalar:

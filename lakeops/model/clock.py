@@ -35,7 +35,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """Anything that tells the time."""
+    """A clock."""
 
     def now(self) -> datetime:
         """The present moment: aware, in UTC."""
@@ -96,15 +96,10 @@ class Ids:
 def retrying(
     when: Callable[[BaseException], bool], ids: Ids, *, tries: int | None = None, seconds: float | None = None
 ) -> Retrying:
-    """Calls a function again after errors that may pass: the one policy of the package.
+    """Calls a function again after errors that may pass (``when``): the one policy of the package.
 
-    The waits are random, and up to twice as long each time. The last error is raised as it was.
-
-    Args:
-        when: whether an error may pass.
-        ids: where the random waits come from.
-        tries: how often the function is called at most.
-        seconds: after how long it is not called again.
+    It is called at most ``tries`` times, and not after so many ``seconds``. The waits are random, and up to twice as
+    long each time. The last error is raised as it was.
     """
     import tenacity
 
@@ -184,7 +179,7 @@ class Grace:
         return Grace(seconds) if seconds >= old else Grace(seconds, old, now + timedelta(seconds=old))
 
     def to_json(self, now: datetime) -> dict[str, Any]:
-        """The grace period now, and the one that follows and from when on, for programs."""
+        """The grace period now, the one that follows, and from when on."""
         counts = int(self.at(now).total_seconds())
         waits = counts != self.seconds and self.until is not None
         return {

@@ -72,13 +72,10 @@ CommitSource = Callable[[str], Commit]
 
 
 class Walk:
-    """Goes down from some commits to all that they reach, by generation, the highest first.
+    """A walk down from some commits to all that they reach, by generation, the highest first.
 
-    Each commit comes once, after all its descendants, with the union of the marks (bits) of those that passed it on.
-
-    Attributes:
-        marks: the commits that wait, with the marks so far.
-        waiting: how many of them wait, by their marks.
+    Each commit comes once, after all its descendants, with the union of their marks (bits). ``marks`` are the commits
+    that wait, with their marks so far, and ``waiting`` counts them by their marks.
     """
 
     def __init__(self, get: Callable[[str], Commit | Node], marks: Iterable[tuple[str, int]]) -> None:
@@ -219,10 +216,9 @@ def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int
 
 
 def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Commit], list[str]]:
-    """Some commits that the starts reach, children before parents, and where the next walk starts.
+    """A page of the commits that the starts reach, by generation, the highest first, and the starts of the next page.
 
-    They come by generation, the highest first, so a walk can be taken up where another one ended. It reads no other
-    commits than these and the starts of the next walk.
+    It reads no other commits than these and the next starts.
     """
     downward = Walk(get, ((one, 1) for one in starts))
     found: list[Commit] = []
@@ -242,7 +238,7 @@ def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Co
 def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
     """Whether a commit can be reached from another over parents. Each commit is its own ancestor.
 
-    Commits are read down to the ancestor's generation, and their parents. First parents first.
+    Commits are read down to the ancestor's generation, and their parents: first parents first.
     """
     if ancestor == descendant:
         return True
@@ -305,10 +301,9 @@ def first_parents(get: CommitSource, start: str) -> Iterator[Commit]:
 def log(get: CommitSource, start: str, *, first_parent: bool = False) -> Iterator[Commit]:
     """The commits that a commit can reach, itself included: newest first, and no parent before all its children.
 
-    That is the order of ``git log --date-order``. Of equally new commits the one with the higher generation comes
-    first, then the one with the smaller id. With ``first_parent`` only first parents are followed.
-
-    It reads as it is consumed: little more than the commits that were taken, as long as dates grow with generations.
+    That is the order of ``git log --date-order``; of equally new commits the one with the higher generation comes
+    first, then the one with the smaller id. With ``first_parent`` only first parents are followed. Little more is read
+    than the commits that are taken, as long as dates grow with generations.
     """
     commit: Commit | None = get(start)
     while commit is not None:
@@ -320,7 +315,7 @@ def log(get: CommitSource, start: str, *, first_parent: bool = False) -> Iterato
 
 
 def _log_from_merge(get: CommitSource, start: Commit) -> Generator[Commit, None, Commit | None]:
-    """The log from a merge on. Gives back the commit whose ancestors are all that is left then, None at the end."""
+    """The log from a merge on. Returns the commit whose ancestors are all that is left then. None at the end."""
     # Two walks at once. The outer one yields by date. A commit may be yielded when all its children were, and to know
     # all its children, everything of a higher generation must have been passed: that is the inner walk, which runs only
     # as far ahead as the next commit asks.
@@ -373,14 +368,14 @@ class FarApart(Exception):
 
 
 class ReadAhead:
-    """Commits by id, as a ``CommitSource``. Cheap to make. Use one for one call, so that it never grows stale.
+    """A ``CommitSource`` that reads lines of first parents ahead. Use one for one call, so that it never grows stale.
 
     Args:
         load: gives a commit and its first parents, newest first, at most as many as asked for (``first_parents`` of a
             catalog). Raises ``RefNotFound``.
         ahead: how many the first miss loads, where it is known how many will be asked for.
-        load_some: gives those of some commits that exist. With it the further parents of merges come together: a branch
-            that many others were merged into has as many of them, and one statement each is a round trip each.
+        load_some: gives those of some commits that exist. With it the further parents of merges come together, in one
+            round trip.
         most: how often something is loaded before ``FarApart`` is raised. 0 is no end.
     """
 
@@ -459,13 +454,9 @@ class ReadAhead:
 
 
 def shared(commits: Mapping[str, Node], heads: Collection[str]) -> set[str]:
-    """The commits that a merge of any two heads may rest on, beside the heads themselves.
+    """The merge bases of any two heads, beside the heads themselves. Heads that are no commits do not matter.
 
-    A number for each commit that was reached and not yet passed is held: one bit for each head and each commit found.
-
-    Args:
-        commits: all commits by id.
-        heads: ids; those that are not among the commits do not matter.
+    It holds a number for each commit that was reached and not yet passed: one bit for each head and each commit found.
     """
     found: set[str] = set()
     own = sorted({*heads} & commits.keys())
@@ -492,8 +483,7 @@ MOST_WEIGHED = 10_000
 def between(get: CommitSource, good: str, bad: str, *, first_parent: bool = False) -> list[Commit]:
     """The commits that ``bad`` reaches and ``good`` does not, children before parents.
 
-    With ``first_parent`` only those of the line of first parents. Commits are read down to the lowest of them, and
-    their parents.
+    With ``first_parent`` only those on the line of first parents.
     """
     walk = Walk(get, [(bad, _LEFT), (good, _RIGHT)])
     found = []
@@ -516,10 +506,8 @@ def between(get: CommitSource, good: str, bad: str, *, first_parent: bool = Fals
 class Search:
     """Narrows commits down to the first bad one, as ``git bisect`` does.
 
-    Each look is at the commit that tells most: as near as can be, half of those that are left are its ancestors.
-
-    Args:
-        commits: children before parents. The first one is bad, and what comes before all of them is good.
+    Each look is at the commit that tells most: as near as can be, half of those that are left are its ancestors. The
+    first of the ``commits`` is bad, children come before parents, and the parents of all of them are good.
     """
 
     def __init__(self, commits: Sequence[Commit]) -> None:
@@ -538,7 +526,13 @@ class Search:
             return None
         if len(self.left) > MOST_WEIGHED:
             return open_[len(open_) // 2]
-        weights = {id_: mask.bit_count() for id_, mask in self._masks().items()}
+        masks: dict[str, int] = {}  # a bit for each of a commit's ancestors among those that are left, itself included
+        for place, commit in enumerate(reversed(self.left)):
+            mask = 1 << place
+            for parent in commit.parents:
+                mask |= masks.get(parent, 0)
+            masks[commit.id] = mask
+        weights = {commit_id: mask.bit_count() for commit_id, mask in masks.items()}
         return max(open_, key=lambda commit: min(weights[commit.id], len(self.left) - weights[commit.id]))
 
     def tell(self, commit: Commit, is_good: bool | None) -> None:
@@ -554,33 +548,23 @@ class Search:
             waiting += new
         self.left = [one for one in self.left if (one.id in reached) != is_good]
 
-    def _masks(self) -> dict[str, int]:
-        """For each commit that is left, a bit for each of its ancestors among them, itself included."""
-        masks: dict[str, int] = {}
-        for place, commit in enumerate(reversed(self.left)):
-            mask = 1 << place
-            for parent in commit.parents:
-                mask |= masks.get(parent, 0)
-            masks[commit.id] = mask
-        return masks
-
 
 _PREFIX = re.compile(r"[0-9a-fA-F]{1,63}")
 
 
 class RefLookup(Protocol):
-    """Finds the refs and commits of a repository for ``resolve``."""
+    """Finds the refs and commits of a repository for ``resolve``. None stands for none of this name or id."""
 
     def branch(self, name: str) -> str | None:
-        """The head of a branch, or None when there is no such branch."""
+        """The head of a branch."""
         ...
 
     def tag(self, name: str) -> str | None:
-        """The commit of a tag, or None when there is no such tag."""
+        """The commit of a tag."""
         ...
 
     def commit(self, commit_id: str) -> Commit | None:
-        """The commit with this full id, or None."""
+        """The commit with this full id."""
         ...
 
     def commits_with_prefix(self, prefix: str) -> list[str]:

@@ -92,10 +92,9 @@ class HeldRepository(str):
 
 
 def check_repository(name: str) -> str:
-    """Return the name when it is a repository's: 3 to 63 of ``a-z``, ``0-9`` and ``-``, not beginning with ``-``.
+    """Return the name of a repository: 3 to 63 of ``a-z``, ``0-9`` and ``-``, not beginning with ``-``.
 
-    Raises:
-        InvalidInput: ``invalid_name``: it is not.
+    Raises ``InvalidInput`` (``invalid_name``) for another one.
     """
     if flaw(name, at_most=MAX_NAME_BYTES) is None and _REPOSITORY.fullmatch(name):
         return name
@@ -128,11 +127,7 @@ def broken_rule(name: str) -> str | None:
 
 
 def check_path(path: str) -> str:
-    """Return the path when it can name an object: 1 to 1,024 bytes of UTF-8, without NUL and lone surrogates.
-
-    Raises:
-        InvalidPath: it cannot. The message says why.
-    """
+    """Return a path of 1 to 1,024 bytes of UTF-8, without NUL and lone surrogates. Raises ``InvalidPath``."""
     reason = flaw(path, at_least=1, at_most=MAX_PATH_BYTES)
     if reason is not None:
         raise InvalidPath(f"{excerpt(path)} is not an object path: it {reason}")
@@ -140,11 +135,7 @@ def check_path(path: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return the prefix when paths can begin with it. The empty prefix begins every path.
-
-    Raises:
-        InvalidPath: no path begins with it. The message says why.
-    """
+    """Return a prefix that paths can begin with. The empty one begins every path. Raises ``InvalidPath``."""
     reason = flaw(prefix, at_most=MAX_PATH_BYTES)
     if reason is not None:
         raise InvalidPath(f"{excerpt(prefix)} is not a path prefix: it {reason}")
@@ -152,11 +143,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def as_folder(prefix: str) -> str:
-    """Add a slash to the prefix, so that ``data`` never covers ``data2``. The empty prefix stays empty.
-
-    Raises:
-        InvalidPath: no path begins with it.
-    """
+    """Add a slash to a prefix, so that ``data`` never covers ``data2``. The empty one stays. Raises ``InvalidPath``."""
     check_prefix(prefix)
     return prefix if not prefix or prefix.endswith("/") else prefix + "/"
 
@@ -272,7 +259,7 @@ SCHEME = "lakefs://"
 OTHER_SCHEME = "lakeops://"
 """Means the same, for programs that take the first one for the address of a lakeFS server."""
 MAX_URI_BYTES = 128 * 1024
-"""Longest URI that is looked at."""
+"""The longest URI."""
 MAX_SHOWN = 80
 DEFAULT_CONN_ID = "lakeops_default"
 """The connection that counts in Airflow where none is named. Where nobody defined it, it is the environment's lake."""
@@ -306,8 +293,7 @@ class LakeUri:
     def parse(cls, text: str) -> LakeUri:
         """The parts of a URI. As for lakectl, a slash after the repository alone means nothing.
 
-        Raises:
-            InvalidInput: ``invalid_uri``: it is not one. The message says which part is wrong.
+        Raises ``InvalidInput`` (``invalid_uri``), which says which part is wrong.
         """
         reason = flaw(text, at_most=MAX_URI_BYTES)
         if reason is not None:
@@ -332,59 +318,34 @@ class LakeUri:
         return SCHEME + "/".join(part for part in parts if part is not None)
 
     def only_repository(self) -> str:
-        """The repository of a URI that has nothing else.
-
-        Raises:
-            InvalidInput: ``invalid_uri``: it has a ref.
-        """
+        """The repository of a URI that has nothing else. Raises ``InvalidInput`` (``invalid_uri``)."""
         if self.ref is not None:
-            raise InvalidInput(
-                f"{excerpt(str(self))} names more than a repository; write {SCHEME}{self.repository}",
-                kind="invalid_uri",
-            )
+            raise self._flawed("names more than a repository", self.repository)
         return self.repository
 
     def only_ref(self) -> tuple[str, str]:
-        """Repository and ref expression of a URI that has no path.
-
-        Raises:
-            InvalidInput: ``invalid_uri``: it has no ref, or a path too.
-        """
+        """Repository and ref expression of a URI without a path. Raises ``InvalidInput`` (``invalid_uri``)."""
         if self.ref is None:
-            raise InvalidInput(
-                f"{excerpt(str(self))} lacks a ref; write {SCHEME}{self.repository}/REF", kind="invalid_uri"
-            )
+            raise self._flawed("lacks a ref", f"{self.repository}/REF")
         if self.path is not None:
-            raise InvalidInput(
-                f"{excerpt(str(self))} names more than a ref; write {SCHEME}{self.repository}/{self.ref}",
-                kind="invalid_uri",
-            )
+            raise self._flawed("names more than a ref", f"{self.repository}/{self.ref}")
         return self.repository, self.ref
 
     def with_prefix(self) -> tuple[str, str, str]:
-        """Repository, ref expression and prefix. A URI without a path has the empty prefix.
-
-        Raises:
-            InvalidInput: ``invalid_uri``: it has no ref.
-        """
+        """Repository, ref expression and prefix, which may be empty. Raises ``InvalidInput`` (``invalid_uri``)."""
         if self.ref is None:
-            raise InvalidInput(
-                f"{excerpt(str(self))} lacks a ref; write {SCHEME}{self.repository}/REF/PREFIX", kind="invalid_uri"
-            )
+            raise self._flawed("lacks a ref", f"{self.repository}/REF/PREFIX")
         return self.repository, self.ref, self.path or ""
 
     def with_path(self) -> tuple[str, str, str]:
-        """Repository, ref expression and the path of an object.
-
-        Raises:
-            InvalidInput: ``invalid_uri``: it has no ref or no path.
-        """
+        """Repository, ref expression and the path of an object. Raises ``InvalidInput`` (``invalid_uri``)."""
         repository, ref, path = self.with_prefix()
         if not path:
-            raise InvalidInput(
-                f"{excerpt(str(self))} lacks a path; write {SCHEME}{repository}/{ref}/PATH", kind="invalid_uri"
-            )
+            raise self._flawed("lacks a path", f"{repository}/{ref}/PATH")
         return repository, ref, check_path(path)
+
+    def _flawed(self, how: str, better: str) -> InvalidInput:
+        return InvalidInput(f"{excerpt(str(self))} {how}; write {SCHEME}{better}", kind="invalid_uri")
 
 
 def _suggestion(text: str) -> str:

@@ -433,6 +433,14 @@ class Entry:
         }
 
 
+def is_marker(entry: Entry) -> bool:
+    """Tell whether an object only says that there is a folder: it is empty, and its path ends in a slash.
+
+    Such objects are kept as they are. Whoever shows files and folders shows a folder for them.
+    """
+    return entry.path.endswith("/") and not entry.size_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class CommonPrefix(JsonRecord):
     """A folder of a listing with a delimiter: one row for every object below it.
@@ -616,6 +624,9 @@ class Summary(JsonRecord):
     def total(self) -> int:
         """All changed paths."""
         return self.added + self.removed + self.changed
+
+    def __add__(self, other: Summary) -> Summary:
+        return Summary(self.added + other.added, self.removed + other.removed, self.changed + other.changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,8 @@ def move_branch(
         return RefRecord(name, commit.commit.id)
 
     def attempt() -> RefRecord:
-        head = require_stageable(ctx, name).head
-        if not force and not is_forward(ctx, head, commit):
+        head, get = require_stageable(ctx, name).head, lookup(ctx).get
+        if not force and not ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id)):
             raise PreconditionFailed(
                 f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
                 "there takes commits out of its history; set force (--force) if it shall",
@@ -135,12 +135,6 @@ def move_branch(
         return RefRecord(name, commit.id)
 
     return when_moved(ctx)(attempt)
-
-
-def is_forward(ctx: Context, head: Commit, commit: Commit) -> bool:
-    """Tell whether a branch that moves from ``head`` to a commit keeps all of its history."""
-    get = lookup(ctx).get
-    return ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id))
 
 
 def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> RefRecord:

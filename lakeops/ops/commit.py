@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,7 @@ from lakeops.catalog.records import Intent
 from lakeops.model import graph
 from lakeops.model import ids as texts
 from lakeops.model.arrow import in_one
-from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, PreconditionFailed
+from lakeops.model.errors import InvalidInput, KeyReused, LakeopsError, NoChanges, PreconditionFailed, Transient
 from lakeops.model.records import Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, check_name, lookup
@@ -102,7 +103,8 @@ def commit(
 
     try:
         # 7. Once, and again in the branch's queue when others moved the head meanwhile.
-        result = in_turn(ctx, request, attempt, committed_by_other=committed_by_other)
+        with _withdrawn_when_refused(ctx, name, intent):
+            result = in_turn(ctx, request, attempt, committed_by_other=committed_by_other)
     except NoChanges:
         known = find_by_key(ctx, request)  # another call under the key may cover the changes by now
         if known is None:
@@ -116,6 +118,21 @@ def commit(
             if error.kind not in {"protected_branch", "read_only_repository"}:  # then nobody can commit these rows
                 raise
     return result.commit
+
+
+@contextmanager
+def _withdrawn_when_refused(ctx: Context, branch: str, intent: Intent) -> Iterator[None]:
+    """Withdraw what a call asks for when it is told that nothing was committed. Its rows stay sealed.
+
+    It is no author then of the commit that takes them along. A call that may be repeated stays one.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, Transient | NoChanges):
+            with suppress(LakeopsError):  # the first error is the one to show
+                ctx.catalog.staging.withdraw(ctx.repository_id, branch, intent)
+        raise
 
 
 def _drop_repeated(ctx: Context, request: IdempotentRequest, known: Commit) -> None:

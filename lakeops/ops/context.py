@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lakeops.catalog.records import BranchAt
 from lakeops.model.clock import Ids, unix_seconds
@@ -32,7 +32,7 @@ from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, parse_
 from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, check_asked, gone, quiet
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
-from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.base import ObjectStore
 from lakeops.store.layout import MANAGED, absolute
 
 if TYPE_CHECKING:
@@ -44,52 +44,41 @@ if TYPE_CHECKING:
     from lakeops.store.open import AddressPolicy, Stores
 
 
+_READS = {"get", "get_range", "open", "head"}
+
+
 class _Replica:
-    """Delegates every call to a mirror's store. Reads of what is missing raise ``NotReplicated``."""
+    """Delegates every call to a mirror's store. Reads of missing files raise ``NotReplicated``."""
 
     def __init__(self, store: ObjectStore, catalog: Catalog, repository_id: str) -> None:
         self._store = store
         self._catalog = catalog
         self._repository_id = repository_id
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
+        method = getattr(self._store, name)
+        if name not in _READS:
+            return method
 
-    def get(self, key: str) -> bytes:
-        """See ``ObjectStore.get``."""
-        with self._explaining(key):
-            return self._store.get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See ``ObjectStore.get_range``."""
-        with self._explaining(key):
-            return self._store.get_range(key, start, length)
-
-    def open(self, key: str) -> BinaryIO:
-        """See ``ObjectStore.open``."""
-        with self._explaining(key):
-            return self._store.open(key)
-
-    def head(self, key: str) -> StoredObject:
-        """See ``ObjectStore.head``."""
-        with self._explaining(key):
-            return self._store.head(key)
-
-    @contextmanager
-    def _explaining(self, key: str) -> Iterator[None]:
-        try:
-            yield
-        except ObjectNotFound as error:
+        def read(key: str, *args: object) -> object:
             try:
-                follows = self._catalog.mirrors.get(self._repository_id).promoted_writable is None
-            except LakeopsError:
-                follows = False
-            if not follows:
-                raise
-            raise NotReplicated(
-                f"{key} is not at mirror {self._repository_id!r}: it has not been replicated yet, or the source has "
-                "deleted it; a mirror promises the heads of its branches and tags, read one of those or try again later"
-            ) from error
+                return method(key, *args)
+            except ObjectNotFound as error:
+                if not self._follows():
+                    raise
+                raise NotReplicated(
+                    f"{key} is not at mirror {self._repository_id!r}: it has not been replicated yet, or the source "
+                    "has deleted it; a mirror promises the heads of its branches and tags, read one of those or try "
+                    "again later"
+                ) from error
+
+        return read
+
+    def _follows(self) -> bool:
+        try:
+            return self._catalog.mirrors.get(self._repository_id).promoted_writable is None
+        except LakeopsError:
+            return False
 
 
 @dataclass(frozen=True)

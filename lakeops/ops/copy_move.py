@@ -21,7 +21,7 @@ from lakeops.model.records import Entry
 from lakeops.ops.context import Context, begin_staging, require_stageable
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import another_object, require_absent
-from lakeops.ops.read import entries, find, stat
+from lakeops.ops.read import entries, find, require_folder, stat
 from lakeops.ops.stage import link_rows, normalised, tombstones
 from lakeops.store import layout
 
@@ -92,6 +92,7 @@ def _copy_or_move(
             row = {**entry.to_json(), "metadata": list(entry.metadata.items())}
             found = pa.Table.from_pylist([{name: row[name] for name in ENTRY_SCHEMA.names}], schema=ENTRY_SCHEMA)
         if not found.num_rows:
+            require_folder(ctx, ref, old)
             raise ObjectNotFound(f"there is nothing under {old!r} at {ref!r} of repository {ctx.repository_id!r}")
         ctx.progress("linking objects", 0, found.num_rows)
         paths = found.column("path")

@@ -7,7 +7,9 @@ at all.
 from __future__ import annotations
 
 import os
+import re
 import stat
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +18,25 @@ from typing import BinaryIO
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.model.sanitising import excerpt
+
+PLACE = ".lakeops-local"
+"""The folder in which a clone keeps its own files."""
+
+_PLACE = re.compile(rf"{re.escape(PLACE)}[. ]*(:.*)?|lakeop~[0-9]+", re.DOTALL)
+
+
+def is_clone_state(path: str) -> bool:
+    """Tell whether a part of a path names the folder in which clones keep their own files, in any spelling.
+
+    Whoever writes such a file into a clone decides where its next commit goes. As git does for ``.git``, this counts in
+    what some disks ignore: case, forms of a character, invisible characters, dots and spaces at the end, what follows a
+    colon. Short names of DOS count too.
+    """
+    if path.isascii() and "lakeop" not in path.lower():
+        return False
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
+    shown = "".join(letter for letter in folded if unicodedata.category(letter) != "Cf")
+    return any(_PLACE.fullmatch(part) for part in re.split(r"[/\\]", shown))
 
 
 @contextmanager

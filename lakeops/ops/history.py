@@ -61,7 +61,7 @@ class Shape:
             return self._near(commit_id)
         if len(self._nodes) > MOST:
             self._nodes.clear()
-        found = self._ctx.catalog.commits.stretch(self._ctx.repository_id, commit_id, self._length)
+        found = self._ctx.catalog.commits.newest_generations(self._ctx.repository_id, commit_id, self._length)
         self._length = min(4 * self._length, LONGEST)
         self._nodes.update((one.id, one) for one in found)
         if commit_id not in self._nodes:  # it was pruned, or is not there at all

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,11 +22,11 @@ from lakeops.ops import inventory as inventories
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, check_name
 from lakeops.ops.diff import uncommitted
+from lakeops.ops.files import is_clone_state
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import CommitPlan, CommitResult, dirty, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ops.read import joined
 from lakeops.ranges.build import build, replace_prefix
-from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
@@ -57,13 +55,14 @@ def check_source(ctx: Context, url: str) -> str:
     return source
 
 
-def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[pa.Table]:
+def entries(listings: Iterable[Listing], source: str, folder: str, *, skip_special: bool = False) -> Iterator[pa.Table]:
     """The objects of a source, as ``ENTRY_SCHEMA`` in path order.
 
     Args:
         listings: a scan of the source.
         source: its URL.
         folder: what the objects' paths begin with.
+        skip_special: leave out the own files of clones. Without it they are an error.
 
     Raises:
         InvalidPath: some names cannot be paths behind ``folder``. The first of them are named.
@@ -86,7 +85,8 @@ def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[p
         }
         table = pa.table(columns, schema=ENTRY_SCHEMA)
         check_entries(table)
-        yield table
+        own = _clone_state(keys, source, skip_special=skip_special)
+        yield table.filter(pc.invert(pc.is_in(keys, value_set=own))) if len(own) else table
 
 
 def _gathered(listings: Iterable[Listing]) -> Iterator[Listing]:
@@ -115,6 +115,18 @@ def _check_claims(keys: pa.Array, source: str) -> None:
             f"{excerpt(source)} holds the storage namespace of a repository, {excerpt(claims[0].as_py())}: its objects "
             "live no longer than that repository needs them; import from elsewhere. Nothing was published"
         )
+
+
+def _clone_state(keys: pa.Array, source: str, *, skip_special: bool) -> pa.Array:
+    """Those of the keys that are a clone's own files. Raises ``InvalidPath`` unless they are left out."""
+    suspects = keys.filter(pc.match_substring_regex(keys, r"(?i)lakeop|[^\x00-\x7f]")).to_pylist()
+    found = [key for key in suspects if is_clone_state(key)]
+    if found and not skip_special:
+        raise InvalidPath(
+            f"{excerpt(source)} holds the own files of a clone, such as {excerpt(found[0])}; remove them, or leave "
+            "them out with --skip-special. Nothing was published"
+        )
+    return array(found, pa.string())
 
 
 def _check_paths(paths: pa.Array, source: str) -> None:
@@ -160,7 +172,8 @@ def import_objects(
         metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
         allow_empty_source: a source without objects empties the prefix. Without it, such a source is an error.
-        skip_special: leave out links, devices and names that are not UTF-8. Without it they are an error.
+        skip_special: leave out links, devices, a clone's own files and names that are not UTF-8. Without it they are
+            an error.
         inventory: a list of the source's objects that is read in place of a listing: the path or URL of a Parquet or
             CSV file with their keys, or of an S3 Inventory's ``manifest.json``.
         on_head: called with the id of the head that the commit is about to follow. What it raises ends the call, and
@@ -193,15 +206,22 @@ def import_objects(
     listings = store.scan(skip_special=skip_special)
     if inventory:
         listings = inventories.inventory(ctx.stores, inventory, place, store)
-    part = _build(ctx, listings, place, folder, found.head)
-    if not part.metarange.count and not allow_empty_source:
+    # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
+    head, begun = found.head, ctx.catalog.now()
+    earlier = ctx.metarange(head)
+    with background_writes(ctx.store) as writer:
+        part = build(
+            writer,
+            entries(listings, place, folder, skip_special=skip_special),
+            ctx.repository.split,
+            layout.attempt(begun, ctx.ids),
+            engine=ctx.engine,
+            known=earlier.rows(*earlier.overlapping(folder)),
+            on_progress=lambda done: ctx.progress("import", done, 0),
+        )
+    if not part.count and not allow_empty_source:
         raise ObjectNotFound(f"there is nothing at {url} to import; allow an empty source to empty the prefix")
-    pairs = pairs | {
-        SOURCE: url,
-        PREFIX: folder,
-        OBJECTS: str(part.metarange.count),
-        BYTES: str(part.metarange.size_bytes),
-    }
+    pairs = pairs | {SOURCE: url, PREFIX: folder, OBJECTS: str(part.count), BYTES: str(part.size_bytes)}
 
     def attempt(publisher: str | None) -> CommitResult:
         now = snapshot(ctx, branch)
@@ -211,39 +231,12 @@ def import_objects(
         suffix = layout.attempt(now.started, ctx.ids)
         base = ctx.metarange(now.head)
         with background_writes(ctx.store) as store:
-            metarange, _ = replace_prefix(
-                base, folder, part.metarange, store=store, split=ctx.repository.split, attempt=suffix
-            )
+            metarange, _ = replace_prefix(base, folder, part, store=store, split=ctx.repository.split, attempt=suffix)
             if metarange.id == base.id:
                 what = repr(folder or "the whole branch")
                 raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
             written = write_metarange(store, metarange, suffix)
-        plan = CommitPlan(written, (now.head,), text, pairs, reused_commits=(part.head,), begun=part.begun)
+        plan = CommitPlan(written, (now.head,), text, pairs, reused_commits=(head,), begun=begun)
         return publish(ctx, request, now, plan, publisher)
 
     return in_turn(ctx, request, attempt).commit
-
-
-@dataclass(frozen=True)
-class _ImportedRanges:
-    """The imported entries as ranges of their own, some of them perhaps ``head``'s. Written since ``begun``."""
-
-    metarange: Metarange
-    head: Commit
-    begun: datetime
-
-
-def _build(ctx: Context, listings: Iterable[Listing], url: str, folder: str, head: Commit) -> _ImportedRanges:
-    begun = ctx.catalog.now()
-    base = ctx.metarange(head)
-    with background_writes(ctx.store) as store:
-        metarange = build(
-            store,
-            entries(listings, url, folder),
-            ctx.repository.split,
-            layout.attempt(begun, ctx.ids),
-            engine=ctx.engine,
-            known=base.rows(*base.overlapping(folder)),
-            on_progress=lambda done: ctx.progress("import", done, 0),
-        )
-    return _ImportedRanges(metarange, head, begun)

@@ -16,22 +16,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.records import BranchState, Intent, Publish
-from lakeops.engine.base import Engine
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
-from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Split, Summary
+from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Summary
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
-from lakeops.ranges.apply import Applied, ApplyPlan, OnPlan, OnProgress, apply, apply_plan
+from lakeops.ranges.apply import Applied, ApplyPlan, apply, apply_plan
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
-from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,35 +41,22 @@ _log = logging.getLogger(__name__)
 
 def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: datetime) -> tuple[MetarangeFile, Summary]:
     """Write the head's metarange with staged changes applied, as an attempt that ``started``."""
-    attempt = layout.attempt(started, ctx.ids)
-    how = _how_to_apply(ctx, "commit", attempt)
-    with ctx.writing() as reader:
-        applied = apply(reader, ctx.metarange(head), changes, **how)
-        return _written(reader.store, applied, (head,), attempt), applied.summary
+    return _apply(ctx, "commit", (head,), started, partial(apply, base=ctx.metarange(head), changes=changes))
 
 
 def apply_merge(
     ctx: Context, plan: MergePlan, source: Commit, destination: Commit, *, started: datetime
 ) -> tuple[MetarangeFile, Summary]:
     """Write the destination's metarange with a merge's changes applied, as an attempt that ``started``."""
-    attempt = layout.attempt(started, ctx.ids)
-    how = _how_to_apply(ctx, "merge", attempt)
-    with ctx.writing() as reader:
-        applied = apply_plan(reader, plan, ctx.metarange(source), **how)
-        return _written(reader.store, applied, (destination, source), attempt), applied.summary
+    work = partial(apply_plan, planned=plan, source=ctx.metarange(source))
+    return _apply(ctx, "merge", (destination, source), started, work)
 
 
-class _How(TypedDict):
-    engine: Engine
-    split: Split
-    attempt: str
-    on_plan: OnPlan
-    on_progress: OnProgress
-
-
-def _how_to_apply(ctx: Context, verb: str, attempt: str) -> _How:
-    """Options for ``ranges.apply``. The progress says what is going to be rewritten, and where."""
-    label = verb
+def _apply(
+    ctx: Context, verb: str, known: tuple[Commit, ...], started: datetime, work: Callable[..., Applied]
+) -> tuple[MetarangeFile, Summary]:
+    """Write ranges, and the metarange unless a known commit has it. The progress says what is rewritten, and where."""
+    label, attempt = verb, layout.attempt(started, ctx.ids)
 
     def on_plan(plan: ApplyPlan) -> None:
         nonlocal label
@@ -81,16 +67,14 @@ def _how_to_apply(ctx: Context, verb: str, attempt: str) -> _How:
     def on_progress(done: int, total: int) -> None:
         ctx.progress(label, done, total)
 
-    split = ctx.repository.split
-    return _How(engine=ctx.engine, split=split, attempt=attempt, on_plan=on_plan, on_progress=on_progress)
-
-
-def _written(store: ObjectStore, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:
-    """The metarange's file: a parent's where the content is the same, a new one otherwise."""
-    for commit in known:
-        if commit.meta_range_id == applied.metarange.id:
-            return MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
-    return write_metarange(store, applied.metarange, attempt)
+    options = {"split": ctx.repository.split, "on_plan": on_plan, "on_progress": on_progress}
+    with ctx.writing() as reader:
+        applied = work(reader, engine=ctx.engine, attempt=attempt, **options)
+        for commit in known:
+            if commit.meta_range_id == applied.metarange.id:
+                file = MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
+                return file, applied.summary
+        return write_metarange(reader.store, applied.metarange, attempt), applied.summary
 
 
 LEAST_SECONDS = 10.0

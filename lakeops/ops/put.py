@@ -24,7 +24,7 @@ from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable
-from lakeops.ops.files import reading, translated, walk
+from lakeops.ops.files import is_clone_state, reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.read import find
 from lakeops.store import layout
@@ -40,6 +40,7 @@ def put(
     metadata: Mapping[str, str] | None = None,
     content_type: str | None = None,
     if_absent: bool = False,
+    seen: Entry | None = None,
 ) -> Entry:
     """Write an object of any size. Returns the staged entry.
 
@@ -49,22 +50,24 @@ def put(
         metadata: user metadata.
         content_type: the media type of the contents. ``application/octet-stream`` when left out.
         if_absent: replace nothing. Of several writers of one path exactly one succeeds.
+        seen: replace this very object, as ``stat`` and ``find`` give it, and nothing else.
 
     Raises:
         InvalidPath, InvalidInput: the path or the metadata breaks the rules.
+        NotAsSeen: the branch shows another object at the path than was ``seen``, or none. Nothing was staged.
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_path(path)
     # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
-    started = begin_staging(ctx, branch, flush=if_absent)
+    started = begin_staging(ctx, branch, flush=if_absent or seen is not None)
     if if_absent:
         require_absent(ctx, branch, path)
     # 2. The contents go to a fresh address, which nothing points to yet.
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
     # 3. One transaction links all that the threads of this process have uploaded for the branch by then.
-    if if_absent:
-        when_moved(ctx)(_link_if_absent, ctx, branch, entry, started)
+    if if_absent or seen is not None:
+        when_moved(ctx)(_link_expecting, ctx, branch, entry, started, seen)
     else:
         ctx.stage_queue(branch).stage(Staged(path, entry), started)
     return public(ctx, entry)
@@ -80,15 +83,17 @@ def _taken(branch: str, path: str) -> PathTaken:
     return PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
 
 
-def _link_if_absent(ctx: Context, branch: str, entry: Entry, started: datetime) -> None:
+def _link_expecting(ctx: Context, branch: str, entry: Entry, started: datetime, seen: Entry | None) -> None:
+    """Link an object where the branch shows the one that was ``seen``, or none. Raises ``PathTaken``, ``NotAsSeen``."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
+    counter = None if seen is None else ctx.catalog.staging.change_counter(state, entry.path, below=False)
     there = find(ctx, branch, entry.path)
     if there is not None and there.physical_address == public(ctx, entry).physical_address:
         return  # an earlier run staged it, its answer was lost, and somebody has committed it since
-    if there is not None:
-        raise _taken(branch, entry.path)
+    if there != seen:
+        raise _taken(branch, entry.path) if seen is None else another_object(branch, entry.path)
     row, mine = Staged(entry.path, entry), frozenset([entry.physical_address])
-    expect = ExpectedState(state, addresses=mine)
+    expect = ExpectedState(state, counter, addresses=mine if seen is None else None)
     ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expect=expect)
 
 
@@ -239,12 +244,15 @@ def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload
     found = []
     for name, status in walk(folder):
         file = folder / name
-        if stat.S_ISREG(status.st_mode):
+        own = is_clone_state(name)
+        if stat.S_ISREG(status.st_mode) and not own:
             if not os.access(file, os.R_OK):
                 raise InvalidInput(f"{excerpt(str(file))}: permission denied")
             found.append(FileUpload(file, check_path(as_folder(path) + name), status.st_size))
         elif not skip_special:
-            what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            what = (
+                "a clone's own" if own else "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            )
             raise InvalidInput(
                 f"{excerpt(str(file))} is {what}; remove it, or leave such files out with --skip-special"
             )
@@ -270,7 +278,8 @@ def upload(
         path: the object's path, or a folder that ends in a slash. A directory's files go below it.
         metadata: user metadata of every object.
         content_type: the media type of every object. ``application/octet-stream`` when left out.
-        skip_special: leave out links, pipes and devices below a directory. Without it they are an error.
+        skip_special: leave out links, pipes, devices and a clone's own files below a directory. Without it they are an
+            error.
 
     Raises:
         InvalidInput, InvalidPath: a file cannot be read, or cannot be an object.

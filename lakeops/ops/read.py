@@ -122,6 +122,16 @@ def find(ctx: Context, ref: str, path: str) -> Entry | None:
     return None if entry is None else public(ctx, entry)
 
 
+def require_folder(ctx: Context, ref: str, prefix: str) -> None:
+    """Raise ``InvalidInput`` when a prefix is that of no object, and an object has its path."""
+    folder = as_folder(prefix)
+    path = folder.removesuffix("/")
+    if path and next(iter(list_objects(ctx, ref, folder)), None) is None and find(ctx, ref, path) is not None:
+        raise InvalidInput(
+            f"{excerpt(path)} is an object at {excerpt(ref)} and no folder; name the folder that it lies in"
+        )
+
+
 def stat(ctx: Context, ref: str, path: str) -> Entry:
     """The entry at a path. Its physical address is a full URL. Raises ``ObjectNotFound``."""
     entry = find(ctx, ref, path)
@@ -461,7 +471,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
 
     commit, entries = at_ref(ctx, ref, of_branch, of_commit)
     exact = entries.filter(pc.equal(entries["path"], prefix))
-    if exact.num_rows:
+    if exact.num_rows and prefix != wanted:  # a key that ends in a slash marks the folder
         wanted, entries = prefix, exact
     else:
         entries = entries.filter(pc.starts_with(entries["path"], wanted))

@@ -31,7 +31,7 @@ from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.metarange import METARANGE_SCHEMA, Delta, Metarange, RangeRow, rows_table
 from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, Work, fetch_range
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.rewrite import RANGE_SECONDS, Segment, Task, TaskResult, run_task, total
+from lakeops.ranges.rewrite import RANGE_SECONDS, Segment, Task, TaskResult, run_task
 from lakeops.store.base import ObjectStore
 
 LOOKAHEAD = 4
@@ -256,7 +256,7 @@ def apply(
     building = MetarangeBuilder(reader.store, split, attempt + Ids().new())
     done, work, summary = 0, Work(), Summary()
     for result in results:
-        work, summary = work + result.work, total((summary, result.summary))
+        work, summary = work + result.work, summary + result.summary
         for run in result.runs:
             building.keep(base, done, run.start)
             building.put(run.rows)

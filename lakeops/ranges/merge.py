@@ -51,7 +51,7 @@ from lakeops.ranges.metarange import Delta, Metarange
 from lakeops.ranges.range_file import RangeFile
 from lakeops.ranges.range_merge import Mask, RangeMerge, Sides, merge_ranges, with_delta_of
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.rewrite import RANGE_SECONDS, total
+from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.store.base import ObjectStore
 
 _READING = 2
@@ -106,7 +106,7 @@ def plan_merge(
         engine = engine.for_work(differing / _READING * RANGE_SECONDS)
     if engine is None or engine.in_process or not differing:
         plan = merge_paths(reader, *merged.rest, merged.dest, strategy, merged.ours)
-        changed = total((summary(reader, *merged.taken), plan.summary))
+        changed = summary(reader, *merged.taken) + plan.summary
         return replace(plan, summary=changed, exchanged=merged.exchanged)
     return _plan_in_parts(reader, merged, strategy, engine, differing, listed)
 
@@ -495,7 +495,7 @@ def _plan_in_parts(
     return MergePlan(
         pa.concat_tables([from_ipc(one.changes) for one in results]),
         [path for one in results for path in one.conflicts],
-        total(summaries),
+        sum(summaries, Summary()),
         merged.dest,
         merged.exchanged,
     )

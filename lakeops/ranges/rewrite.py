@@ -113,14 +113,6 @@ class TaskResult:
     after: TaskRows | None = None
 
 
-def total(summaries: Iterable[Summary]) -> Summary:
-    """The sum of summaries."""
-    added = removed = changed = 0
-    for summary in summaries:
-        added, removed, changed = added + summary.added, removed + summary.removed, changed + summary.changed
-    return Summary(added, removed, changed)
-
-
 def run_task(task: Task, store: ObjectStore) -> TaskResult:
     """Rewrite the task's ranges. Safe to run any number of times, also at the same time.
 
@@ -135,11 +127,12 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
             if count:
                 touched.append((row, count))
     writer = RangeWriter(store, task.attempt + Ids().new(), known)
-    summaries: list[Summary] = []
+    summary = Summary()
     before, after = [no_rows(RANGE_SCHEMA)], [no_rows(RANGE_SCHEMA)]
 
     def on_applied(applied: AppliedRows) -> None:
-        summaries.append(applied.summary)
+        nonlocal summary
+        summary += applied.summary
         if task.listing and applied.summary.total:
             before.append(applied.base.take(from_numpy(applied.gone)))
             after.append(applied.after)
@@ -152,7 +145,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     for segment in task.segments:
         runs += _rewrite(segment, changed, Chunker(task.split), writer, store)
     listed = [TaskRows(pa.concat_tables(tables)) if task.listing else None for tables in (before, after)]
-    return TaskResult(task.index, tuple(runs), total(summaries), writer.work, *listed)
+    return TaskResult(task.index, tuple(runs), summary, writer.work, *listed)
 
 
 def _rewrite(

@@ -1,35 +1,43 @@
-"""Spark's format ``lakeops``: tables of refs through Python workers and lakeops' own stores.
+"""Spark's format ``lakeops``: Parquet tables of refs through Python workers and lakeops' own stores.
 
 Workers on the driver's machine open the lake and plan. Executors get files, each with its store, and no catalog. Spark
 does not tell such a reader which columns are wanted, so all are read. ``lakeops.spark.read`` is quicker where Spark
 itself reaches the store.
+
+The rows are those that Spark's own reader gives, or there is an error that names ``lakeops.spark.read``. So nothing is
+converted here: a column of a file has the type that the table has, and the same name. Workers do not see the session's
+settings, so what depends on them is refused.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import operator
-import re
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import datasource as spark_api
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, LakeopsError
-from lakeops.model.names import LakeUri, as_folder, split_connection
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, Transient
+from lakeops.model.names import LakeUri, split_connection
 from lakeops.model.sanitising import excerpt
-from lakeops.spark.tables import File, Files, files, is_table_file
+from lakeops.spark.tables import MOST_DIGITS, File, Files, files
 from lakeops.store import foreign, recorded
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from lakeops.lake import Lake, Ref
     from lakeops.ops.output import Output, OutputMode
 
@@ -39,14 +47,28 @@ PART_BYTES = 64 << 20
 FILE_BYTES = 1 << 20
 """Bytes that opening a file counts for."""
 
-_OPTIONS = {"home", "ref", "path", "format", "header", "idempotency_key", "on_collision", "startingref"}
-_TYPES: dict[str, type[DataType]] = {
-    "int": IntegerType,
-    "bigint": LongType,
-    "double": DoubleType,
-    "date": DateType,
-    "string": StringType,
+_OPTIONS = {"home", "ref", "path", "format", "idempotency_key", "on_collision", "startingref", "ignorecorruptfiles"}
+_TYPES = {
+    "BOOLEAN NONE": "boolean",
+    "INT32 NONE": "integer",
+    "INT32 DATE": "date",
+    "INT64 NONE": "long",
+    "INT96 NONE": "timestamp",
+    "FLOAT NONE": "float",
+    "DOUBLE NONE": "double",
+    "BYTE_ARRAY NONE": "binary",
+    "BYTE_ARRAY STRING": "string",
 }
+"""Spark's types of Parquet's physical and logical ones."""
+_INTEGERS = {8: "byte", 16: "short", 32: "integer", 64: "long"}
+_FOLDERS = {"int": "integer", "bigint": "long", "double": "double", "date": "date", "string": "string"}
+"""Types that a folder's value is read as, as Spark writes them in SQL and in JSON."""
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+"""Where Spark keeps a table's own schema in the footer of a file."""
+_OLD_DATES = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
+_ELSE = "lakeops.spark.read"
+
+_log = logging.getLogger(__name__)
 _COMPARED = {
     spark_api.EqualTo: operator.eq,
     spark_api.EqualNullSafe: operator.eq,
@@ -61,10 +83,11 @@ _PUSHED = {*_COMPARED, spark_api.In, spark_api.IsNull, spark_api.IsNotNull}
 class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark is not followed
     """The format ``lakeops``.
 
-    Options: ``ref``, the URI (or the path that ``load`` and ``save`` are called with). ``format``, when the names of
-    the files do not tell it. ``header``, whether CSV files have one (``true``). ``home``, the lake's directory.
-    ``on_collision`` and ``idempotency_key``, for appends. ``startingRef``, the commit whose successors a stream gives.
-    Options travel to executors, so none of them is the catalog's URL, which may hold a password.
+    Options: ``ref``, the URI (or the path that ``load`` and ``save`` are called with). ``format``, ``parquet`` when the
+    names of the files do not tell it. ``home``, the lake's directory. ``ignoreCorruptFiles``, to skip what cannot be
+    read of damaged files, with a line in the executor's log. ``on_collision`` and ``idempotency_key``, for appends.
+    ``startingRef``, the commit whose successors a stream gives. Options travel to executors, so none of them is the
+    catalog's URL, which may hold a password.
     """
 
     default_home: ClassVar[str | None] = None
@@ -76,7 +99,8 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
         super().__init__(options)
         unknown = {name.lower() for name in options} - _OPTIONS
         if unknown:
-            raise InvalidInput(f"option {min(unknown)!r} is not one of {', '.join(sorted(_OPTIONS))}")
+            known = ", ".join(sorted(_OPTIONS))
+            raise InvalidInput(f"option {min(unknown)!r} is not one of {known}; {_ELSE} takes those of Spark's reader")
         self.uri: str = options.get("ref") or options.get("path") or ""
         if not self.uri:
             raise InvalidInput("the format lakeops needs a table: option('ref', 'lakefs://REPO/REF/PREFIX')")
@@ -125,33 +149,44 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
         """The files, looked up once, so that the reader reads the files that the schema was taken from."""
         if self._pinned is None:
             with self.lake() as lake:
-                self._pinned = files(self.plain_uri, lake=lake)
+                self._pinned = self.parquet_files(self.plain_uri, lake)
         return self._pinned
 
-    @property
-    def file_format(self) -> str:
-        """The format of the pinned files."""
-        return self.options.get("format") or self.pinned.format()
-
-    @property
-    def header(self) -> bool:
-        """Tell whether CSV files have a header."""
-        return str(self.options.get("header", "true")).lower() == "true"
+    def parquet_files(
+        self, uri: str, lake: Lake, *, check: bool = True, leave_out: frozenset[str] = frozenset()
+    ) -> Files:
+        """The files of a table. Raises ``unsupported`` for anything but Parquet."""
+        found = files(uri, lake=lake, check=check, leave_out=leave_out)
+        if (kind := self.options.get("format") or found.format()) != "parquet":
+            raise _refused(f"the format lakeops reads Parquet and not {excerpt(kind)}")
+        return found
 
     def schema(self) -> StructType:
-        """The columns of the first file, and the partition columns."""
+        """The columns of the first file that can be read, and the partition columns."""
         found = self.pinned
-        with closing(batches_of(found.files[0], self.file_format, None, header=self.header)) as batches:
-            from_files = from_arrow_schema(next(batches).schema)
-        schema = StructType([field for field in from_files if field.name not in found.columns])
+        for file in found:
+            with _reported(file.path, skip=self.ignores_corrupt), _opened(file) as parquet:
+                columns = _columns(parquet, file.path)
+                break
+        else:
+            raise Corrupted(f"none of the files at {excerpt(self.uri)} can be read")
         for name, kind in zip(found.columns, found.types(), strict=True):
-            digits = re.fullmatch(r"decimal\((\d+),0\)", kind)
-            schema = schema.add(name, DecimalType(int(digits[1]), 0) if digits else _TYPES[kind]())
-        return schema
+            if kind == "timestamp":
+                raise _refused(f"folders {excerpt(name)} are times of the session's zone")
+            columns[name] = None if name in columns else _field(name, _FOLDERS.get(kind, kind))
+        for name, field in columns.items():
+            if field is None:
+                raise _refused(f"column {excerpt(name)} of {excerpt(file.path)} is also a folder, or of a foreign type")
+        return StructType.fromJson({"fields": [*columns.values()]}).toNullable()
+
+    @property
+    def ignores_corrupt(self) -> bool:
+        """Whether damaged files are skipped."""
+        return str(self.options.get("ignorecorruptfiles")).lower() == "true"
 
     def reader(self, schema: StructType) -> spark_api.DataSourceReader:
         """A reader of the pinned files."""
-        return Reader(self.pinned, self.file_format, schema, header=self.header)
+        return Reader(self.pinned, schema, skip=self.ignores_corrupt)
 
     def streamReader(self, schema: StructType) -> spark_api.DataSourceStreamReader:  # noqa: N802 - Spark's
         """A reader of the files that later commits add."""
@@ -167,7 +202,7 @@ class PruningDataSource(LakeopsDataSource):
 
     def reader(self, schema: StructType) -> spark_api.DataSourceReader:
         """A reader of the pinned files that meet the pushed filters."""
-        return PruningReader(self.pinned, self.file_format, schema, header=self.header)
+        return PruningReader(self.pinned, schema, skip=self.ignores_corrupt)
 
 
 @dataclass
@@ -176,12 +211,27 @@ class FilePartition(spark_api.InputPartition):  # type: ignore[misc]
 
     files: tuple[File, ...]
     columns: tuple[str, ...]
+    replaced: frozenset[str] = frozenset()
+    """Paths that the branch of a stream has other contents at by now, or none."""
 
 
 class _FileReader:
-    def __init__(self, kind: str | None, schema: StructType, *, header: bool) -> None:
-        self._kind, self._header = kind, header
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    def __init__(self, schema: StructType, *, skip: bool) -> None:
+        if schema != schema.toNullable():
+            raise _refused("the format lakeops reads columns that may hold nulls; declare them so")
+        _check_names(schema.names)
+        self._declared: dict[str, Any] = {field.name: _bare(field.jsonValue()["type"]) for field in schema}
+        self._schema, self._skip = _arrow(schema), skip
+
+    def check_partition(self, found: Files) -> None:
+        """Raise ``unsupported`` unless the schema ends with the partition columns, as Spark's does."""
+        types = dict(zip(found.columns, found.types(), strict=True))
+        last = [*self._declared.items()][len(self._declared) - len(types) :]
+        if [name for name, _ in last] != [*types] or any(
+            kind not in _FOLDERS.values() and (kind != types[name] or kind == "timestamp") for name, kind in last
+        ):
+            wanted = ", ".join(f"{name} {kind}" for name, kind in types.items())
+            raise _refused(f"the schema of {excerpt(found.uri)} has to end with its partition columns, {wanted}")
 
     def read(self, partition: spark_api.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task's files."""
@@ -189,16 +239,33 @@ class _FileReader:
             return
         for file in partition.files:
             values = dict(zip(partition.columns, file.values, strict=True))
-            kind = self._kind or Files("", "", (), (file,)).format()
-            for batch in islice(batches_of(file, kind, self._schema, header=self._header), 1, None):
+            replaced = file.path in partition.replaced
+            with _reported(file.path, skip=self._skip, replaced=replaced):
+                for _ in self._rows(file, values) if replaced else ():
+                    pass  # all of it or nothing
+                yield from self._rows(file, values)
+
+    def _rows(self, file: File, values: dict[str, str | None]) -> Iterator[pa.RecordBatch]:
+        with _opened(file) as parquet:
+            held = _columns(parquet, file.path)
+            folded = {name.lower(): name for name in held}
+            for name, kind in self._declared.items():
+                there = None if name in values else folded.get(name.lower())
+                if there is not None and (there != name or held[name] is None or _bare(held[name]["type"]) != kind):
+                    raise _refused(
+                        f"column {excerpt(there)} of {excerpt(file.path)} has another type or name in the table"
+                    )
+            names = [name for name in self._declared if name in held and name not in values]
+            for batch in foreign.batches(parquet, file.path, file.size_bytes, names):
                 yield _with_columns(batch, values, self._schema, file.path)
 
 
 class Reader(_FileReader, spark_api.DataSourceReader):  # type: ignore[misc]
     """Reads files that were pinned when the table was loaded."""
 
-    def __init__(self, found: Files, kind: str, schema: StructType, *, header: bool) -> None:
-        super().__init__(kind, schema, header=header)
+    def __init__(self, found: Files, schema: StructType, *, skip: bool) -> None:
+        super().__init__(schema, skip=skip)
+        self.check_partition(found)
         self._files = found
 
     def partitions(self) -> Sequence[spark_api.InputPartition]:
@@ -217,11 +284,12 @@ class PruningReader(Reader):
         """Drop files by the filters on partition columns; returns the filters that Spark has to apply itself."""
         for one in filters:
             name = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
-            if name not in self._files.columns or type(one) not in _PUSHED:
+            typed = self._schema.field(name).type if name in self._files.columns else pa.null()
+            # Python and Spark compare what is no number in different ways.
+            if pa.types.is_null(typed) or pa.types.is_floating(typed) or type(one) not in _PUSHED:
                 yield one
                 continue
             place = self._files.columns.index(name)
-            typed = self._schema.field(name).type
             values = {file.values[place] for file in self._files}
             kept = {value for value in values if _meets(one, _scalar(value, typed).as_py())}
             self._files = replace(self._files, files=tuple(file for file in self._files if file.values[place] in kept))
@@ -246,7 +314,7 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: igno
             lake.repository(repository).branch(ref)  # a tag or a commit never moves: raise
             start = source.options.get("startingref")
             self._first = lake.repository(repository).ref(start).commit_id if start else ""
-        super().__init__(source.options.get("format"), schema, header=source.header)
+        super().__init__(schema, skip=source.ignores_corrupt)
         self._source, self._repository, self._ref, self._prefix = source, repository, ref, prefix
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's
@@ -259,17 +327,23 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: igno
             return {"commit": lake.repository(self._repository).ref(self._ref).commit_id}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[spark_api.InputPartition]:
-        """The files that the later commit added, or whose contents it changed."""
+        """The files that the later commit added, or whose contents it changed.
+
+        Files that are no longer on the branch as they were in that commit give their rows, or are skipped with a line
+        in the log where they cannot be read. So a stream that stopped at a bad file goes on after a repair.
+        """
         if start["commit"] == end["commit"]:
             return []
         with self._source.lake() as lake:
             repository = lake.repository(self._repository)
-            later = repository.ref(end["commit"])
-            folder = as_folder(self._prefix)
-            below = (entry.path.removeprefix(folder) for entry in later.list(folder))
-            if not any(map(is_table_file, below)) and not (self._prefix and later.exists(self._prefix)):
+            later, head = repository.ref(end["commit"]), repository.ref(self._ref).commit_id
+            since = repository.diff(end["commit"], head, prefix=self._prefix) if head != end["commit"] else ()
+            replaced = frozenset(change.path for change in since)
+
+            try:
+                found = self._at(end["commit"], lake, replaced)
+            except ObjectNotFound:  # no file of a table
                 return []
-            found = files(f"lakefs://{self._repository}/{end['commit']}/{self._prefix}", lake=lake)
             if start["commit"]:
                 earlier = repository.ref(start["commit"])
                 changes = repository.diff(start["commit"], end["commit"], prefix=self._prefix)
@@ -281,7 +355,19 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: igno
                     or (change.type == "changed" and _contents(earlier, change.path) != _contents(later, change.path))
                 }
                 found = replace(found, files=tuple(file for file in found if file.path in new))
-        return _packed(found)
+        return _packed(found, replaced)
+
+    def _at(self, commit: str, lake: Lake, replaced: frozenset[str], leave_out: frozenset[str] = frozenset()) -> Files:
+        try:
+            uri = f"lakefs://{self._repository}/{commit}/{self._prefix}"
+            found = self._source.parquet_files(uri, lake, check=False, leave_out=leave_out)
+            self.check_partition(found)
+        except LakeopsError as error:
+            if isinstance(error, ObjectNotFound) or not replaced or leave_out:
+                raise
+            _log.warning("left out %d files that the branch has replaced since: %s", len(replaced), error)
+            return self._at(commit, lake, replaced, replaced)
+        return found
 
 
 @dataclass
@@ -297,7 +383,8 @@ class Writer(spark_api.DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, source: LakeopsDataSource, schema: StructType, *, overwrite: bool) -> None:
         self._source = source
         self._mode: OutputMode = "replace" if overwrite else "append"
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        # Spark's own reader finds the same columns in the files.
+        self._schema = _arrow(schema).with_metadata({_SPARK_SCHEMA: schema.json()})
         self._repository, branch, prefix = LakeUri.parse(source.plain_uri).with_prefix()
         self._on_collision: Any = source.options.get("on_collision", "refuse")
         key = source.options.get("idempotency_key")
@@ -322,6 +409,10 @@ class Writer(spark_api.DataSourceArrowWriter):  # type: ignore[misc]
             with pq.ParquetWriter(local, self._schema) as file:
                 for batch in rows:
                     file.write_batch(batch.rename_columns(self._schema.names).cast(self._schema))
+            with pq.ParquetFile(local) as written:
+                for column, kind in _columns(written, self._output.folder).items():
+                    if kind is None:
+                        raise _refused(f"column {excerpt(column)} has a foreign type", "lakeops.spark.write")
             with local.open("rb") as contents:
                 self._output.store.put(self._output.address + name, contents)
         return WrittenFiles((name,))
@@ -339,11 +430,101 @@ class Writer(spark_api.DataSourceArrowWriter):  # type: ignore[misc]
             lake.repository(self._repository).branch(self._output.branch).abandon_output(self._output)
 
 
-def batches_of(file: File, kind: str, schema: pa.Schema | None, *, header: bool) -> Generator[pa.RecordBatch]:
-    """Read a file: first an empty batch with its schema, then its rows, in the columns that ``schema`` has too."""
+@contextmanager
+def _opened(file: File) -> Iterator[pq.ParquetFile]:
     what = recorded.Recorded(file.path, file.address, file.size_bytes, file.checksum, file.algorithm)
-    with recorded.open_object(file.store, file.key, what) as opened:
-        yield from foreign.batches(opened, file.path, file.size_bytes, kind, schema, header=header)
+    with (
+        recorded.open_object(file.store, file.key, what) as opened,
+        foreign.open_parquet(opened, file.path, file.size_bytes) as parquet,
+    ):
+        yield parquet
+
+
+@contextmanager
+def _reported(path: str, *, skip: bool, replaced: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except Transient:
+        raise
+    except LakeopsError as error:
+        if not replaced and not (skip and isinstance(error, Corrupted)):
+            raise
+        _log.warning("skipped the rest of %s: %s", excerpt(path), error)
+
+
+def _refused(what: str, instead: str = _ELSE) -> LakeopsError:
+    return LakeopsError(f"{what}; use {instead}", kind="unsupported")
+
+
+def _check_names(names: list[str]) -> None:
+    if len({name.lower() for name in names}) < len(names):
+        raise _refused(f"two of the columns {', '.join(map(excerpt, names))} differ in case alone, or not at all")
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except PySparkException as error:
+        raise _refused(f"the format lakeops lacks a type: {' '.join(str(error).split()):.200}") from None
+
+
+def _columns(parquet: pq.ParquetFile, path: str) -> dict[str, Any]:
+    """The JSON of the columns of a file as Spark has them. None for one that Spark may read as another type."""
+    about = parquet.metadata.metadata or {}
+    version = about.get(b"org.apache.spark.version", b"")
+    if {*about} & _OLD_DATES or version.startswith((b"1.", b"2.", b"3.0.")):
+        raise _refused(f"{excerpt(path)} may have the dates of an old calendar")
+    leaves = iter([parquet.schema.column(at) for at in range(len(parquet.schema))])
+    fields = [_field(field.name, _kind(field.type, leaves)) for field in parquet.schema_arrow]
+    _check_names(parquet.schema_arrow.names)
+    try:
+        told = json.loads(about[_SPARK_SCHEMA])["fields"] if _SPARK_SCHEMA in about else fields
+        # Other types than these may be told of there: intervals, and those of users, whose code would be loaded.
+        same = [_bare(one) for one in told] == [_bare(one) for one in fields] and "__C" not in json.dumps(told)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        same = False
+    if next(leaves, None) is not None or not same:
+        raise _refused(f"{excerpt(path)} has columns of types that Parquet lacks")
+    return {one["name"]: one if mine["type"] else None for one, mine in zip(told, fields, strict=True)}
+
+
+def _field(name: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _kind(arrow: pa.DataType, leaves: Iterator[pq.ColumnSchema]) -> Any:  # noqa: ANN401 - JSON
+    """The JSON of a type, from Arrow's for what is nested and Parquet's for what is not. None for any other."""
+    if pa.types.is_struct(arrow):
+        fields = [_field(one.name, _kind(one.type, leaves)) for one in arrow]
+        distinct = len({one.name.lower() for one in arrow}) == len(fields)
+        return {"type": "struct", "fields": fields} if distinct and all(one["type"] for one in fields) else None
+    if pa.types.is_map(arrow):
+        key, item = _kind(arrow.key_type, leaves), _kind(arrow.item_type, leaves)
+        told = {"type": "map", "keyType": key, "valueType": item, "valueContainsNull": True}
+        return told if key and item else None
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        element = _kind(arrow.value_type, leaves)
+        return {"type": "array", "elementType": element, "containsNull": True} if element else None
+    if (leaf := next(leaves, None)) is None:
+        return None
+    logical = json.loads(leaf.logical_type.to_json())
+    match logical["Type"]:
+        case "Int":
+            return _INTEGERS[logical["bitWidth"]] if logical["isSigned"] else None
+        case "Timestamp" if logical["timeUnit"] != "nanoseconds":
+            return "timestamp" if logical["isAdjustedToUTC"] else "timestamp_ntz"
+        case "Decimal" if leaf.precision <= MOST_DIGITS:
+            return f"decimal({leaf.precision},{leaf.scale})"
+        case other:
+            return _TYPES.get(f"{leaf.physical_type} {other.upper()}")
+
+
+def _bare(kind: Any) -> Any:  # noqa: ANN401 - JSON
+    """The JSON of a type without what says nothing of the form of its values."""
+    if isinstance(kind, list):
+        return [*map(_bare, kind)]
+    left_out = {"nullable", "metadata", "containsNull", "valueContainsNull"}
+    return {name: _bare(kind[name]) for name in kind.keys() - left_out} if isinstance(kind, dict) else kind
 
 
 def _contents(ref: Ref, path: str) -> tuple[str, int]:
@@ -351,7 +532,7 @@ def _contents(ref: Ref, path: str) -> tuple[str, int]:
     return entry.checksum, entry.size_bytes
 
 
-def _packed(found: Files) -> list[FilePartition]:
+def _packed(found: Files, replaced: frozenset[str] = frozenset()) -> list[FilePartition]:
     """Group files, in their order, into tasks of about ``PART_BYTES``."""
     parts: list[list[File]] = []
     room = 0
@@ -362,7 +543,7 @@ def _packed(found: Files) -> list[FilePartition]:
             room = PART_BYTES
         parts[-1].append(file)
         room -= cost
-    return [FilePartition(tuple(part), found.columns) for part in parts]
+    return [FilePartition(tuple(part), found.columns, replaced) for part in parts]
 
 
 def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema, path: str) -> pa.RecordBatch:
@@ -376,9 +557,8 @@ def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: 
             try:
                 columns.append(batch.column(place).cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise InvalidInput(
-                    f"column {excerpt(field.name)} of {excerpt(path)} is {batch.column(place).type}, and has a value "
-                    f"that is no {field.type}; give the table another schema"
+                raise _refused(
+                    f"column {excerpt(field.name)} of {excerpt(path)} has a value that is no {field.type}"
                 ) from None
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
@@ -386,8 +566,10 @@ def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: 
 
 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
-    text = value if value is None or pa.types.is_string(kind) else value.removeprefix("+")  # Arrow parses no plus sign
+    if value is None:
+        return pa.scalar(None, kind)
+    text = value if pa.types.is_string(kind) else value.removeprefix("+")  # Arrow parses no plus sign
     try:
         return pa.scalar(text, pa.string()).cast(kind)
     except pa.ArrowInvalid:
-        raise InvalidInput(f"a folder's value {excerpt(value)} is no {kind}; give the table another schema") from None
+        raise _refused(f"a folder's value {excerpt(value)} is no {kind}") from None

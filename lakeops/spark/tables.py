@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import datetime
+from decimal import Decimal
+from fnmatch import translate
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
@@ -92,51 +94,88 @@ class Files:
         raise InvalidInput(f"the names of the files at {self.uri!r} tell no single format; say format='parquet'")
 
 
-def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
+def files(
+    uri: str,
+    *,
+    lake: Lake | None = None,
+    check: bool = True,
+    recursive: bool = False,
+    leave_out: Collection[str] = (),
+) -> Files:
     """The physical files of a table at a ref, or the one file at a path.
 
-    The list is pinned to the commit: later moves of the ref do not change it. Files that Spark ignores, whose names
-    begin with ``_`` or ``.``, are left out.
+    The list is pinned to the commit: later moves of the ref do not change it. It has the files that Spark reads below
+    a folder: not those whose names begin with ``_`` or ``.``, no markers of folders, and where folders are no columns,
+    those alone that lie in no other folder.
 
     Args:
         uri: ``lakefs://[CONNECTION@]REPO/REF/PREFIX``.
         lake: the lake; when left out that of the URI's connection, of ``lakeops_default`` in Airflow, or the settings'.
         check: compare the size of each file with the recorded one.
+        recursive: list the files of all folders, and take no folder for a column.
+        leave_out: paths to leave out.
 
     Raises:
         InvalidInput: ``invalid_uri``: the text is no such URI.
         RepositoryNotFound, RefNotFound, CommitExpired: there is nothing to read.
         ObjectNotFound: there is no file, or the store lacks one.
         Corrupted: a file has another size than was recorded.
-        InvalidInput: the folders of the files stand for different partition columns.
+        InvalidInput: the folders of the files stand for different partition columns, or for none.
     """
     with opened(uri, lake) as (found, place):
         repository, ref, prefix = place.with_prefix()
-        shown = found.repository(repository).ref(ref).snapshot(prefix, check=check)
+        try:
+            shown = found.repository(repository).ref(ref).snapshot(prefix, check=check)
+        except ObjectNotFound:
+            if not re.search(r"[*?{\[]", prefix):
+                raise
+            raise InvalidInput(f"{uri!r} is no path: read the folder above, with where= or pathGlobFilter=") from None
     inside = len(shown.folder) if shown.folder.endswith("/") or not shown.folder else shown.folder.rfind("/") + 1
     columns: tuple[str, ...] | None = None
-    listed = []
+    above: list[str] = []
+    listed, deeper = [], []
     rows = shown.entries.select(["path", "physical_address", "size_bytes", "checksum"]).to_pylist()
     for row, (store, key), algorithm in zip(rows, shown.sources, shown.algorithms, strict=True):
-        if not is_table_file(row["path"][inside:]):
+        path, address, size, checksum = row.values()
+        if not is_table_file(path[inside:]) or path in leave_out:
             continue
-        parts = row["path"][inside:].split("/")
-        pairs = [part.split("=", 1) for part in parts[:-1] if "=" in part]
-        names = tuple(unquote(name) for name, _ in pairs)
-        if len({*names}) < len(names):
-            raise InvalidInput(f"two folders of {excerpt(row['path'])} stand for one column; read the folders below")
-        if columns is not None and names != columns:
+        names, values, root = _in_folders(path, inside) if not recursive else ((), (), [])
+        file = File(path, address, size, values, store, key, checksum, algorithm)
+        if not names and not recursive and "/" in path[inside:]:
+            deeper.append(file)
+            continue
+        if columns is not None and (names, root) != (columns, above):
             raise InvalidInput(
                 f"{uri!r} has files with different partition columns, {_name_columns(columns)} and "
-                f"{_name_columns(names)}: {excerpt(row['path'])} is one; read the folders one by one"
+                f"{_name_columns(names)}: {excerpt(path)} is one; read the folders one by one"
             )
-        columns = names
-        values = tuple(None if value == NULL else unquote(value) for _, value in pairs)
-        path, address, size, checksum = row.values()
-        listed.append(File(path, address, size, values, store, key, checksum, algorithm))
+        columns, above = names, root
+        listed.append(file)
+    if deeper and (columns or not listed):
+        raise InvalidInput(
+            f"{uri!r} has files in folders that are no columns, {excerpt(deeper[0].path)} is one; name such a "
+            "folder, or say recursiveFileLookup=True"
+        )
     if columns is None:
         raise ObjectNotFound(f"there are no files of a table at {uri!r}, only names that Spark ignores")
     return Files(uri, shown.commit_id, columns, tuple(listed))
+
+
+def _in_folders(path: str, inside: int) -> tuple[tuple[str, ...], tuple[str | None, ...], list[str]]:
+    """The partition columns of a file, their values, and the folders above these, as Spark discovers them."""
+    if "//" in "/" + path[inside:]:
+        raise InvalidInput(f"{excerpt(path)} has an empty part, which Spark takes for none; give it another path")
+    folders = path[inside:].split("/")[:-1]
+    while folders and "=" not in folders[-1]:
+        folders.pop()
+    root = next((at for at in range(len(folders), 0, -1) if "=" not in folders[at - 1]), 0)
+    pairs = [tuple(map(_unescaped, part.split("=", 1))) for part in folders[root:]]
+    names = tuple(name for name, _ in pairs)
+    if len({*map(str.lower, names)}) < len(names):
+        raise InvalidInput(f"two folders of {excerpt(path)} stand for one column; read the folders below")
+    if not all(name and value for name, value in pairs):
+        raise InvalidInput(f"a folder of {excerpt(path)} stands for a column, and its name or its value is empty")
+    return names, tuple(None if value == NULL else value for _, value in pairs), folders[:root]
 
 
 @contextmanager
@@ -169,6 +208,8 @@ def spark_path(url: str, s3: str) -> str:
     Raises ``InvalidInput`` for a container of Azure whose account no variable names.
     """
     scheme, _, rest = url.partition("://")
+    if re.search(r"/(/|\.{1,2}(/|$))", unquote(rest)):
+        raise LakeopsError(f"Spark takes {excerpt(url)} for another path; copy the object", kind="unsupported")
     if scheme == "file":
         return "file:" + unquote(rest)
     if scheme == "az":
@@ -184,7 +225,14 @@ def spark_path(url: str, s3: str) -> str:
 
 def is_table_file(name: str) -> bool:
     """Tell whether Spark reads a file of a table, by its path below the table's folder."""
-    return not any(part.startswith((".", "_")) and "=" not in part for part in name.split("/"))
+    return not ("/" + name).endswith(("/", "._COPYING_", "_$folder$")) and not any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/")
+    )
+
+
+def _unescaped(text: str) -> str:
+    """The text that Spark and Hive write in a folder's name: a byte each, whatever the encoding."""
+    return re.sub("%([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text)
 
 
 def _name_columns(columns: Sequence[str]) -> str:
@@ -200,23 +248,39 @@ def _format(path: str) -> str | None:
 
 
 def _type(values: set[str]) -> str:
-    if values and all(re.fullmatch(r"[+-]?[0-9]+", value) for value in values):
-        numbers = {abs(int(value)) for value in values}
-        if max(numbers) < 1 << 63:
-            return "int" if max(numbers) < 1 << 31 else "bigint"
-        least = 20 if any(1 << 31 <= number < 1 << 63 for number in numbers) else 10
-        if (digits := max(least, len(str(max(numbers))))) <= MOST_DIGITS:
-            return f"decimal({digits},0)"
-    if values and all(re.fullmatch(r"[+-]?([0-9]+\.[0-9]*|\.?[0-9]+)([eE][+-]?[0-9]+)?", value) for value in values):
+    """The type that Spark infers from the names of folders."""
+    kinds = {*map(_kind, values)}
+    digits = {int(kind[8:-3]) for kind in kinds if kind.startswith("decimal")}
+    whole = {kind for kind in kinds if not kind.startswith("decimal")}
+    if whole <= {"int", "bigint"} and digits:
+        return f"decimal({max(digits | {_DIGITS[kind] for kind in whole})},0)"
+    for kind, others in (("void", set()), ("bigint", {"int"}), ("double", {"int"}), ("timestamp", {"date"})):
+        if kinds <= {kind, *others} and (kind in kinds or not kinds):
+            return kind
+    return kinds.pop() if len(kinds) == 1 else "string"
+
+
+_DIGITS = {"int": 10, "bigint": 20}
+
+
+def _kind(value: str) -> str:
+    """The type of one folder's value, as Java reads it."""
+    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
+        if re.fullmatch(r"[+-]?[0-9]+", value) and -(1 << 63) <= int(value) < 1 << 63:
+            return "int" if -(1 << 31) <= int(value) < 1 << 31 else "bigint"
+        number = Decimal(value).as_tuple()
+        digits = len(number.digits) + int(number.exponent)
+        return f"decimal({digits},0)" if int(number.exponent) >= 0 and digits <= MOST_DIGITS else "double"
+    if re.fullmatch(r"\s*[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)\s*", value):
         return "double"
-    return "date" if values and all(_is_date(value) for value in values) else "string"
-
-
-def _is_date(value: str) -> bool:
+    found = re.fullmatch(r"([0-9]{4}-[0-9]{2}-[0-9]{2})( [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9])?)?", value)
     try:
-        return bool(re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value)) and bool(date.fromisoformat(value))
+        if found:
+            datetime.fromisoformat(value)
+            return "timestamp" if found[2] else "date"
     except ValueError:
-        return False
+        pass
+    return "string"
 
 
 SaveMode = Literal["error", "append", "overwrite", "ignore"]
@@ -228,12 +292,21 @@ _LOOK_UP_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _looking_up = Lock()
 """Held while that setting of a session differs, so that two threads do not restore each other's value."""
 
-_FOLDER_OPTIONS = {"basepath", "recursivefilelookup"}
-"""Options of Spark's reader that change how it reads partition folders."""
+_SERVED = {"pathglobfilter", "recursivefilelookup"}
+"""Options of Spark's reader that lakeops serves, by the names that paths have."""
+_NO_OPTIONS = {
+    "basepath": "read the table's folder, where='day = 1' opens the files of that day alone",
+    "path": "the URI tells which files",
+    "paths": "the URI tells which files",
+    "modifiedbefore": "read an older ref",
+    "modifiedafter": "read an older ref, or a stream from a commit on",
+}
+"""Options that speak of names and times of physical files, and what does that here."""
+_NO_FORMATS = {"binaryfile", "image", "lakeops"}
 
 _ADDRESS = "__lakeops_address"
 _COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate", ".xz")
-_DECOMPRESSED_BY_NAME = ("csv", "json", "text")
+_DECOMPRESSED_BY_NAME = ("csv", "json", "text", "xml")
 
 
 def read(
@@ -259,43 +332,78 @@ def read(
         lake: the lake; when left out that of the URI's connection, of ``lakeops_default`` in Airflow, or the settings'.
         check: compare the size of each file with the recorded one before Spark reads it.
         s3: the scheme of Spark's S3 connector.
-        **options: the reader's, such as ``header=True``.
+        **options: the reader's, such as ``header=True``. ``pathGlobFilter`` and ``recursiveFileLookup`` go by the
+            names in the repository.
 
     Raises:
-        InvalidInput: ``invalid_uri``: the URI, the condition or the format makes no sense.
+        InvalidInput: ``invalid_uri``: the URI, the condition, an option or the format makes no sense.
         RepositoryNotFound, RefNotFound, CommitExpired, ObjectNotFound: there is nothing to read.
         Corrupted: a file has another size than was recorded.
         LakeopsError: ``unsupported``: compressed text whose address does not tell how, so that Spark would read it as
             it is.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+    from pyspark.sql.types import StructType
 
-    found = files(uri, lake=lake, check=check)
+    given = {name.lower(): value for name, value in options.items()}
+    for name in given.keys() & _NO_OPTIONS:
+        raise InvalidInput(f"option {name} goes by physical files: {_NO_OPTIONS[name]}")
+    if re.search(r"[{}\\^]|\[!", str(given.get("pathglobfilter"))):
+        raise InvalidInput("pathGlobFilter may have *, ? and [...] alone")
+    recursive = str(given.get("recursivefilelookup")).lower() == "true"
+    passed = {name: value for name, value in options.items() if name.lower() not in _SERVED}
+    found = files(uri, lake=lake, check=check, recursive=recursive)
     kind = format or found.format()
     _check_names(found, kind)
+    folded = str if _is_on(spark, "spark.sql.caseSensitive") else str.lower
     wanted = spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
-    declared = {field.name: field.dataType.simpleString() for field in wanted or ()}
-    types = {name: declared.get(name, kind) for name, kind in zip(found.columns, found.types(), strict=True)}
+    declared = {folded(field.name): field for field in wanted or ()}
+    infers = _is_on(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", default="true")
+    types: dict[str, str] = {}
+    for name, kind_of in zip(found.columns, found.types(), strict=True):
+        if (field := declared.get(folded(name))) is not None:
+            types[field.name] = field.dataType.simpleString()
+        else:
+            types[name] = kind_of if infers or kind_of == "void" else "string"
+    found = replace(found, columns=tuple(types))
+    if "pathglobfilter" in given:
+        pattern = re.compile(translate(str(given["pathglobfilter"])))
+        found = replace(found, files=tuple(one for one in found if pattern.match(one.path.rpartition("/")[2])))
+    if not found.files:
+        raise ObjectNotFound(f"no file at {uri!r} matches pathGlobFilter {excerpt(given['pathglobfilter'])}")
     kept = found if where is None else _pruned(spark, found, types, where)
     nothing = not kept.files
     if nothing:
         kept = replace(found, files=found.files[:1])  # tells the columns
-    paths = [re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in kept.urls(s3)]  # Spark sees no pattern in them
+    paths = _spark_patterns(kept, s3)
+    data = None
+    if wanted is not None:
+        in_folders = {*map(folded, types)}
+        data = StructType([field for field in wanted if folded(field.name) not in in_folders])
 
     def load(**how: str) -> DataFrame:
-        reader = spark.read.format(kind).options(**options, **how)
-        if wanted is not None:
-            from pyspark.sql.types import StructType
-
-            reader = reader.schema(StructType([field for field in wanted if field.name not in types]))
-        return reader.load(paths)
+        reader = spark.read.format(kind).options(**passed, **how)
+        return (reader if data is None else reader.schema(data)).load(paths)
 
     with _looked_up_together(spark, len(paths)):
-        folder = None if _FOLDER_OPTIONS.intersection(map(str.lower, options)) else _folder_of_one_job(kept, s3)
+        merged = str(given.get("mergeschema", _is_on(spark, "spark.sql.parquet.mergeSchema"))).lower() == "true"
+        first = _spark_patterns(replace(found, files=found.files[:1]), s3)
+        if data is None and kind.lower() == "parquet" and not merged and first != [min(paths)]:
+            data = spark.read.format(kind).options(**passed).load(first).schema  # Spark takes that of the first file
+        folder = _folder_of_one_job(kept, s3)
         frame = None if folder is None else load(basePath=folder)
         if frame is None or frame.dtypes[-len(types) :] != [*types.items()]:  # not the types asked for
             frame = _with_values(spark, load(), kept, types, s3)
-    return frame.where(F.lit(False)) if nothing else frame
+    none = frame.where(F.lit(False))
+    return none if nothing else frame.union(none)  # which has no _metadata: that speaks of physical files
+
+
+def _is_on(spark: SparkSession, setting: str, *, default: str = "false") -> bool:
+    return str(spark.conf.get(setting, default)).lower() == "true"
+
+
+def _spark_patterns(found: Files, s3: str) -> list[str]:
+    return [re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in found.urls(s3)]  # Spark sees no pattern in them
 
 
 @contextmanager
@@ -337,10 +445,16 @@ def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Map
     import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 
+    folded = str if _is_on(spark, "spark.sql.caseSensitive") else str.lower
+    # A column that files have too stands where it stands there.
+    held = {folded(name): name for name in types}
+    order = [held.pop(folded(name), name) for name in frame.columns] + [*held.values()]
     plain = frame.drop(*types)
     if len({file.values for file in found}) == 1 and len({file.address for file in found}) == len(found):
         literals = zip(types.items(), found.files[0].values, strict=True)
-        return plain.withColumns({name: F.lit(value).cast(type_of) for (name, type_of), value in literals})
+        # Spark would know that a plain literal is no null, which it does not of a folder.
+        values = {name: _cast(F.nullif(F.lit(value), F.lit(NULL)), type_of) for (name, type_of), value in literals}
+        return plain.withColumns(values).select(*map(_quoted, order))
     # Java's URIs percent-encode some ASCII characters and keep letters of other scripts.
     encoded = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x80))})
     named = [file.url(s3).translate(encoded) for file in found]
@@ -348,20 +462,30 @@ def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Map
     if strangers:  # a file that the join does not know would lose its rows
         raise LakeopsError(
             f"Spark calls a file of {found.uri!r} by a name that lakeops does not expect, {excerpt(min(strangers))}: "
-            "read it with spark.read.format('lakeops')",
+            "read it with spark.read.format('lakeops') where it is Parquet",
             kind="unsupported",
         )
     columns = [list(column) for column in zip(*(file.values for file in found), strict=True)]
     arrays = [pa.array(column, pa.string()) for column in (named, *columns)]
     values = _typed(spark.createDataFrame(pa.table(arrays, names=[_ADDRESS, *found.columns])), types)
-    return plain.withColumn(_ADDRESS, F.col("_metadata.file_path")).join(F.broadcast(values), _ADDRESS).drop(_ADDRESS)
+    joined = plain.withColumn(_ADDRESS, F.col("_metadata.file_path")).join(F.broadcast(values), _ADDRESS)
+    return joined.select(*map(_quoted, order))
 
 
 def _typed(frame: DataFrame, types: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    quoted = {name: "`" + name.replace("`", "``") + "`" for name in types}
-    return frame.select(_ADDRESS, *(F.col(quoted[name]).cast(kind).alias(name) for name, kind in types.items()))
+    return frame.select(_ADDRESS, *(_cast(F.col(_quoted(name)), kind).alias(name) for name, kind in types.items()))
+
+
+def _cast(column: Column, kind: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.lit(None) if kind == "void" else column.cast(kind)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: str | Column) -> Files:
@@ -387,13 +511,15 @@ def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: 
 
 
 def _check_names(found: Files, kind: str) -> None:
-    """Raise ``unsupported`` for compressed text whose address lacks the extension by which Spark decompresses."""
-    for file in found if kind in _DECOMPRESSED_BY_NAME else ():
-        ending = next((one for one in _COMPRESSED if file.path.endswith(one)), "")
-        if ending and not file.address.endswith(ending):
+    """Raise ``unsupported`` where Spark would go by the names of physical files."""
+    if kind.lower() in _NO_FORMATS:
+        raise LakeopsError(f"the format {kind} tells of physical files; read the objects by fsspec", kind="unsupported")
+    for file in found if kind.lower() in _DECOMPRESSED_BY_NAME else ():
+        asked, held = (next(filter(name.endswith, _COMPRESSED), "") for name in (file.path, file.address))
+        if asked != held:
             raise LakeopsError(
-                f"{excerpt(file.path)} is compressed, and its address does not end in {ending}, which Spark goes by: "
-                "read it with spark.read.format('lakeops'), or publish it with output()",
+                f"{excerpt(file.path)} is {'' if asked else 'not '}compressed, and Spark goes by its address, "
+                f"{excerpt(file.address)}; publish it with output()",
                 kind="unsupported",
             )
 

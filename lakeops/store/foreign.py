@@ -19,12 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError
 from lakeops.model.sanitising import excerpt
 from lakeops.store.reader import ObjectReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 PAGE_BYTES = 256 << 20
 """Memory that the first rows of a file may take."""
@@ -40,9 +41,6 @@ _MOST_FOOTER = 8 << 20
 _MOST_ANSWER = 4 << 20
 _BUFFER = 1 << 20
 """Bytes of a column that are fetched at a time, so that the first rows of a large file cost no more than those."""
-
-COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
-"""Endings of compressed text."""
 
 _limiting = threading.Lock()
 
@@ -75,67 +73,44 @@ def limited(more: int, what: str) -> Iterator[None]:
 # --- all of a file, batch by batch ---
 
 
-def batches(
-    opened: IO[bytes], path: str, size: int, kind: str, schema: pa.Schema | None, *, header: bool
-) -> Generator[pa.RecordBatch]:
-    """First a batch without rows, which tells the columns, then the rows. Raises ``InvalidInput``, ``unsupported``.
+@contextmanager
+def _decoding(path: str, size: int) -> Iterator[None]:
+    import pyarrow as pa
 
-    ``path`` tells how a text is compressed, ``size`` is in bytes, ``kind`` is ``parquet``, ``csv`` or ``json``. Without
-    a ``schema`` all columns are read.
+    try:
+        with limited(FILE_BYTES + FILE_TIMES * size, excerpt(path)):
+            yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, LakeopsError):
+            raise
+        reason = " ".join(str(error).split())
+        raise Corrupted(f"{excerpt(path)} cannot be read as Parquet: {reason:.300}") from None
+
+
+def open_parquet(opened: IO[bytes], path: str, size: int) -> pq.ParquetFile:
+    """Decode the footer of a Parquet file of ``size`` bytes. Timestamps have microseconds.
+
+    Raises ``Corrupted`` with the path, and ``InvalidInput`` for what is too large to decode.
     """
-    if kind not in {"parquet", "csv", "json"}:
-        raise LakeopsError(f"the format lakeops reads parquet, csv and json, not {excerpt(kind)}", kind="unsupported")
-    decoded = _parquet(opened, schema) if kind == "parquet" else _text(opened, path, kind, schema, header=header)
+    import pyarrow.parquet as pq
+
+    with _decoding(path, size):
+        return pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+
+
+def batches(parquet: pq.ParquetFile, path: str, size: int, columns: list[str]) -> Generator[pa.RecordBatch]:
+    """Decode the rows of a Parquet file. Raises as ``open_parquet``."""
+    about = parquet.metadata
+    large = max((about.row_group(at).total_byte_size for at in range(about.num_row_groups)), default=0)
+    rows = max((about.row_group(at).num_rows for at in range(about.num_row_groups)), default=0)
+    at_once = max(1, min(ROWS, BATCH_BYTES * rows // max(large, 1)))
+    found = parquet.iter_batches(at_once, columns=columns, use_threads=False)
     while True:
-        try:
-            with limited(FILE_BYTES + FILE_TIMES * size, excerpt(path)):
-                batch = next(decoded, None)
-        except (OSError, ValueError) as error:
-            if isinstance(error, LakeopsError):
-                raise
-            reason = " ".join(str(error).split())
-            raise InvalidInput(f"{excerpt(path)} cannot be read as {kind}: {reason:.300}") from None
+        with _decoding(path, size):
+            batch = next(found, None)
         if batch is None:
             return
         yield batch
-
-
-def _parquet(opened: IO[bytes], schema: pa.Schema | None) -> Generator[pa.RecordBatch]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(opened) as parquet:
-        names = [name for name in parquet.schema_arrow.names if schema is None or name in schema.names]
-        yield pa.RecordBatch.from_pylist([], pa.schema([parquet.schema_arrow.field(name) for name in names]))
-        about = parquet.metadata
-        large = max((about.row_group(at).total_byte_size for at in range(about.num_row_groups)), default=0)
-        rows = max((about.row_group(at).num_rows for at in range(about.num_row_groups)), default=0)
-        at_once = max(1, min(ROWS, BATCH_BYTES * rows // max(large, 1)))
-        yield from parquet.iter_batches(at_once, columns=names, use_threads=False)
-
-
-def _text(
-    opened: IO[bytes], path: str, kind: str, schema: pa.Schema | None, *, header: bool
-) -> Generator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    compression = COMPRESSIONS.get(path.rpartition(".")[2].lower())
-    with pa.PythonFile(opened, "r") as plain, ExitStack() as unpacked:
-        stream = unpacked.enter_context(pa.CompressedInputStream(plain, compression)) if compression else plain
-        if kind == "csv":
-            from pyarrow import csv
-
-            how = csv.ReadOptions(use_threads=False, autogenerate_column_names=not header)
-            types = None if schema is None else {field.name: field.type for field in schema}
-            rows = csv.open_csv(stream, how, convert_options=csv.ConvertOptions(column_types=types))
-            yield pa.RecordBatch.from_pylist([], rows.schema)
-            yield from rows
-        else:
-            from pyarrow import json as arrow_json
-
-            table = arrow_json.read_json(stream, arrow_json.ReadOptions(use_threads=False))
-            yield pa.RecordBatch.from_pylist([], table.schema)
-            yield from table.to_batches(ROWS)
 
 
 # --- the first rows of a Parquet file, in a process of its own ---

@@ -118,7 +118,7 @@ STATUS: tuple[tuple[type[LakeopsError] | str, int, str], ...] = (
     (errors.NotReplicated, 503, "Replication has not brought it here yet. The page of mirrors says what is missing."),
     (errors.NotFound, 404, "It may have been deleted or renamed. The list shows what is there now."),
     (errors.CommitExpired, 410, "Retention rules took it. A newer commit, or a tag, may still have what you look for."),
-    ("no_merge_base", 400, "Compare them with “all that differs, in either”, which needs no common history."),
+    ("no_merge_base", 400, "Compare them with “every difference between the two”, which needs no common history."),
     ("catalog_version", 500, "Whoever looks after this server has to bring lakeops or its catalog up to date."),
     ("invalid_settings", 500, "Whoever looks after this server has to correct its settings."),
     ("permission_denied", 500, "Whoever looks after this server has to let it read the catalog."),
@@ -166,8 +166,8 @@ MOST_QUERY = 2048
 """Characters of the longest query value."""
 VIEWS = {
     "objects": ("Objects", "tree"),
-    "blame": ("Who wrote it", "blame"),
-    "uncommitted": ("Not committed", "uncommitted"),
+    "blame": ("Blame", "blame"),
+    "uncommitted": ("Uncommitted changes", "uncommitted"),
 }
 """Views of a ref beside its history: the title of each, and its part of the address."""
 

@@ -401,7 +401,7 @@ class Pages(ObjectPages):
         found = self._lake.catalog.refs.reflog(repository.id, ref or None, below=below, limit=RECORDS + 1)
         more = found[RECORDS - 1].sequence if len(found) > RECORDS else None
         return self._of_repository(
-            "moves.html", "Moves", tab="moves", records=found[:RECORDS], next_before=more, of=ref
+            "moves.html", "Reflog", tab="moves", records=found[:RECORDS], next_before=more, of=ref
         )
 
     def collection(self) -> str:
@@ -463,7 +463,7 @@ class Pages(ObjectPages):
     def checks(self) -> str:
         """Show the findings of the last check."""
         repository = self._repository
-        return self._of_repository("checks.html", "Checks", tab="checks", last=repository.last_check())
+        return self._of_repository("checks.html", "Integrity", tab="checks", last=repository.last_check())
 
 
 ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (

@@ -128,6 +128,7 @@ class Running:
     xcoms: dict[str, Any] = field(default_factory=dict)
     events: dict[str, Any] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
+    state: Any = None
 
     def __call__(self, operator: Any, *, try_number: int = 1, map_index: int = -1) -> dict[str, Any]:
         task = SimpleNamespace(
@@ -148,6 +149,7 @@ class Running:
                 "task": operator,
                 "outlet_events": self.events.setdefault(operator.task_id, OutletEventAccessors()),
                 "logical_date": datetime(2013, 1, 1, tzinfo=UTC),
+                "task_state_store": self.state,
             }
         )
         assert isinstance(found, dict)

@@ -46,6 +46,13 @@ OPERATORS: dict[str, Row] = {
         "storage_namespace": (None, LOCATION),
         "default_branch": ("main", NEW),
     },
+    "CreateMirror": {
+        "repo": ("fresh", ("", "A B", LIST)),
+        "source": ("airflow:lakeops_default#flights", ("", "nowhere://x#flights", "airflow:nosuch#flights", LIST)),
+        "storage_namespace": ("file:///nothing/mirror", LOCATION),
+        "branches": (["*"], ("[1]", [""], {"a": "b"})),
+        "tags": ("*", ("[1]", [""])),
+    },
     "DeleteRepository": {"repo": ("flights", ("",))},
     "CreateBranch": {"branch": ("new", NEW), "source": ("main", DEFAULT)},
     "DeleteBranch": {"branch": ("dev", GONE), "merged_into": ("main", DEFAULT)},
@@ -62,6 +69,7 @@ OPERATORS: dict[str, Row] = {
     "Import": {
         "source": ("file:///nothing/here", ("", "file:///nothing/here", *LOCATION)),
         "prefix": ("in/", TEXT),
+        "inventory": (None, TEXT),
         "branch": ("main", DEFAULT),
         **DESCRIBED,
     },
@@ -73,7 +81,7 @@ OPERATORS: dict[str, Row] = {
         "content_type": (None, TEXT),
         "metadata": (None, MAP),
     },
-    "DeleteObjects": {"branch": ("dev", REF), "paths": (["a"], ("", ["a", ""])), "prefix": (None, TEXT)},
+    "DeleteObjects": {"branch": ("dev", REF), "paths": (["a"], ("", "None", "[]", ["a", ""])), "prefix": (None, TEXT)},
     "Diff": {"right": ("dev", REF), "left": ("main", DEFAULT), "prefix": ("", TEXT)},
     "Fsck": {"data": ("false", FLAG)},
     "ExpireRefs": {"only_show": ("false", FLAG)},
@@ -120,12 +128,12 @@ PINNED = {"shown"}
 """What a preview has left: any text that is not what it says now ends the task."""
 
 WHERE = {"repo": ("nosuch", "A B", LIST), "lakeops_conn_id": ("", "other", "nosuch", "web", LIST)}
-MAKES = ("LakeopsCreateRepositoryOperator", "LakeopsDeleteRepositoryOperator")
+MAKES = ("LakeopsCreateMirrorOperator", "LakeopsCreateRepositoryOperator", "LakeopsDeleteRepositoryOperator")
 """These work in another lake, and where there is no such repository."""
 
 
 def repository_of(task: str) -> str:
-    return "copy" if "Mirror" in task or "Replication" in task else "flights"
+    return "copy" if ("Mirror" in task and "Create" not in task) or "Replication" in task else "flights"
 
 
 CALLS = [
@@ -219,3 +227,60 @@ def test_what_is_decided_with_the_dag_is_refused_when_it_is_read(task: str, name
     given = {argument: good for argument, (good, _) in ROWS[task].items()}
     with pytest.raises(InvalidInput, match=f"{name} is .*not {bad!r}"):
         TASKS[task](task_id="task", **given, **{name: bad})
+
+
+# --- what a template makes of a list or a map ---
+
+SEVERAL = [
+    (task, name, kind)
+    for task in sorted(set(TASKS) - SHARED)
+    for name, one in TASKS[task].parameters(object.__new__(TASKS[task])).items()
+    for kind in ("Sequence", "Mapping")
+    if str(one.annotation).startswith(kind)
+]
+PATHS = ["a/1", 'it\'s "b"', "ü, b", "c]"]
+LISTS = [json.dumps(PATHS), json.dumps(PATHS, indent=2), str(PATHS), str(tuple(PATHS)), f" {PATHS} ", str(set(PATHS))]
+MAPS = [json.dumps({"day": "1"}), str({"day": "1"})]
+NO_LISTS = ["[a, b]", "[1, 2]", "['a', None]", "[['a']]", '["a", ["b"]]', '{"a": "b"}', [1], {"a": "b"}]
+NO_MAPS = ["day=1", "{day: 1}", "['day']", "[]x"]
+
+
+def test_the_kinds_that_take_several_values_are_known() -> None:
+    assert ("LakeopsDeleteObjectsOperator", "paths", "Sequence") in SEVERAL
+    assert ("LakeopsCommitOperator", "metadata", "Mapping") in SEVERAL
+
+
+@pytest.mark.parametrize(("task", "name", "kind"), SEVERAL)
+def test_several_values_are_read_from_what_a_template_makes_of_them(task: str, name: str, kind: str) -> None:
+    given = {argument: good for argument, (good, _) in ROWS[task].items()}
+    for text in LISTS if kind == "Sequence" else MAPS:
+        made = TASKS[task](task_id="task", **{"repo": "flights", **given, name: text})
+        made.check_values()
+        value = getattr(made, name)
+        assert sorted(value) == sorted(PATHS) if kind == "Sequence" else value == {"day": "1"}
+        made.check_values()
+        assert getattr(made, name) == value, "a second try reads it alike"
+    for text in NO_LISTS if kind == "Sequence" else NO_MAPS:
+        wrong = TASKS[task](task_id="task", **{"repo": "flights", **given, name: text})
+        with pytest.raises(InvalidInput, match=name):
+            wrong.check_values()
+
+
+@pytest.mark.parametrize("text", LISTS)
+def test_what_a_form_lists_is_deleted(lake: Lake, flights: Repository, run: Any, text: str) -> None:
+    main = flights.branch("main")
+    for path in (*PATHS, "kept"):
+        main.put(path, b"x")
+    delete = operators.LakeopsDeleteObjectsOperator(task_id="t", repo="flights", branch="main", paths=text)
+    assert run(delete) == {"branch": "main", "objects": len(PATHS), "missing": []}
+    assert [entry.path for entry in main.list()] == ["kept"]
+    again = run(delete)
+    assert (again["objects"], sorted(again["missing"])) == (0, sorted(PATHS))
+
+
+@pytest.mark.parametrize("given", [{"paths": "gone"}, {"paths": ["gone", "too"]}, {"prefix": "gone/"}])
+def test_a_deletion_that_found_nothing_says_so(
+    flights: Repository, run: Any, capsys: pytest.CaptureFixture[str], given: dict[str, Any]
+) -> None:
+    run(operators.LakeopsDeleteObjectsOperator(task_id="t", repo="flights", branch="main", **given))
+    assert "Nothing was deleted on lakefs://flights/main: no object at 'gone" in capsys.readouterr().out

@@ -395,7 +395,7 @@ def test_a_form_triggers_its_dag_and_leads_to_the_run(
     with visit("admin", calm=False) as tab:
         tab.goto(f"{site}/plugin/lakeops")
         frame = tab.frame_locator("iframe")
-        for link in ("mine", "flights", "dev", "Merge it"):
+        for link in ("mine", "flights", "dev", "Merge"):
             frame.get_by_role("link", name=link, exact=True).first.click()
         assert frame.get_by_label("Source").input_value() == "dev"
         assert frame.get_by_label("Dry run").is_checked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from support.dags import known, states
 
 from lakeops.airflow.assets import COMMITS, MAX_PARTITIONS, announce, branch_asset, branch_uri, watched_branch
 from lakeops.airflow.events import describe, published
-from lakeops.airflow.operators import LakeopsMergeOperator
+from lakeops.airflow.operators import LakeopsCommitOperator, LakeopsMergeOperator
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -294,3 +295,40 @@ def test_a_consumer_gets_each_commit_once_oldest_first() -> None:
         ],
     }
     assert published(triggering) == [record("a", by="operator"), record("b"), record("c")]
+
+
+class State(dict[str, Any]):
+    """A task's state, as tries and clearings share it."""
+
+    set = dict.__setitem__
+
+
+@pytest.mark.parametrize("verb", ["merge", "commit"])
+def test_a_task_that_is_cleared_announces_nothing_again(flights: Repository, run: Any, verb: str) -> None:
+    """A task that is tried again without having been cleared does: the try before may have been killed."""
+    dev = flights.create_branch("dev")
+    make: dict[str, Callable[[], Any]] = {
+        "merge": lambda: LakeopsMergeOperator(task_id="t", repo="flights", source="dev", destination="main", retries=1),
+        "commit": lambda: LakeopsCommitOperator(task_id="t", repo="flights", branch="dev", message="m", retries=1),
+    }
+    state = State()
+
+    def announced(try_number: int, max_tries: int) -> bool:
+        one = replace(run, state=state, events={}, more={"max_tries": max_tries})
+        one(make[verb](), try_number=try_number)
+        return len(one.events["t"]) > 0
+
+    def load(path: str) -> None:
+        dev.put(path, b"1")
+        if verb == "merge":
+            dev.commit(path)
+
+    load("a")
+    assert announced(1, max_tries=1)
+    assert not announced(2, max_tries=2), "cleared"
+    load("b")
+    assert announced(3, max_tries=3), "cleared, with new data"
+    assert announced(4, max_tries=3), "tried again"
+    assert not announced(5, max_tries=5), "cleared"
+    state.clear()
+    assert announced(6, max_tries=6), "nobody knows whether it was announced"

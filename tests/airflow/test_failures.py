@@ -75,9 +75,13 @@ def test_so_is_a_failure_of_a_task_of_ours(log: io.StringIO, kind: type[Exceptio
     assert logged(kind("waited 5 s in vain"), log) == {"event": "Task failed: waited 5 s in vain", "level": "error"}
 
 
-@pytest.mark.parametrize(
-    "error", [Corrupted("damaged"), Transient("no answer", kind="catalog_unavailable"), ZeroDivisionError("mine")]
-)
+@pytest.mark.parametrize("kind", ["catalog_unavailable", "store_unavailable", "branch_moved"])
+def test_so_is_an_error_that_may_pass(log: io.StringIO, kind: str) -> None:
+    line = logged(Transient("no answer", kind=kind), log)
+    assert line == {"event": "Task failed: no answer", "level": "error"}
+
+
+@pytest.mark.parametrize("error", [Corrupted("damaged"), ZeroDivisionError("mine")])
 def test_anything_else_has_its_traceback(log: io.StringIO, error: Exception) -> None:
     logged(InvalidInput("first"), log)
     line = logged(error, log)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from functools import partial
@@ -20,11 +22,16 @@ from lakeops.model.errors import Transient
 
 pytest.importorskip("airflow.sdk")
 
+from support.dags import known
 from support.waiting import FAIL, FORMS, Waiting
 
 from lakeops.airflow.assets import COMMITS, branch_asset
 from lakeops.airflow.compat import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
-from lakeops.airflow.operators import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator
+from lakeops.airflow.operators import (
+    LakeopsCreateMirrorOperator,
+    LakeopsMirrorDiscoverOperator,
+    LakeopsMirrorPromoteOperator,
+)
 from lakeops.airflow.sensors import LakeopsReplicationSensor
 
 pytestmark = pytest.mark.xdist_group("airflow")
@@ -175,6 +182,67 @@ def test_a_source_may_be_an_airflow_connection(
     replicate(source, mirror)
     found = run(LakeopsMirrorPromoteOperator(task_id="promote", repo="flights"))
     assert found["caught_up"]
+
+
+@pytest.fixture
+def connected(source: Repository, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The source's lake by a connection, and a place for its replica."""
+    monkeypatch.setenv("AIRFLOW_CONN_SOURCE_LAKE", f'{{"conn_type": "lakeops", "host": "{tmp_path}/source"}}')
+    return tmp_path / "replica"
+
+
+def by_operator(run: Any, place: Path) -> None:
+    given = {"source": "airflow:source_lake#flights", "storage_namespace": place.as_uri(), "branches": "['ma*']"}
+    create = LakeopsCreateMirrorOperator(task_id="create", repo="new", tags="*", **given)
+    assert run(create) == run(create, try_number=2)
+    other = LakeopsCreateMirrorOperator(task_id="create", repo="new", tags="v*", **given)
+    with pytest.raises(AirflowFailException, match="already_exists: "):
+        run(other)
+
+
+def by_airflows_command(_run: Any, place: Path) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    words = ["lakeops", "mirrors", "create", "new", place.as_uri(), "--source", "airflow:source_lake#flights"]
+    given = get_parser().parse_args([*words, "--branch", "ma*"])
+    given.func(given)
+    given.func(given)
+    wrong = get_parser().parse_args([*words[:-1], "airflow:nosuch#flights"])
+    with pytest.raises(SystemExit, match="no connection 'nosuch'"):
+        wrong.func(wrong)
+
+
+def by_command(_run: Any, place: Path) -> None:
+    command = [sys.executable, "-m", "lakeops", "mirror", "create", "lakefs://new", place.as_uri(), "--branch", "ma*"]
+    subprocess.run([*command, "--source", "airflow:source_lake#flights"], check=True)
+
+
+def by_form(_run: Any, place: Path) -> None:
+    from lakeops.airflow.dags import create_mirror_dag
+
+    dag = known(create_mirror_dag("create_mirror"))
+    values = {"mirror": "new", "source": "airflow:source_lake#flights", "storage_namespace": place.as_uri()}
+    assert str(dag.test(run_conf=values).state) == "success"
+
+
+@pytest.mark.needs_airflow("3.2")
+@pytest.mark.parametrize("create", [by_operator, by_airflows_command, by_command, by_form])
+def test_a_mirror_of_a_connections_repository_can_be_created(
+    source: Repository,
+    connected: Path,
+    lake: Lake,
+    run: Any,
+    create: Any,
+    airflow_database: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    create(run, connected)
+    mirror = lake.mirror("new")
+    assert mirror.configuration.source.text == "airflow:source_lake#flights"
+    replicate(source, mirror)
+    assert mirror.sync().caught_up
+    assert mirror.branch("main").commit_id == source.branch("main").commit_id
 
 
 # --- when there is something to do -------------------------------------------------------------------------------

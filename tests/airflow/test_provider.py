@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import aclosing
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -505,3 +506,28 @@ def test_a_connection_with_a_home_is_not_the_environments_database(
     _connection(monkeypatch, "mine", host=str(home))
     with LakeopsHook("mine").get_conn() as lake:
         assert [repository.id for repository in lake.repositories()] == ["flights"]
+
+
+@pytest.mark.parametrize(
+    ("task", "setting", "minutes"),
+    [
+        ({}, None, 5),
+        ({"execution_timeout": None}, None, 5),
+        ({"execution_timeout": timedelta(hours=1)}, None, 5),
+        ({"execution_timeout": timedelta(minutes=1)}, None, 0.5),
+        ({"execution_timeout": timedelta(minutes=1)}, "2", 2),
+        ({}, "0", 0),
+        ({"poke_interval": 60}, None, None),
+        (None, None, None),
+    ],
+)
+@pytest.mark.parametrize("name", ["mine", "lakeops_default"])
+def test_a_task_waits_for_an_outage_of_minutes(
+    home: Path, monkeypatch: pytest.MonkeyPatch, task: Any, setting: str | None, minutes: float | None, name: str
+) -> None:
+    _connection(monkeypatch, "mine", host=str(home))
+    if setting is not None:
+        monkeypatch.setenv("LAKEOPS_OUTAGE_MINUTES", setting)
+    if task is not None:
+        monkeypatch.setattr("airflow.sdk.get_current_context", lambda: {"task": SimpleNamespace(**task)})
+    assert LakeopsHook(name).settings().outage_minutes == minutes

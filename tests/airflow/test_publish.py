@@ -22,8 +22,8 @@ sdk = pytest.importorskip("airflow.sdk")
 from support.dags import known, states, tries  # noqa: E402
 
 from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
-from lakeops.airflow.compat import AirflowFailException, TaskAwaitingInput, TaskDeferred  # noqa: E402
-from lakeops.airflow.operators import LakeopsCreateBranchOperator  # noqa: E402
+from lakeops.airflow.compat import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred  # noqa: E402
+from lakeops.airflow.operators import LakeopsCommitOperator, LakeopsCreateBranchOperator, LakeopsRevertOperator  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.usefixtures("airflow_database")]
@@ -309,6 +309,56 @@ def test_an_older_run_that_is_cleared_goes_over_newer_data_only_if_it_may(
     ended = states(dag.test(run_after=older, logical_date=older, run_conf={"weather": "hail"}))
     assert ended["publish.merge"] == state
     assert flights.ref("main").read("weather/part-0") == (b"hail" if on_newer == "publish" else b"snow")
+
+
+@pytest.mark.parametrize("on_newer", ["skip", "fail"])
+def test_a_backfill_of_daily_partitions_publishes_all_of_them(flights: Repository, on_newer: Any) -> None:
+    """The latest day comes first, so a run of a later date has always published before."""
+    with (
+        sdk.DAG(f"backfill-{on_newer}", schedule=None, params={"all": 0}) as dag,
+        WriteAuditPublish(repo="flights", message="Publish {{ ds }}", on_newer=on_newer) as publish,
+    ):
+
+        @publish.output("days/day={{ ds }}/")
+        def day(url: str, day: str) -> None:
+            write_to(url, day)
+
+        @publish.output("all/", allow_empty=True)
+        def everything(url: str, params: Any = None) -> None:
+            if params["all"]:
+                write_to(url, str(params["all"]))
+
+        day("{{ ds }}")
+        everything()
+    dag = known(dag)
+    dates = [datetime(2013, 1, number, tzinfo=UTC) for number in range(14, 0, -1)]
+    for when in dates:
+        ended = states(dag.test(run_after=when, logical_date=when))
+        assert ended["publish.merge"] == "success"
+    published = [entry.path for entry in flights.ref("main").list()]
+    assert published == [f"days/day=2013-01-{number:02}/part-0" for number in range(1, 15)]
+    for when, state in ((dates[0], "success"), (dates[1], {"skip": "skipped", "fail": "failed"}[on_newer])):
+        ended = states(dag.test(run_after=when, logical_date=when, run_conf={"all": when.day}))
+        assert ended["publish.merge"] == state
+    assert flights.ref("main").read("all/part-0") == b"14", "the run of an earlier day wrote the same output"
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        LakeopsCommitOperator(task_id="t", repo="flights", branch="main", message="m", on_empty="skip"),
+        LakeopsRevertOperator(task_id="t", repo="flights", ref="main~1", branch="main", on_empty="skip"),
+    ],
+)
+def test_the_reason_of_a_skip_is_the_tasks_last_line(
+    flights: Repository, run: Any, operator: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in (b"1", b"2", b"1"):
+        flights.branch("main").put("a", text)
+        flights.branch("main").commit("load")
+    with pytest.raises(AirflowSkipException) as skipped:
+        run(operator)
+    assert f"Skipped: {skipped.value}" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_what_is_merged_is_what_was_checked(flights: Repository) -> None:

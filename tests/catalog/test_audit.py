@@ -15,14 +15,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, create, create_mirror, draft, new_token, put
+from support.catalogs import (
+    FIRST,
+    REPO,
+    a_commit,
+    an_entry,
+    commit_all,
+    create,
+    create_mirror,
+    draft,
+    new_token,
+    put,
+    seal,
+)
 
 from lakeops.catalog.backups import DumpedRepository
 from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.open import open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.catalog.retention import PrunePlan
-from lakeops.model.errors import LakeopsError
+from lakeops.model.errors import LakeopsError, RepositoryNotFound
+from lakeops.model.findings import ReportKind
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.records import Hook
 from lakeops.testing import ManualClock
@@ -414,3 +427,68 @@ def test_any_sequence_of_transitions_leaves_as_many_records(steps):
     finally:
         catalog.close()
         shutil.rmtree(home)
+
+
+# --- what lists show of many repositories and commits, on both databases, and never more than asked ---
+
+
+def saying(catalog, *messages: str) -> list[str]:
+    """Commits with these messages on main, oldest first."""
+    return [commit_all(catalog, message).id for message in messages]
+
+
+def test_an_overview_tells_of_each_repository(empty) -> None:
+    for name in ("one", "two", "three"):
+        create(empty, name)
+    for name in ("a", "b", "c"):
+        empty.refs.create_branch("two", name, empty.refs.branch("two", "main").commit_id, token=name, actor="ada")
+    empty.audit.add_report("two", ReportKind.CHECK, {"severities": {"error": 1}}, actor="ada")
+    found = empty.audit.overviews(["one", "two", "three", "gone"], most_branches=3)
+    assert set(found) == {"one", "two", "three"}
+    assert found["one"].head == empty.commits.get("one", empty.refs.branch("one", "main").commit_id)
+    assert (found["one"].branches, found["two"].branches) == (1, 3), "no more than so many are counted"
+    assert found["one"].last_check is None
+    assert found["two"].last_check.found == {"severities": {"error": 1}}
+    assert empty.audit.overviews([], most_branches=3) == {}
+
+
+def test_messages_are_searched_page_by_page_and_each_commit_is_looked_at_once(catalog) -> None:
+    made = saying(catalog, *(f"Load {number} of 100%" if number % 3 else "else" for number in range(10)))
+    wanted = [made[number] for number in range(9, -1, -1) if number % 3]
+    for looked_at, limit in ((100, 100), (100, 2), (3, 100), (4, 1), (1, 1)):
+        found, below, pages = [], None, 0
+        while True:
+            page = catalog.audit.search_messages(REPO, "load", below=below, looked_at=looked_at, limit=limit)
+            found += [commit.id for commit in page.commits]
+            pages += 1
+            if page.next_below is None:
+                break
+            assert below is None or page.next_below < below
+            below = page.next_below
+        assert found == wanted, (looked_at, limit)
+        assert pages <= 12
+
+
+@pytest.mark.parametrize(("text", "count"), [("100%", 1), ("100_", 0), ("%", 1), ("ÄPFEL", 1), ("Ada", 3), ("'", 0)])
+def test_what_is_searched_for_is_text(catalog, text: str, count: int) -> None:
+    saying(catalog, "load 100% of it", "ÄPFEL")
+    assert len(catalog.audit.search_messages(REPO, text, looked_at=100, limit=100).commits) == count
+
+
+def test_a_search_needs_its_repository(catalog) -> None:
+    with pytest.raises(RepositoryNotFound):
+        catalog.audit.search_messages("nosuch", "x", looked_at=1, limit=1)
+
+
+def test_staged_paths_are_counted(catalog) -> None:
+    put(catalog, an_entry("a"), an_entry("b"))
+    seal(catalog)
+    put(catalog, an_entry("b"), an_entry("c"))
+    catalog.refs.create_branch(REPO, "idle", catalog.refs.branch(REPO, "main").commit_id, token="t", actor="ada")
+    assert catalog.staging.staged_counts(REPO, ["main", "idle", "nosuch"], most=10) == {"main": 3}, "b is one path"
+    assert catalog.staging.staged_counts(REPO, ["idle"], most=10) == {}
+    put(catalog, an_entry("x"), an_entry("y"), branch="idle")
+    assert catalog.staging.staged_counts(REPO, ["idle"], most=10) == {"idle": 2}
+    assert catalog.staging.staged_counts(REPO, ["idle"], most=1) == {"idle": 1}
+    assert catalog.staging.staged_counts(REPO, ["main"], most=2) == {"main": 2}, "no more are counted"
+    assert catalog.staging.staged_counts(REPO, [], most=2) == {}

@@ -2,21 +2,30 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sqlite3
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
+from pydantic import SecretStr
+from services.postgres import fresh_database, postgres_server
 from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
 from support.errors import has_kind
 from support.forked import run_forked
 from support.quick_catalogs import no_waits_for_the_disk
 
+from lakeops import Lake, Settings
 from lakeops.catalog import postgres
 from lakeops.catalog.guards import lock_branch, lock_repository
-from lakeops.model.errors import CatalogError, LakeopsError, Transient
+from lakeops.catalog.records import Staged
+from lakeops.model.clock import SystemClock
+from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError, Transient
 
 SECRET = "hush%40-very:secret"
 PLAIN = "hush@-very:secret"
@@ -30,16 +39,15 @@ def no_secret(error: BaseException) -> None:
     assert "secret" not in messages
 
 
-def test_a_locked_sqlite_catalog_is_a_transient_error(sqlite_url, opened, tmp_path):
+def test_a_locked_sqlite_catalog_is_a_transient_error(sqlite_url, opened, tmp_path, caplog):
     catalog = opened(f"{sqlite_url}?timeout=0.05")
     create(catalog)
     holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(
-        Transient, match=r"not available.*catalog\.db.*database is locked", check=has_kind("catalog_unavailable")
-    ) as caught:
+    said = r"not available.*catalog\.db.*database is locked; waited \d+\.\d s in 5 tries$"
+    with pytest.raises(Transient, match=said, check=has_kind("catalog_unavailable")):
         put(catalog, an_entry("a"))
-    assert isinstance(caught.value, Transient)
+    assert [record.levelname for record in caplog.records if record.name == "lakeops.catalog"] == ["WARNING"] * 5
     assert not catalog.staging.has_staged(REPO, "main")  # readers go on
     holder.execute("ROLLBACK")
     holder.close()
@@ -166,19 +174,6 @@ def test_who_holds_a_row_is_told_while_others_wait_and_in_the_end(postgres_url, 
     seal(catalog)
 
 
-def test_a_wait_for_sqlite_is_told_with_its_length(sqlite_url, opened, tmp_path, caplog):
-    catalog = opened(f"{sqlite_url}?timeout=0.05")
-    create(catalog)
-    holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(
-        Transient, match=r"database is locked; waited \d+\.\d s in 5 tries$", check=has_kind("catalog_unavailable")
-    ):
-        put(catalog, an_entry("a"))
-    holder.close()
-    assert [record.levelname for record in caplog.records if record.name == "lakeops.catalog"] == ["WARNING"] * 5
-
-
 def test_deadlocks_are_tried_again(postgres_url, opened):
     """Two transactions that lock two branches in opposite orders: one is rolled back and then goes through."""
     catalog = opened(postgres_url)
@@ -294,3 +289,181 @@ def test_a_fork_does_not_share_connections(catalog):
     assert everything(catalog) != before
     put(catalog, an_entry("parent again"))
     assert len(catalog.staging.staged_page(REPO, "main").rows) == 5
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """The socket of a server with logins and a database that not everybody may use, and what sets its rule for them."""
+    with (
+        postgres_server() as socket,
+        psycopg.connect(f"host={socket} user=postgres dbname=postgres", autocommit=True) as admin,
+    ):
+        admin.execute("CREATE ROLE ada LOGIN PASSWORD 'right'")
+        admin.execute("CREATE ROLE idle NOLOGIN")
+        admin.execute("CREATE DATABASE closed")
+        admin.execute("REVOKE CONNECT ON DATABASE closed FROM PUBLIC")
+        rules = Path(admin.execute("SHOW hba_file").fetchone()[0])
+
+        def set_rule(rule: str) -> str:
+            rules.write_text("local all postgres trust\n" + (f"local all all {rule}\n" if rule else ""))
+            admin.execute("SELECT pg_reload_conf()")
+            return socket
+
+        yield set_rule
+
+
+@pytest.mark.parametrize(
+    ("login", "database", "rule", "said"),
+    [
+        ("ada:wrong", "postgres", "scram-sha-256", "password authentication failed"),
+        ("ada", "postgres", "scram-sha-256", "no password supplied"),
+        ("ada", "postgres", "peer", "authentication failed"),
+        ("ada", "postgres", "reject", "pg_hba.conf rejects"),
+        ("ada", "postgres", "", "no pg_hba.conf entry"),
+        ("ada", "closed", "trust", "permission denied for database"),
+        ("nobody", "postgres", "trust", "does not exist"),
+        ("idle", "postgres", "trust", "not permitted to log in"),
+        ("postgres", "nosuch", "trust", "does not exist"),
+    ],
+)
+def test_a_login_that_the_server_refuses_is_an_error_at_once(strict, monkeypatch, login, database, rule, said):
+    monkeypatch.setattr("lakeops.catalog.database.pause", lambda _: pytest.fail("it was tried again"))
+    place = f"@/{database}?host={strict(rule)}"
+    with pytest.raises(CatalogError, match=f"the catalog refused .*{said}", check=has_kind("catalog_error")) as error:
+        Lake.open(database_url=f"postgresql+psycopg://{login}{place}")
+    assert "wrong" not in str(error.value)
+
+
+@pytest.fixture
+def outage(postgres_socket, monkeypatch):
+    """A server that is away for a number of pauses, which take no time, and the address that it is at."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    listener.close()
+    passed, away, relays = [0.0], [0], []
+
+    def pause(seconds: float) -> None:
+        passed[0] += 2.0
+        away[0] -= 1
+        if away[0] == 0:
+            relays.append(relay(port, f"{postgres_socket}/.s.PGSQL.5432"))
+
+    monkeypatch.setattr("lakeops.model.clock.pause", pause)
+    monkeypatch.setattr("lakeops.catalog.database.pause", pause)
+    monkeypatch.setattr("lakeops.catalog.database.stopwatch", lambda: lambda begun=passed[0]: passed[0] - begun)
+    yield away, passed, port
+    for one in relays:
+        one.close()
+
+
+def relay(port, path):
+    """Forward connections of a port to a server's socket, in threads. Returns the listener."""
+    listener = socket.create_server(("127.0.0.1", port))
+
+    def pump(source, sink):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(path)
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener
+
+
+def test_an_outage_is_waited_out_for_the_minutes_of_the_setting(outage, postgres_url, caplog):
+    away, passed, port = outage
+    url = postgres_url.replace("@/", f"@127.0.0.1:{port}/").partition("?")[0]
+    away[0] = 60
+    with Lake.open(settings=Settings.load(database_url=url, outage_minutes=5)) as lake:
+        assert list(lake.repositories()) == []
+    lines = [line for line in caplog.messages if "is not available" in line]
+    assert len(lines) == 60, "one line a try"
+    assert all(len(line.splitlines()) == 1 for line in lines)
+
+
+@pytest.mark.parametrize(("minutes", "least", "most"), [(None, 0, 60), (0, 0, 60), (5, 300, 310), (1, 60, 70)])
+def test_the_wait_is_bounded(outage, minutes, least, most):
+    away, passed, port = outage
+    url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/nosuch"
+    with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
+        Lake.open(settings=Settings.load(database_url=url, outage_minutes=minutes))
+    assert least <= passed[0] <= most
+
+
+@pytest.mark.parametrize(("minutes", "attempts"), [(None, 5), (0, 5), (1, 11), (5, 35)])
+def test_requests_of_stores_are_made_for_as_long(tmp_path, minutes, attempts):
+    with Lake.open(settings=Settings.load(home=tmp_path, outage_minutes=minutes)) as lake:
+        assert lake.stores().settings.max_attempts == attempts
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("datestyle", "'SQL, DMY'"),
+        ("datestyle", "'German'"),
+        ("datestyle", "'Postgres, MDY'"),
+        ("intervalstyle", "'sql_standard'"),
+        ("timezone", "'Asia/Kathmandu'"),
+        ("standard_conforming_strings", "off"),
+        ("transform_null_equals", "on"),
+        ("client_encoding", "'LATIN1'"),
+        ("search_path", "public, evil, pg_catalog"),
+        ("default_transaction_isolation", "'serializable'"),
+        ("extra_float_digits", "-5"),
+        ("lc_messages", "'C'"),
+        ("escape_string_warning", "off"),
+        ("quote_all_identifiers", "on"),
+    ],
+)
+def test_defaults_of_a_database_change_nothing(postgres_socket, tmp_path, setting, value):
+    """They are of whoever made the database, for other programs."""
+    with fresh_database(postgres_socket) as url:
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as admin:
+            admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {setting} = {value}")
+            admin.execute("CREATE SCHEMA evil")
+            body = "RETURNS timestamptz LANGUAGE sql AS $$SELECT '1999-01-01'::timestamptz$$"
+            admin.execute(f"CREATE FUNCTION evil.clock_timestamp() {body}")
+        clock = SystemClock()
+        settings = Settings.model_construct(home=tmp_path, database_url=SecretStr(url), fsync=False)
+        with Lake.open(settings=settings) as lake:
+            main = lake.create_repository("shop").branch("main")
+            main.put("ünï/漢\\字'.csv", b"1", metadata={"k": "\\n'x'"})
+            commit = main.commit("Grüße \\ 'x'")
+            row = {"physical_address": (tmp_path / "x").as_uri(), "checksum": "a" * 32, "size_bytes": 1, "mtime": 1}
+            main.stage(pa.Table.from_pylist([{"path": f"b/{n}", **row} for n in range(3)]))
+            assert [one.path for one in main.list()] == ["b/0", "b/1", "b/2", "ünï/漢\\字'.csv"]
+            assert main.stat("ünï/漢\\字'.csv").metadata == {"k": "\\n'x'"}
+            assert next(iter(lake.repository("shop").log("main"))).message == "Grüße \\ 'x'"
+            assert abs(commit.creation_date - clock.now().timestamp()) < 60
+            assert abs(lake.repository("shop").reflog("main")[0].at - clock.now().timestamp()) < 60
+
+
+@pytest.mark.parametrize(
+    ("encoding", "refused"), [("LATIN1", True), ("SQL_ASCII", True), ("EUC_JP", True), ("UTF8", False)]
+)
+def test_a_database_that_cannot_hold_every_path_is_refused(postgres_socket, opened, encoding, refused):
+    options = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    with fresh_database(postgres_socket, options) as url:
+        if refused:
+            with pytest.raises(InvalidInput, match=f"{encoding}.*ENCODING 'UTF8'", check=has_kind("invalid_settings")):
+                opened(url)
+        else:
+            create(opened(url))
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
+def test_an_encoding_in_the_address_changes_nothing(postgres_url, opened, encoding):
+    catalog = opened(f"{postgres_url}&client_encoding={encoding}")
+    create(catalog)
+    row = [Staged("漢字", None)]
+    catalog.staging.put_staged(REPO, "main", row, started=catalog.now())
+    assert catalog.staging.staged_table(REPO, "main")[1]["path"].to_pylist() == ["漢字"]

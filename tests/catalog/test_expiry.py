@@ -7,11 +7,21 @@ from threading import Barrier, Thread
 
 import pytest
 from sqlalchemy import event
-from support.catalogs import FIRST, REPO, a_commit, commit_all, create, draft, everything, new_token
-from support.statements import ours, statements
+from support.catalogs import (
+    FIRST,
+    REPO,
+    a_commit,
+    commit_all,
+    create,
+    draft,
+    everything,
+    expire_commits,
+    mirror_needs,
+    new_token,
+)
 
 from lakeops.catalog.retention import MOVES
-from lakeops.model.errors import CommitExpired, MarkRefused
+from lakeops.model.errors import CommitExpired, MarkRefused, RefNotFound
 from lakeops.model.marks import MarkState
 
 GRACE = timedelta(hours=24)
@@ -315,17 +325,81 @@ def test_a_branch_at_a_commit_that_is_restored_meanwhile_is_made(opened, postgre
     assert restored == [1]
 
 
-def test_what_is_locked_for_does_not_grow_with_history(catalog):
-    """Statements, and rows that they return, with the repository locked: the same for 20 commits and 80."""
+def test_rules_are_kept_as_they_are_and_replaced(catalog):
+    assert catalog.retention.get_rules(REPO) is None
+    for text in ('{"default_retention_days": 21}', '{"é": "😀\'"}'):
+        catalog.retention.set_rules(REPO, text)
+        assert catalog.retention.get_rules(REPO) == text
+    create(catalog, "neighbour")
+    assert catalog.retention.get_rules("neighbour") is None
+    catalog.retention.set_rules(REPO, None)
+    catalog.retention.set_rules(REPO, None)
+    assert catalog.retention.get_rules(REPO) is None
 
-    def cost(count):
-        *old, _ = chain(catalog, count)
-        begin(catalog, f"earlier-{count}")
-        with statements(catalog) as seen:
-            since = begin(catalog, f"m-{count}")
-        begun = len(ours(seen))
-        with statements(catalog) as seen:
-            expire(catalog, f"m-{count}", since, *old[:10])
-        return begun, len(ours(seen))
 
-    assert cost(20) == cost(60)
+def test_a_report_replaces_the_mirrors_last_one(catalog):
+    one = commit_all(catalog, "one")
+    assert mirror_needs(catalog, REPO) == {}
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({FIRST.id, one.id}))
+    catalog.mirrors.report_mirror(REPO, "elsewhere", frozenset())
+    assert mirror_needs(catalog, REPO) == {"there": {FIRST.id, one.id}, "elsewhere": set()}
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({one.id}))
+    assert mirror_needs(catalog, REPO) == {"there": {one.id}, "elsewhere": set()}
+    create(catalog, "neighbour")
+    assert mirror_needs(catalog, "neighbour") == {}
+    catalog.mirrors.drop_mirror(REPO, "there")
+    catalog.mirrors.drop_mirror(REPO, "there")
+    assert mirror_needs(catalog, REPO) == {"elsewhere": set()}
+
+
+def test_what_a_mirror_needs_does_not_expire(catalog):
+    one = commit_all(catalog, "one")
+    two = commit_all(catalog, "two")
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({one.id}))
+    assert expire_commits(catalog, REPO, [FIRST.id, one.id, two.id]) == [FIRST.id]
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({two.id}))
+    assert expire_commits(catalog, REPO) == [one.id]
+
+
+@pytest.mark.parametrize(("commit_id", "error"), [(FIRST.id, CommitExpired), ("f" * 64, RefNotFound)])
+def test_a_report_of_a_commit_that_cannot_be_kept_is_refused(catalog, commit_id, error):
+    one = commit_all(catalog, "one")
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({one.id}))
+    expire_commits(catalog, REPO, [FIRST.id])
+    before = everything(catalog)
+    with pytest.raises(error, match=commit_id):
+        catalog.mirrors.report_mirror(REPO, "there", frozenset({one.id, commit_id}))
+    assert everything(catalog) == before
+
+
+def test_a_read_only_repository_takes_reports(catalog):
+    catalog.repositories.set_read_only(REPO, True)
+    catalog.mirrors.report_mirror(REPO, "there", frozenset({FIRST.id}))
+    assert mirror_needs(catalog, REPO) == {"there": {FIRST.id}}
+    catalog.mirrors.drop_mirror(REPO, "there")
+    assert mirror_needs(catalog, REPO) == {}
+
+
+def test_a_report_that_races_with_expiry_wins_or_is_refused(catalog, opened, database_url):
+    """Never both: an accepted report of a commit that is expired."""
+    other = opened(database_url)
+    for number in range(12):
+        old = catalog.commits.get(REPO, catalog.refs.branch(REPO, "main").commit_id)
+        commit_all(catalog, f"c{number}")
+        start = Barrier(2)
+        refused = []
+
+        def report(old=old, start=start, refused=refused):
+            start.wait()
+            try:
+                other.mirrors.report_mirror(REPO, "there", frozenset({old.id}))
+            except CommitExpired:
+                refused.append(old.id)
+
+        thread = Thread(target=report)
+        thread.start()
+        start.wait()
+        marked = expire_commits(catalog, REPO, [old.id])
+        thread.join()
+        kept = old.id in mirror_needs(catalog, REPO).get("there", ())
+        assert (marked, refused, kept) in (([old.id], [old.id], False), ([], [], True))

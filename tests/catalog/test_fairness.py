@@ -82,7 +82,7 @@ def test_what_needs_a_lock_for_itself_waits_for_few_puts(postgres_url, opened):
     assert max(most for _, most in waits) <= MOST_PUTS, waits
 
 
-def test_two_that_share_a_turn_only_wait_for_each_other(postgres_url, opened, monkeypatch):
+def test_two_that_share_a_fair_lock_only_wait_for_each_other(postgres_url, opened, monkeypatch):
     """Keys are digests, and may be equal: no deadlock comes of it, whatever the repositories and branches."""
     monkeypatch.setattr(guards, "fair_lock_key", lambda _repository, branch=None: 2 + (branch is not None))
     catalog = opened(postgres_url)
@@ -134,7 +134,7 @@ def test_no_sqlite_writer_waits_for_long(sqlite_url, opened):
     assert max(run_forked(keep_putting, range(WRITERS), seconds=300)) <= MOST_OVERTAKING
 
 
-def test_turns_are_the_same_everywhere():
+def test_keys_of_fair_locks_are_the_same_everywhere():
     """Processes of all versions and machines must agree on them."""
     assert guards.fair_lock_key("repo") == 512462726528004184
     assert guards.fair_lock_key("repo", "main") == 2963367276802969069

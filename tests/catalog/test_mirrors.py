@@ -142,19 +142,15 @@ def test_a_candidate_is_not_replaced_while_it_waits(mirror):
     assert moves == [("promote", ONE.id, TWO.id), ("promote", FIRST.id, ONE.id), ("create-mirror", None, FIRST.id)]
 
 
-def test_a_late_promotion_changes_nothing(mirror):
+def test_a_promotion_that_is_late_or_of_another_candidate_changes_nothing(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
+    assert mirror.mirrors.promote(HERE, MAIN, waiting.ticket, TWO.id, token="t", actor="ada") is None
+    assert mirror.refs.branch(HERE, "main").commit_id == FIRST.id
     promote(mirror, waiting)
     before = everything(mirror)
     assert promote(mirror, waiting) is None
     assert mirror.mirrors.promote(HERE, DEV, waiting.ticket, ONE.id, token="t", actor="ada") is None
     assert everything(mirror) == before
-
-
-def test_a_promotion_under_the_ticket_of_another_candidate_changes_nothing(mirror):
-    waiting = see(mirror, main=ONE)[MAIN]
-    assert mirror.mirrors.promote(HERE, MAIN, waiting.ticket, TWO.id, token="t", actor="ada") is None
-    assert mirror.refs.branch(HERE, "main").commit_id == FIRST.id
 
 
 def test_a_candidate_that_is_given_up_gives_way_to_the_newest_head(mirror):
@@ -247,18 +243,12 @@ def test_arrivals_of_an_older_wait_are_remembered_but_say_nothing_of_the_new_one
     assert mirror.mirrors.arrivals(HERE) == {"a": None}
 
 
-def test_arrivals_of_a_ref_that_is_gone_are_not_kept(mirror):
+@pytest.mark.parametrize("after", [lambda mirror, _: see(mirror, main=FIRST), promote])
+def test_arrivals_of_a_ref_that_is_gone_or_promoted_are_not_kept(mirror, after):
+    """A pass that was overtaken tells what it saw."""
     waiting = see(mirror, main=FIRST, dev=SIDE)[DEV]
-    see(mirror, main=FIRST)
+    after(mirror, waiting)
     mirror.mirrors.record_arrivals(HERE, DEV, waiting.ticket, {"a": None}, missing_objects=0, missing_bytes=0)
-    assert mirror.mirrors.arrivals(HERE) == {}
-
-
-def test_arrivals_of_a_ref_that_waits_for_nothing_are_not_kept(mirror):
-    """A pass that was overtaken tells what it saw after another one had promoted the ref."""
-    waiting = see(mirror, main=ONE)[MAIN]
-    promote(mirror, waiting)
-    mirror.mirrors.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=0, missing_bytes=0)
     assert mirror.mirrors.arrivals(HERE) == {}
 
 

@@ -4,13 +4,17 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import event
+from support.budget import examples
 from support.catalogs import (
     FIRST,
     REPO,
     a_commit,
     an_entry,
     commit_all,
+    create,
     draft,
     everything,
     expire_commits,
@@ -21,6 +25,8 @@ from support.catalogs import (
 )
 from support.errors import has_kind
 
+from lakeops.catalog.commits import FORGET
+from lakeops.catalog.open import open_catalog
 from lakeops.catalog.records import KeyRecord
 from lakeops.model.errors import AttemptExpired, BranchMoved, KeyReused, RefNotFound, Transient
 
@@ -82,21 +88,6 @@ def test_the_newer_of_two_sealed_tokens_does_not_leave_alone(catalog):
         catalog.commits.publish(draft(catalog, both, commit, consumed=both.sealed_tokens[:1]))
     catalog.commits.publish(draft(catalog, older, commit))
     assert catalog.refs.branch(REPO, "main").sealed_tokens == both.sealed_tokens[:1]
-
-
-def test_a_reset_while_a_commit_is_in_flight_is_noticed(catalog):
-    publish = ready(catalog)
-    catalog.staging.reset(REPO, "main", path="a", actor="bob")
-    with pytest.raises(BranchMoved, match="staged rows"):
-        catalog.commits.publish(publish)
-
-
-def test_of_two_commits_on_one_head_one_is_published(catalog):
-    one = ready(catalog, "one")
-    two = replace(one, commit=a_commit("two", FIRST))
-    catalog.commits.publish(one)
-    with pytest.raises(BranchMoved, match=f"moved to {one.commit.id}"):
-        catalog.commits.publish(two)
 
 
 def test_a_known_key_gives_the_earlier_commit_whatever_happened_since(catalog):
@@ -231,3 +222,86 @@ def test_what_cannot_be_settled_is_said(lose_answer, done):
     ):
         lose_answer.staging.reset(REPO, "main", actor="ada")
     assert lose_answer.staging.has_staged(REPO, "main") is not done
+
+
+# --- the queue of publishers against a model of plain lists ---
+
+
+NAMES = st.sampled_from(["ada", "bob", "eve"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("enqueue"), NAMES, st.integers(1, 30)),
+        st.tuples(st.just("dequeue"), NAMES, st.just(0)),
+        st.tuples(st.just("pass"), st.just(""), st.integers(-40, 40)),
+        st.tuples(st.just("publish"), NAMES | st.none(), st.just(0)),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_who_publishes_next(tmp_path_factory, clock, steps):
+    """The first place that counts goes first; one that lapsed is passed over, and counts again once it is renewed."""
+    catalog = open_catalog(f"sqlite:///{tmp_path_factory.mktemp('queue')}/catalog.db", clock=clock)
+    create(catalog)
+    line: list[str] = []  # in the order of their places
+    lasts: dict[str, tuple] = {}  # since when each place counts, and until when
+    for step, name, seconds in steps:
+        counting = [each for each in line if lasts[each][0] <= clock.now() < lasts[each][1]]
+        if step == "pass":
+            clock.advance(seconds=seconds)
+        elif step == "dequeue":
+            catalog.commits.dequeue(REPO, "main", name)
+            line = [each for each in line if each != name]
+        elif step == "enqueue":
+            line += [name] if name not in line else []
+            lasts[name] = (clock.now(), clock.now() + timedelta(seconds=seconds))
+            ahead = [each for each in line[: line.index(name)] if each in counting]
+            assert catalog.commits.enqueue(REPO, "main", name, lasts=timedelta(seconds=seconds)) == len(ahead)
+            assert catalog.commits.ahead(REPO, "main", name) == len(ahead)
+        else:
+            state = catalog.refs.branch(REPO, "main")
+            commit = a_commit(new_token(), catalog.commits.get(REPO, state.commit_id))
+            request = draft(catalog, state, commit, publisher=name)
+            if counting and counting[0] != name:
+                with pytest.raises(BranchMoved, match="others wait"):
+                    catalog.commits.publish(request)
+                assert catalog.refs.branch(REPO, "main") == state
+            else:
+                catalog.commits.publish(request)
+                line = [each for each in line if each != name]
+    assert [catalog.commits.ahead(REPO, "main", name) is not None for name in ("ada", "bob", "eve")] == [
+        name in line for name in ("ada", "bob", "eve")
+    ]
+    catalog.close()
+
+
+def test_each_branch_has_its_own_queue(catalog):
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    assert catalog.commits.enqueue(REPO, "main", "ada", lasts=timedelta(hours=1)) == 0
+    assert catalog.commits.enqueue(REPO, "main", "bob", lasts=timedelta(hours=1)) == 1
+    assert catalog.commits.enqueue(REPO, "dev", "eve", lasts=timedelta(hours=1)) == 0
+    catalog.commits.publish(draft(catalog, catalog.refs.branch(REPO, "dev"), a_commit("one", FIRST), publisher="eve"))
+    assert catalog.commits.ahead(REPO, "dev", "eve") is None
+    with pytest.raises(RefNotFound):
+        catalog.commits.enqueue(REPO, "none", "ada", lasts=timedelta(hours=1))
+
+
+def test_a_deleted_branch_leaves_no_queue(catalog):
+    before = everything(catalog)
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    catalog.commits.enqueue(REPO, "dev", "ada", lasts=timedelta(hours=1))
+    catalog.refs.delete_branch(REPO, "dev", actor="ada")
+    queue = "lakeops_queue"
+    assert dict(everything(catalog).rows)[queue] == dict(before.rows)[queue] == []
+
+
+def test_places_that_lapsed_long_ago_are_forgotten(sqlite_url, opened, clock):
+    catalog = opened(sqlite_url)
+    create(catalog)
+    catalog.commits.enqueue(REPO, "main", "gone", lasts=timedelta(seconds=1))
+    clock.advance(seconds=FORGET.total_seconds() + 2)
+    catalog.commits.enqueue(REPO, "main", "here", lasts=timedelta(seconds=1))
+    assert catalog.commits.ahead(REPO, "main", "gone") is None
+    assert catalog.commits.ahead(REPO, "main", "here") == 0

@@ -15,7 +15,6 @@ from support.catalogs import (
     seal,
 )
 from support.errors import has_kind
-from support.statements import ours, statements
 
 from lakeops.model.errors import AlreadyExists, CommitExpired, NotFound, PreconditionFailed, RefNotFound
 
@@ -58,24 +57,6 @@ def test_a_branch_is_made_at_a_commit_with_an_empty_staging_area(catalog):
         branch(catalog, "dev")
     with pytest.raises(RefNotFound, match="no commit"):
         branch(catalog, "other", a_commit("never published"))
-
-
-def test_a_new_ref_is_three_statements(catalog):
-    """The repository, the ref at a live commit, the reflog with the audit; no round trip for what forbids it.
-
-    SQLite, where a statement is no round trip, inserts into reflog and audit one after the other.
-    """
-    server = catalog.database.dialect.name == "postgresql"
-    with statements(catalog) as seen:
-        branch(catalog, "dev")
-    moves = ["WITH audited AS"] if server else ["INSERT INTO lakeops_reflog", "INSERT INTO lakeops_audit"]
-    assert [text.partition(" (")[0].partition(" SET")[0].partition(" \n")[0] for text in ours(seen)][1:] == [
-        "INSERT INTO lakeops_branch",
-        *moves,
-    ]
-    with statements(catalog) as seen:
-        catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
-    assert len(ours(seen)) == (3 if server else 4)
 
 
 def test_a_name_that_is_taken_is_said_before_anything_of_the_commit(catalog):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+
+from lakeops.cli.fs import write_below
 
 R = "lakefs://flights"
 
@@ -164,3 +167,25 @@ def test_an_object_that_is_not_what_was_recorded(run, flights, monkeypatch, data
     assert Path("a.csv").read_text() == "before"
     monkeypatch.setenv("LAKEOPS_VERIFY_CHECKSUMS", "true")
     assert run.error("fs", "cat", f"{R}/main/raw/a.csv")["kind"] == "corrupted"
+
+
+# --- files of this machine: downloads that break off ---
+
+
+class Broken(io.BytesIO):
+    """A file that fails after its first piece."""
+
+    def read(self, size=-1):
+        piece = super().read(4)
+        if not piece:
+            raise RuntimeError("the connection is gone")
+        return piece
+
+
+def test_a_download_that_breaks_off_leaves_what_was_there(tmp_path):
+    target = tmp_path / "file"
+    target.write_text("before")
+    with pytest.raises(RuntimeError):
+        write_below(tmp_path, target, Broken(b"12345678"))
+    assert target.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

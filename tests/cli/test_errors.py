@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lakeops.cli.app import OTHER_WORDS
+
 R = "lakefs://flights"
 
 CASES = {
@@ -136,6 +138,16 @@ def test_usage_errors_say_where_to_look(run):
     assert "No such command 'upload'. Did you mean 'fs upload'?" in run("upload").stderr
     assert "Did you mean 'diff', 'local status', " in run("status").stderr
     assert run("tag", "show").stderr.endswith("Try 'lakeops tag show --help'.\n")
+
+
+@pytest.mark.parametrize("word", OTHER_WORDS)
+def test_words_of_git_and_lakectl_lead_to_a_command(run, word):
+    group = ["gc"] if word.endswith("-config") else []
+    result = run(*group, word, "lakefs://flights")
+    assert result.exit_code == 2
+    meant = OTHER_WORDS[word][0]
+    assert f"No such command '{word}'. Did you mean '{meant}'" in result.stderr
+    assert run(*meant.split(), "--help").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def garbage(lake, flights, monkeypatch):
 def test_a_mark_is_made_shown_and_swept(run, garbage):
     shown = run.ok("gc", "mark", "lakefs://flights")
     assert "Garbage:   1 of 5 objects (2 B, 20.0%)" in shown
-    assert "alive: 2 heads, 2 no rules" in shown or "alive: 1 heads, 2 no rules" in shown
+    assert "kept: 2 by branches, 2 without rules" in shown or "kept: 1 by branches, 2 without rules" in shown
     mark = run.json("gc", "mark", "lakefs://flights")
     assert {"id", "objects", "bytes", "state"} <= mark.keys()
     assert (mark["objects"], mark["state"]) == (1, "marked")
@@ -124,7 +124,7 @@ def test_a_dry_run_shows_what_a_mark_would_do_and_changes_nothing(run, lake, gar
     garbage.gc.set_rules({"default_retention_days": 0})
     shown = run.ok("gc", "mark", "lakefs://flights", "--dry-run")
     assert shown.startswith("A mark made now would hold this; nothing was changed:\n")
-    assert "Commits:   2 expired now; alive: " in shown
+    assert "Commits:   2 expired now; kept: " in shown
     foretold = run.json("gc", "mark", "lakefs://flights", "-n")
     assert (foretold["commits"]["expired_now"], foretold["mark"]["id"]) == (2, "")
     assert run.json("gc", "list", "lakefs://flights") == []
@@ -139,7 +139,7 @@ def test_a_mark_is_restored_until_it_is_swept(run, lake, garbage):
     done = run("gc", "mark", "lakefs://flights")
     second = run.json("gc", "list", "lakefs://flights")[0]["id"]
     assert f"To let its commits live again instead: lakeops gc restore lakefs://flights {second}\n" in done.stderr
-    assert "0 expired now, 2 by earlier marks; alive: " in done.stdout
+    assert "0 expired now, 2 by earlier marks; kept: " in done.stdout
     earlier = run("gc", "restore", "lakefs://flights", first)
     assert f"A newer mark decided about its commits: lakeops gc restore lakefs://flights {second}\n" in earlier.stderr
     done = run.json("gc", "restore", "lakefs://flights", second)

@@ -124,8 +124,8 @@ def leaves(command: Any, name: str = "") -> Iterator[str]:
     if children is None:
         yield name
         return
-    for child_name, child in children.items():
-        yield from leaves(child, f"{name} {child_name}".strip())
+    for child_name in children:
+        yield from leaves(command.get_command(None, child_name), f"{name} {child_name}".strip())
 
 
 def test_every_command_is_in_the_table():
@@ -188,7 +188,7 @@ def test_every_command_takes_json_in_the_same_way():
     for name in [*COMMANDS, *ELSEWHERE]:
         command = typer.main.get_command(app)
         for word in name.split():
-            command = command.commands[word]
+            command = command.get_command(None, word)
         option = next(param for param in command.params if "--json" in param.opts)
         assert option.name == "json"
         assert option.callback is not None, "or --json before the command is lost"

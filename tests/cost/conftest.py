@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.opened_catalogs import catalog, database_url, empty, opened, postgres_url, shared_postgres_url, sqlite_url
 
 from lakeops import Lake, Repository, Split
+
+__all__ = ["catalog", "database_url", "empty", "opened", "postgres_url", "shared_postgres_url", "sqlite_url"]
 
 
 @pytest.fixture

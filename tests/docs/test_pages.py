@@ -27,6 +27,9 @@ def test_every_kind_of_error_has_an_entry(kind: str, error: type[errors.LakeopsE
     row = re.search(rf"^\| `{kind}` \| (.*)$", page, re.MULTILINE)
     assert row, f"docs/troubleshooting.md has no row for {kind}"
     assert f"`{error.__name__}`" in row[1]
+    _, happened, advice = row[1].rstrip(" |").rsplit(" | ", 2)
+    assert len(happened.split()) > 4, "what happened and why"
+    assert re.search(r"`lakeops |\]\(|run the command again", advice), "a command to run, or the page that helps"
 
 
 def test_no_entry_is_of_a_kind_that_is_gone() -> None:
@@ -68,6 +71,8 @@ def test_the_command_reference_has_every_command(monkeypatch: pytest.MonkeyPatch
     hooks = import_module("build_hooks")
     page = hooks.on_page_markdown((DOCS / "commands.md").read_text(encoding="utf-8"))
     assert page.count("\n### lakeops ") > 50
+    headings = re.findall(r"^## .*$", page, re.MULTILINE)
+    assert len(headings) == len({*headings}) > 3
     for line in ("### lakeops merge", "`--strategy` `source-wins\\|dest-wins`", "lakeops merge lakefs://REPO/SOURCE"):
         assert line in page
 

@@ -22,7 +22,7 @@ from fsspec.tests.abstract.put import AbstractPutTests
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
-from lakeops.model.errors import Corrupted, InvalidInput
+from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_errors_are_a_file_systems(repo: Repository, fs: LakeopsFileSystem) -> N
     with pytest.raises(PermissionError):
         fs.pipe_file("repo/main/x", b"")
     with pytest.raises(NotImplementedError):
-        fs.open("repo/main/x", "ab")
+        fs.open("repo/main/x", "r+b")
 
 
 def test_a_failed_write_is_dropped_and_a_transaction_is_all_or_nothing(repo: Repository, fs: LakeopsFileSystem) -> None:
@@ -295,3 +295,196 @@ def test_a_search_by_one_listing_finds_what_a_walk_finds(repo: Repository, fs: L
     assert fs.find("repo", maxdepth=2) == sorted(f"repo/main/{path}" for path in PATHS if "/" not in path)
     with pytest.raises(ValueError, match="maxdepth"):
         fs.find("repo/main", maxdepth=0)
+
+
+def test_a_repository_or_ref_that_is_not_there_does_not_exist(repo: Repository, fs: LakeopsFileSystem) -> None:
+    for name in ("none", "none/main", "repo/none", "repo/none/x", "repo/main/none"):
+        assert not any((fs.exists(name), fs.isdir(name), fs.isfile(name))), name
+    for name in ("", "repo", "repo/main"):
+        assert fs.isdir(f"lakefs://{name}"), name
+    assert fs.ls("lakefs://") == [{"name": "repo", "size": 0, "type": "directory"}]
+    assert fs.ls("", detail=False) == ["repo"]
+
+
+def test_metadata_and_content_type_are_kept(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
+    given = {"metadata": {"k": "v"}, "content_type": "text/plain"}
+    (tmp_path / "f").write_bytes(b"1")
+    fs.pipe_file("repo/main/a", b"1", **given)
+    fs.put_file(str(tmp_path / "f"), "repo/main/b", **given)
+    with fs.open("repo/main/c", "w", **given) as file:
+        file.write("1")
+    with fsspec.open("lakefs://repo/main/d", "wb", home=str(tmp_path / "home")) as file:
+        file.write(b"1")
+    with fs.open("repo/main/c", "a") as file:
+        file.write("2")
+    found = {item.path: (item.metadata, item.content_type) for item in repo.branch("main").list()}
+    kept = ({"k": "v"}, "text/plain")
+    assert found == {"a": kept, "b": kept, "c": kept, "d": ({}, "application/octet-stream")}
+
+
+def test_appending(repo: Repository, fs: LakeopsFileSystem) -> None:
+    main = repo.branch("main")
+    with fs.open("repo/main/a", "ab") as file:
+        file.write(b"1")
+    with fs.open("repo/main/a", "a") as file:
+        assert file.tell() == 1
+        file.write("2")
+    assert main.read("a") == b"12"
+    with pytest.raises(ZeroDivisionError), fs.open("repo/main/a", "ab") as file:
+        raise ZeroDivisionError
+    for name, change in {"a": lambda: main.put("a", b"theirs"), "new": lambda: main.put("new", b"theirs")}.items():
+        with pytest.raises(FileExistsError), fs.open(f"repo/main/{name}", "ab") as file:
+            file.write(b"mine")
+            change()
+        assert main.read(name) == b"theirs"
+
+
+MARKED = {"t/": b"", "t/a.csv": b"n\n1\n", "t/day=1/": b"", "t/day=1/b.csv": b"n\n2\n", "t/empty/": b""}
+
+
+def _with_polars(fs: LakeopsFileSystem, path: str) -> int:
+    import polars as pl
+
+    return pl.scan_pyarrow_dataset(pa.dataset.dataset(path, filesystem=fs, format="csv")).collect()["n"].sum()
+
+
+def _dask(fs: LakeopsFileSystem, path: str) -> int:
+    import dask.dataframe as dd
+
+    return int(
+        dd.read_csv([f"lakefs://{name}" for name in fs.find(path)], storage_options=fs.storage_options)["n"]
+        .sum()
+        .compute()
+    )
+
+
+FOLDER_READERS = {
+    "pyarrow": lambda fs, path: sum(pa.dataset.dataset(path, filesystem=fs, format="csv").to_table()["n"].to_pylist()),
+    "polars": _with_polars,
+    "duckdb": lambda fs, path: int(_with_duckdb(fs, f"{path}/**/*.csv")[0][0]),
+    "dask": _dask,
+    "walk": lambda fs, path: sum(
+        int(fs.cat(f"{at}/{name}").split()[1]) for at, _, names in fs.walk(path) for name in names
+    ),
+    "glob": lambda fs, path: sum(int(data.split()[1]) for data in fs.cat(f"{path}/**/*.csv").values()),
+    "get": lambda fs, path: (
+        fs.get(path, fs.target, recursive=True)
+        or sum(int(file.read_text().split()[1]) for file in Path(fs.target).rglob("*") if file.is_file())
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("reader", FOLDER_READERS)
+def test_programs_read_a_folder_with_markers(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path, reader: str):
+    """The S3 console makes such objects for folders."""
+    for path, data in MARKED.items():
+        repo.branch("main").put(path, data)
+    fs.target = str(tmp_path / "got")
+    assert FOLDER_READERS[reader](fs, "repo/main/t") == 3
+
+
+def test_markers_are_folders_and_go_along(repo: Repository, fs: LakeopsFileSystem) -> None:
+    main = repo.branch("main")
+    for path, data in MARKED.items():
+        main.put(path, data)
+    assert fs.ls("repo/main/t", detail=False) == ["repo/main/t/a.csv", "repo/main/t/day=1", "repo/main/t/empty"]
+    assert [info["type"] for info in fs.ls("repo/main/t")] == ["file", "directory", "directory"]
+    assert fs.ls("repo/main/t/empty") == []
+    assert fs.isdir("repo/main/t/empty")
+    places = ["repo/main/t", "repo/main/t/day=1", "repo/main/t/empty"]
+    assert [at for at, _, _ in fs.walk("repo/main/t")] == places
+    for depth in (None, 1, 2, 3):
+        for dirs in (False, True):
+            options = {"maxdepth": depth, "withdirs": dirs}
+            assert fs.find("repo/main/t", detail=True, **options) == _walked(fs, "repo/main/t", **options)
+    fs.copy("repo/main/t", "repo/main/u", recursive=True)
+    assert [item.path for item in main.list("u/")] == [path.replace("t/", "u/", 1) for path in sorted(MARKED)]
+    fs.mv("repo/main/t", "repo/main/v", recursive=True)
+    assert [item.path for item in main.list("v/")] == [path.replace("t/", "v/", 1) for path in sorted(MARKED)]
+    assert not fs.exists("repo/main/t")
+    fs.rm("repo/main/v", recursive=True)
+    assert not fs.exists("repo/main/v")
+
+
+@pytest.mark.parametrize(
+    "path", ["l2//a", "l2//a/b", "l2///", "l2//", "l2/x/", "/l2", "l2/.lakeops-local/x", "l2/../x"]
+)
+@pytest.mark.parametrize("use", ["ls", "walk", "find", "get"])
+def test_a_path_that_is_no_file_s_is_listed_whole_or_refused(repo, fs, tmp_path: Path, path: str, use: str) -> None:
+    repo.branch("main").put("l2/a", b"one")
+    repo.branch("main").put(path, b"another")
+    top = "repo/main" if path.startswith("/") else "repo/main/l2"
+    calls = {
+        "ls": lambda: fs.ls(top, detail=False),
+        "walk": lambda: [f"{at}/{name}" for at, _, names in fs.walk(top, on_error="raise") for name in names],
+        "find": lambda: fs.find(top),
+        "get": lambda: fs.get(top, str(tmp_path / "got"), recursive=True),
+    }
+    if (use != "get" and "." in path) or (use, path) == ("ls", "l2/x/"):
+        assert set(calls[use]()) & {f"repo/main/{path}", f"repo/main/{path.rpartition('/')[0]}"}
+    else:
+        with pytest.raises(InvalidPath, match=r"empty part|clones keep"):
+            calls[use]()
+    assert not (tmp_path / "got").exists()
+    if not path.endswith("/"):
+        assert fs.cat(f"repo/main/{path}") == b"another"
+
+
+def _removed(repo: Repository, fs: LakeopsFileSystem, path: object, **options: object) -> set[str]:
+    main = repo.branch("main")
+    names = ["a", "a*", "a?", "a[b]", "ab", "b/c", "b/d/e", "b/d/f/g", "both", "both/x", "both/y/z", "[x]/y", "x/y"]
+    with main.batch() as batch:
+        for name in names:
+            batch.put(name, name.encode())
+    fs.rm(path, **options)
+    return {*names} - {item.path for item in main.list()}
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "gone"),
+    [
+        ("a?", {}, {"a?"}),
+        ("a*", {}, {"a*"}),
+        ("a[b]", {}, {"a[b]"}),
+        ("[x]", {"recursive": True}, {"[x]/y"}),
+        ("?b", {}, {"ab"}),
+        ("b", {"recursive": True}, {"b/c", "b/d/e", "b/d/f/g"}),
+        ("b", {"recursive": True, "maxdepth": 1}, {"b/c"}),
+        ("b", {"recursive": True, "maxdepth": 2}, {"b/c", "b/d/e"}),
+        ("both", {}, {"both"}),
+        ("both", {"recursive": True}, {"both", "both/x", "both/y/z"}),
+        ("both", {"recursive": True, "maxdepth": 1}, {"both", "both/x"}),
+        (["a", "b/c"], {}, {"a", "b/c"}),
+        (["a", "b/d"], {"recursive": True}, {"a", "b/d/e", "b/d/f/g"}),
+        ("b", {}, IsADirectoryError),
+        ("b*", {}, IsADirectoryError),
+        (["a", "b"], {}, IsADirectoryError),
+        (["a", "none"], {}, FileNotFoundError),
+        ("none", {"recursive": True}, FileNotFoundError),
+        ("none*", {"recursive": True}, FileNotFoundError),
+    ],
+)
+def test_deleting_takes_what_was_named(repo: Repository, fs: LakeopsFileSystem, path, options, gone) -> None:
+    where = [f"repo/main/{one}" for one in path] if isinstance(path, list) else f"lakefs://repo/main/{path}"
+    if isinstance(gone, set):
+        assert _removed(repo, fs, where, **options) == gone
+    else:
+        with pytest.raises(gone):
+            _removed(repo, fs, where, **options)
+        assert len([*repo.branch("main").list()]) == 13
+
+
+@pytest.mark.parametrize("name", ["a?", "a*", "a[b]"])
+def test_a_name_that_exists_is_no_pattern(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path, name: str) -> None:
+    main = repo.branch("main")
+    for path in (name, "ab", "ax", "dir/x"):
+        main.put(path, path.encode())
+    assert fs.cat(f"repo/main/{name}") == name.encode()
+    fs.get(f"repo/main/{name}", str(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == name.encode()
+    fs.copy(f"repo/main/{name}", "repo/main/copied")
+    fs.mv(f"repo/main/{name}", "repo/main/dir")
+    found = {item.path: main.read(item.path) for item in main.list()}
+    kept = {path: path.encode() for path in ("ab", "ax", "dir/x")}
+    assert found == {**kept, "copied": name.encode(), f"dir/{name}": name.encode()}

@@ -134,9 +134,9 @@ def test_conditions(ask: Asker) -> None:
         ("/shop?delimiter=x", 501, "NotImplemented"),
         ("/shop?prefix=main/&delimiter=" + "x" * 17, 400, "InvalidArgument"),
         ("/shop?" + "&".join(f"x{n}=" for n in range(101)), 400, "InvalidURI"),
-        ("/shop?acl", 501, "NotImplemented"),
+        ("/shop?versions", 501, "NotImplemented"),
         ("/shop/main/customers.csv?versionId=1", 501, "NotImplemented"),
-        ("/shop/main/customers.csv?response-content-type=text/html", 501, "NotImplemented"),
+        ("/shop/main/customers.csv?response-content-type=text/html", 400, "InvalidRequest"),
     ],
 )
 def test_names_are_taken_as_they_are(ask: Asker, path: str, status: int, code: str) -> None:

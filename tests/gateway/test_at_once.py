@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 from support.served import KEYS, lake, s3_client
 
 from lakeops import Branch, Lake
+from lakeops.gateway.writing import LEAST_PART
 
 __all__ = ["lake"]
 
@@ -101,6 +102,9 @@ def test_a_copy_to_itself_goes_on_with_what_another_one_wrote(main: Branch, s3: 
     assert (main.read("new"), main.stat("new").metadata) == (b"2", {"k": "v"})
 
 
+PART = b"1" * LEAST_PART
+
+
 class Upload:
     """An upload in parts of one letter each."""
 
@@ -122,7 +126,7 @@ class Upload:
 
 def test_an_end_that_is_asked_for_again_has_the_first_answer(main: Branch, s3: Any) -> None:
     """A client whose answer was lost asks again. Another one may have written to the key meanwhile."""
-    upload = Upload(s3, b"1", b"2")
+    upload = Upload(s3, PART, b"2")
     first = upload.complete()
     main.put("new", b"later")
     assert upload.complete()["ETag"] == first["ETag"]
@@ -136,18 +140,18 @@ def test_an_upload_ends_once(main: Branch, s3: Any, before: Before) -> None:
     """Who was told that it is aborted finds no object of it later."""
     with ThreadPoolExecutor(2) as pool:
         for other in ("complete", "abort"):
-            upload, late = Upload(s3, b"1", b"2"), []
+            upload, late = Upload(s3, PART, b"2"), []
             ask = partial(pool.submit, status_of, getattr(upload, other))
             before("put_staged", lambda ask=ask, late=late: late.append(ask()))
             assert status_of(upload.complete) == 200
             assert late.pop().result() == (200 if other == "complete" else 404)
-            assert main.read("new") == b"12"
+            assert main.read("new") == PART + b"2"
 
 
 def test_a_part_that_comes_again_while_an_upload_ends_is_not_in_the_object(main: Branch, s3: Any, monkeypatch) -> None:
     from lakeops.gateway.writing import MultipartUpload
 
-    upload, inner = Upload(s3, b"1", b"2"), MultipartUpload.join
+    upload, inner = Upload(s3, PART, b"2"), MultipartUpload.join
 
     def join(self: MultipartUpload, *args: Any) -> None:
         self.add(1, [b"3"])
@@ -155,4 +159,4 @@ def test_a_part_that_comes_again_while_an_upload_ends_is_not_in_the_object(main:
 
     monkeypatch.setattr(MultipartUpload, "join", join)
     upload.complete()
-    assert main.read("new") == b"12"
+    assert main.read("new") == PART + b"2"

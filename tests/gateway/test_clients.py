@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import urllib.error
@@ -21,6 +23,7 @@ from botocore.exceptions import ClientError
 from support.doc_pages import blocks
 from support.served import BIG, KEYS, Served, s3_client
 
+from lakeops import Lake, Settings
 from lakeops.model.records import CommonPrefix
 
 pytestmark = pytest.mark.usefixtures("no_home")
@@ -89,7 +92,7 @@ def test_an_object_says_what_the_entry_says(served: Served, s3: Any) -> None:
     ):
         assert told["ContentType"] == "text/csv"
         assert told["ContentLength"] == entry.size_bytes
-        assert told["ETag"] == f'"{entry.checksum}"'
+        assert told["ETag"] == f'"{entry.checksum}-1"'
         assert int(told["LastModified"].timestamp()) == entry.mtime
         assert told["Metadata"] == {"who": "=?utf-8?b?R3LDvMOfZQ==?="}  # as S3 sends what is not ASCII
         assert told["ChecksumSHA256"]
@@ -122,6 +125,61 @@ def test_a_presigned_url_reads_one_object(served: Served, s3: Any) -> None:
             assert answer.read() == served.repo.ref(ref).read(path)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(url.replace(quote(key.rpartition("/")[2]), "big.bin"))
+
+
+def test_a_presigned_url_says_what_the_headers_are_to_be(s3: Any) -> None:
+    wanted = {"ResponseContentDisposition": 'attachment; filename="a.csv"', "ResponseContentType": "text/plain"}
+    wanted |= {"ResponseCacheControl": "no-store", "ResponseContentEncoding": "x", "ResponseContentLanguage": "de"}
+    where = {"Bucket": "shop", "Key": "main/customers.csv"}
+    with urllib.request.urlopen(s3.generate_presigned_url("get_object", Params=where | wanted)) as answer:
+        for name, value in wanted.items():
+            assert answer.headers[re.sub(r"(?<!^)(?=[A-Z])", "-", name.removeprefix("Response"))] == value
+    for bad in ("a\r\nx-evil: 1", "ü"):
+        with pytest.raises(ClientError, match="InvalidArgument"):
+            s3.get_object(**where, ResponseContentType=bad)
+
+
+def test_attributes_and_the_one_part_of_an_object(served: Served, s3: Any) -> None:
+    entry, where = served.repo.ref("main").stat("customers.csv"), {"Bucket": "shop", "Key": "main/customers.csv"}
+    names = ["ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"]
+    found = s3.get_object_attributes(**where, ObjectAttributes=names)
+    assert (found["ETag"], found["ObjectSize"], found["StorageClass"]) == (
+        f"{entry.checksum}-1",
+        entry.size_bytes,
+        "STANDARD",
+    )
+    assert base64.b64decode(found["Checksum"]["ChecksumSHA256"]).hex() == entry.checksum
+    assert "ObjectParts" not in found
+    assert "ETag" not in s3.get_object_attributes(**where, ObjectAttributes=["ObjectSize"])
+    part = s3.get_object(**where, PartNumber=1)
+    assert (part["PartsCount"], part["Body"].read()) == (1, served.repo.ref("main").read("customers.csv"))
+    with pytest.raises(ClientError, match="InvalidPart"):
+        s3.get_object(**where, PartNumber=2)
+
+
+def test_a_download_that_goes_on_with_another_object_begins_anew(served: Served, s3: Any) -> None:
+    def get(mark: str) -> int:
+        s3.meta.events.register(
+            "before-call.s3", add := lambda params, **_: params["headers"].update({"If-Range": mark})
+        )
+        answer = s3.get_object(Bucket="shop", Key="main/customers.csv", Range="bytes=2-3")
+        s3.meta.events.unregister("before-call.s3", add)
+        return int(answer["ContentLength"])
+
+    entry = served.repo.ref("main").stat("customers.csv")
+    assert (get(f'"{entry.checksum}-1"'), get('"else"')) == (2, entry.size_bytes)
+
+
+def test_buckets_are_listed_in_pages(served: Served, s3: Any, serve: Any, tmp_path: Path) -> None:
+    settings = Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")
+    with Lake.open(settings=settings) as lake:
+        for name in ("aaa", "aab", "bbb"):
+            lake.create_repository(name)
+        with s3_client(serve(lake, KEYS)) as client:
+            pages = client.get_paginator("list_buckets").paginate(Prefix="a", PaginationConfig={"PageSize": 1})
+            assert [[one["Name"] for one in page["Buckets"]] for page in pages] == [["aaa"], ["aab"]]
+            assert [one["Name"] for one in client.list_buckets()["Buckets"]] == ["aaa", "aab", "bbb"]
+            assert "ContinuationToken" not in client.list_buckets(MaxBuckets=3)
 
 
 def test_other_keys_and_no_keys_are_refused(served: Served) -> None:

@@ -177,3 +177,68 @@ def test_trino_writes_on_a_branch_and_on_no_tag(query: trino.Query, orders: list
     assert [entry.path for entry in main.list("totals/")] == written
     with pytest.raises(trino.TrinoError, match="already exists"):
         _last_rows(query, WRITE.text)
+
+
+STREAM = """
+import sys
+from pyspark.sql import SparkSession
+
+address, key, secret = sys.argv[1:]
+builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
+for name, value in {
+    "endpoint": f"http://{address}", "access.key": key, "secret.key": secret, "path.style.access": "true",
+    "endpoint.region": "us-east-1",
+}.items():
+    builder = builder.config(f"spark.hadoop.fs.s3a.{name}", value)
+spark = builder.getOrCreate()
+
+hadoop = spark._jvm.org.apache.hadoop.fs
+at = lambda name: hadoop.Path(f"s3a://shop/main/{name}")
+files = at("").getFileSystem(spark._jsc.hadoopConfiguration())
+assert files.mkdirs(at("made/below")) and files.exists(at("made/below")) and files.exists(at("made"))
+files.create(at("made/below/file")).close()
+assert files.rename(at("made/below"), at("moved")) and files.exists(at("moved/file"))
+assert not files.exists(at("made/below"))
+assert files.delete(at("moved"), True) and not files.exists(at("moved"))
+assert files.mkdirs(at("empty")) and files.rename(at("empty"), at("renamed")) and files.exists(at("renamed"))
+
+def run():
+    rows = spark.readStream.schema("id long").parquet("s3a://shop/main/in")
+    counted = rows.withColumn("odd", rows.id % 2).groupBy("odd").count()
+    for name, made, mode in (("out", rows, "append"), ("counts", counted, "complete")):
+        sink = made.writeStream.outputMode(mode).option("checkpointLocation", f"s3a://shop/main/checkpoints/{name}")
+        if name == "out":
+            query = sink.format("parquet").trigger(availableNow=True).start("s3a://shop/main/out")
+        else:
+            query = sink.foreachBatch(
+                lambda batch, _: batch.coalesce(1).write.mode("overwrite").parquet("s3a://shop/main/counts")
+            ).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+for start in (0, 10):
+    spark.range(start, start + 10).write.mode("append").parquet("s3a://shop/main/in")
+    run()
+run()
+print(sorted(row.id for row in spark.read.parquet("s3a://shop/main/out").collect()) == [*range(20)])
+print(sorted(map(tuple, spark.read.parquet("s3a://shop/main/counts").collect())))
+"""
+
+
+def test_spark_streams_with_checkpoints_on_a_branch(place: Path, shop: Shop, tmp_path: Path) -> None:
+    """Structured Streaming makes folders, asks whether they are there, and renames files to commit its offsets."""
+    shop.repo.create_branch("streams")
+    command = ["-c", STREAM.replace("/main/", "/streams/"), *shop.names.values()]
+    environment = spark_environment(place) | {
+        "PYSPARK_SUBMIT_ARGS": f"--driver-class-path {engines.class_path(place)} pyspark-shell"
+    }
+    done = subprocess.run(
+        [str(engines.python(place)), *command],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-2:] == ["True", "[(0, 10), (1, 10)]"], done.stderr
+    assert shop.repo.branch("streams").commit("streamed").id
+    assert not [finding for finding in shop.repo.fsck() if finding.severity.value != "info"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from support.served import KEYS, lake, s3_client
 
 from lakeops import Lake, Repository
 from lakeops.gateway.app import Gateway
+from lakeops.gateway.chunks import digests_of
+from lakeops.gateway.writing import LEAST_PART
 from lakeops.model.errors import InvalidInput
 
 __all__ = ["lake"]
@@ -108,6 +113,9 @@ def test_a_version_of_a_delta_table_is_never_replaced(repo: Repository, s3: Any)
     taken = (412, "PreconditionFailed")
     assert code(lambda: s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"second")) == taken
     assert code(lambda: s3.copy_object(Bucket="shop", Key=f"{log}.json", CopySource="shop/main/old")) == taken
+    first = s3.head_object(Bucket="shop", Key=f"{log}.json")["ETag"]
+    for condition in ({"IfMatch": first}, {"IfNoneMatch": '"else"'}, {"IfMatch": "*"}):
+        assert code(lambda more=condition: s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"x", **more)) == taken
     where = {"Bucket": "shop", "Key": f"{log}.json"}
     upload = s3.create_multipart_upload(**where)["UploadId"]
     part = {"PartNumber": 1, "ETag": s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"x")["ETag"]}
@@ -135,7 +143,7 @@ def test_an_upload_in_parts(repo: Repository, s3: Any) -> None:
     where = {"Bucket": "shop", "Key": "main/big"}
     upload = s3.create_multipart_upload(**where, ContentType="text/plain", Metadata={"k": "v"})["UploadId"]
     parts = []
-    for number, text in ((2, b"b" * 5_000_000), (1, b"a" * 5_000_000), (3, b"x"), (3, b"c")):
+    for number, text in ((2, b"b" * LEAST_PART), (1, b"a" * LEAST_PART), (3, b"x"), (3, b"c")):
         mark = s3.upload_part(**where, UploadId=upload, PartNumber=number, Body=text)["ETag"]
         parts.append({"PartNumber": number, "ETag": mark})
     assert repo.ref("main").find("big") is None
@@ -147,7 +155,7 @@ def test_an_upload_in_parts(repo: Repository, s3: Any) -> None:
     assert code(lambda: complete(second, first)) == (400, "InvalidPartOrder")
     assert code(lambda: complete(first, second, stale)) == (400, "InvalidPart")
     done = complete(first, second, third, IfNoneMatch="*")
-    assert repo.ref("main").read("big") == b"a" * 5_000_000 + b"b" * 5_000_000 + b"c"
+    assert repo.ref("main").read("big") == b"a" * LEAST_PART + b"b" * LEAST_PART + b"c"
     assert repo.ref("main").stat("big").metadata == {"k": "v"}
     assert s3.head_object(**where)["ETag"] == done["ETag"]
     assert code(lambda: complete(first)) == (404, "NoSuchUpload")
@@ -177,7 +185,7 @@ def test_a_copy_moves_no_bytes(repo: Repository, s3: Any) -> None:
     replacing = {"Metadata": {"k": "v"}, "MetadataDirective": "REPLACE"}
     s3.copy_object(Bucket="shop", Key="main/c", CopySource="shop/main/b ü", **replacing)
     assert (repo.ref("main").read("c"), repo.ref("main").stat("c").metadata) == (b"old", {"k": "v"})
-    for source, status in (("shop/main/none", 404), ("else/main/old", 501), ("shop/main", 501)):
+    for source, status in (("shop/main/none", 404), ("else/main/old", 404), ("shop/main", 404)):
         assert code(lambda source=source: s3.copy_object(Bucket="shop", Key="main/x", CopySource=source))[0] == status
     assert code(lambda: s3.copy_object(Bucket="shop", Key="v1/x", CopySource="shop/main/old"))[0] == 403
     assert repo.ref("main").find("x") is None
@@ -208,7 +216,7 @@ def test_parts_of_an_upload_are_copied(repo: Repository, s3: Any) -> None:
 
 def test_what_asks_for_something_else_than_the_object_leaves_the_object_as_it_is(repo: Repository, s3: Any) -> None:
     """Each of these was once taken for a write or a deletion of the object itself."""
-    old, mark = {"Bucket": "shop", "Key": "main/old"}, repo.ref("main").stat("old").checksum
+    old, mark = {"Bucket": "shop", "Key": "main/old"}, repo.ref("main").stat("old").checksum + "-1"
     upload = s3.create_multipart_upload(**old)["UploadId"]
     source = {"CopySource": "shop/main/other"}
     repo.branch("main").put("other", b"other")
@@ -219,10 +227,10 @@ def test_what_asks_for_something_else_than_the_object_leaves_the_object_as_it_is
         (lambda: s3.put_object_legal_hold(**old, LegalHold={"Status": "ON"}), 501),
         (lambda: s3.delete_object_tagging(**old), 501),
         (lambda: s3.delete_object(**old, VersionId="1"), 501),
-        (lambda: s3.delete_object(**old, IfMatch="other"), 501),
+        (lambda: s3.delete_object(**old, IfMatch="other"), 412),
         (lambda: s3.put_object(**old, Body=b"more", WriteOffsetBytes=3), 501),
-        (lambda: s3.put_object(**old, Body=b"more", IfMatch=mark), 501),
-        (lambda: s3.copy_object(**old, **source, CopySourceIfNoneMatch=mark), 501),
+        (lambda: s3.put_object(**old, Body=b"more", IfMatch="other"), 412),
+        (lambda: s3.copy_object(**old, **source, IfMatch=mark), 501),
         (lambda: s3.copy_object(**old, **source, CopySourceIfMatch=mark), 412),
         (lambda: s3.upload_part_copy(**old, **source, UploadId=upload, PartNumber=1, CopySourceIfMatch=mark), 412),
     ):
@@ -231,7 +239,8 @@ def test_what_asks_for_something_else_than_the_object_leaves_the_object_as_it_is
     listed = {"Objects": [{"Key": "main/old", "VersionId": "1"}]}
     assert [one["Code"] for one in s3.delete_objects(Bucket="shop", Delete=listed)["Errors"]] == ["NotImplemented"]
     assert repo.ref("main").read("old") == b"old"
-    s3.copy_object(**old, CopySource="shop/main/other", CopySourceIfMatch=repo.ref("main").stat("other").checksum)
+    mark = s3.head_object(Bucket="shop", Key="main/other")["ETag"]
+    s3.copy_object(**old, CopySource="shop/main/other", CopySourceIfMatch=mark)
     assert repo.ref("main").read("old") == b"other"
 
 
@@ -242,7 +251,7 @@ def test_what_takes_no_changes_says_so(repo: Repository, s3: Any) -> None:
         assert code(lambda ref=ref: s3.put_object(Bucket="shop", Key=f"{ref}/x", Body=b"")) == (403, "AccessDenied")
     assert code(lambda: s3.put_object(Bucket="shop", Key="main", Body=b"")) == (400, "InvalidArgument")
     assert code(lambda: s3.put_object(Bucket="none", Key="main/x", Body=b"")) == (404, "NoSuchBucket")
-    assert code(lambda: s3.put_object(Bucket="shop", Key="main/x", Body=b"", IfMatch="x"))[0] == 501
+    assert code(lambda: s3.put_object(Bucket="shop", Key="main/x", Body=b"", IfMatch="x"))[0] == 404
     assert [change.path for change in repo.branch("main").uncommitted()] == []
 
 
@@ -268,3 +277,228 @@ def test_another_body_than_the_signed_one_is_refused(repo: Repository, s3: Any) 
 def test_a_gateway_without_keys_takes_no_writes(lake: Lake) -> None:
     with pytest.raises(InvalidInput, match="needs gateway_access_key", check=has_kind("invalid_settings")):
         Gateway(lake, None, write=True)
+
+
+def sum_of(name: str, text: bytes) -> str:
+    digest = digests_of([name])[name]
+    digest.update(text)
+    return base64.b64encode(digest.digest()).decode()
+
+
+SUMS = ["crc32", "crc32c", "crc64nvme", "sha1", "sha256"]
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_sums_of_parts_and_of_the_whole_are_compared_at_the_end(repo: Repository, s3: Any, kind: str) -> None:
+    field, header = f"Checksum{kind.upper()}", f"x-amz-checksum-{kind}"
+    texts = [b"a" * LEAST_PART, b"b"]
+    where = {"Bucket": "shop", "Key": "main/big"}
+    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    parts = []
+    for number, text in enumerate(texts, 1):
+        sums = {field: sum_of(header, text)}
+        done = s3.upload_part(**upload, PartNumber=number, Body=text, **sums)
+        assert done[field] == sums[field]
+        parts.append({"PartNumber": number, "ETag": done["ETag"], **sums})
+    each = b"".join(base64.b64decode(part[field]) for part in parts)
+    whole, composite = sum_of(header, b"".join(texts)), sum_of(header, each) + "-2"
+
+    def complete(listed: list[dict[str, Any]] = parts, **more: Any) -> Any:
+        return s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": listed}, **more)
+
+    wrong = sum_of(header, b"else")
+    assert code(lambda: complete([{**parts[0], field: wrong}, parts[1]])) == (400, "InvalidPart")
+    assert code(lambda: complete(**{field: wrong})) == (400, "BadDigest")
+    assert code(lambda: complete(**{field: f"{wrong}-2"})) == (400, "BadDigest")
+    assert code(lambda: complete(**{field: composite[:-1] + "3"})) == (400, "BadDigest")
+    assert code(lambda: complete(MpuObjectSize=LEAST_PART)) == (400, "InvalidRequest")
+    assert repo.ref("main").find("big") is None
+    given = whole if kind in {"crc64nvme", "crc32"} else composite
+    done = complete(**{field: given}, MpuObjectSize=LEAST_PART + 1)
+    assert done[field] == given
+    assert repo.ref("main").read("big") == b"".join(texts)
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_sums_of_a_body_are_compared_and_given_back(repo: Repository, s3: Any, kind: str) -> None:
+    field, where = f"Checksum{kind.upper()}", {"Bucket": "shop", "Key": "main/x", "Body": b"1"}
+    right, wrong = sum_of(f"x-amz-checksum-{kind}", b"1"), sum_of(f"x-amz-checksum-{kind}", b"2")
+    assert s3.put_object(**where, **{field: right})[field] == right
+    if kind not in {"crc32c", "crc64nvme"}:  # which boto3 sends behind a body by another package alone
+        assert s3.put_object(**where | {"Body": io.BytesIO(b"1")}, ChecksumAlgorithm=kind.upper())[field] == right
+    assert code(lambda: s3.put_object(**where, **{field: wrong})) == (400, "BadDigest")
+
+
+@pytest.mark.parametrize("given", ["", "YWJyYWNhZGFicmE=", "rL0Y20zC+Fzt72VPzMSk2A", "not base64"])
+def test_a_malformed_content_md5_is_refused(s3: Any, given: str) -> None:
+    s3.meta.events.register("before-call.s3", lambda params, **_: params["headers"].update({"Content-MD5": given}))
+    assert code(lambda: s3.put_object(Bucket="shop", Key="main/x", Body=b"1")) == (400, "InvalidDigest")
+
+
+def test_parts_are_as_large_as_s3_has_them_and_are_listed(repo: Repository, s3: Any) -> None:
+    where = {"Bucket": "shop", "Key": "main/big"}
+    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    marks = [s3.upload_part(**upload, PartNumber=n, Body=b"%d" % n)["ETag"] for n in (1, 2, 3)]
+    parts = [{"PartNumber": n, "ETag": mark} for n, mark in enumerate(marks, 1)]
+    ended = {"MultipartUpload": {"Parts": parts}}
+    assert code(lambda: s3.complete_multipart_upload(**upload, **ended)) == (400, "EntityTooSmall")
+    listed = s3.list_parts(**upload, MaxParts=2)
+    assert [(one["PartNumber"], one["ETag"], one["Size"]) for one in listed["Parts"]] == [
+        (1, marks[0], 1),
+        (2, marks[1], 1),
+    ]
+    rest = s3.list_parts(**upload, PartNumberMarker=listed["NextPartNumberMarker"])
+    assert ([one["PartNumber"] for one in rest["Parts"]], rest["IsTruncated"]) == ([3], False)
+    others = [s3.create_multipart_upload(Bucket="shop", Key=f"main/{name}")["UploadId"] for name in ("a", "a", "z")]
+    pages = s3.get_paginator("list_multipart_uploads").paginate(Bucket="shop", PaginationConfig={"PageSize": 1})
+    found = [(one["Key"], one["UploadId"]) for page in pages for one in page["Uploads"]]
+    assert found == sorted(zip(("main/a", "main/a", "main/z", "main/big"), (*others, upload["UploadId"]), strict=True))
+    for key, name in found:
+        s3.abort_multipart_upload(Bucket="shop", Key=key, UploadId=name)
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="shop")
+    assert code(lambda: s3.list_parts(**upload)) == (404, "NoSuchUpload")
+
+
+def test_a_range_past_the_end_of_a_source_is_refused(repo: Repository, s3: Any) -> None:
+    where = {"Bucket": "shop", "Key": "main/x"}
+    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    part = upload | {"PartNumber": 1, "CopySource": "shop/main/old"}
+    for given, wanted in (
+        ("bytes=0-3", "InvalidRange"),
+        ("bytes=3-3", "InvalidRange"),
+        ("bytes=-1", "InvalidArgument"),
+        ("bytes=1-", "InvalidArgument"),
+        ("bytes=2-1", "InvalidArgument"),
+        ("0-1", "InvalidArgument"),
+    ):
+        assert code(lambda given=given: s3.upload_part_copy(**part, CopySourceRange=given)) == (400, wanted)
+    mark = s3.upload_part_copy(**part, CopySourceRange="bytes=1-2")["CopyPartResult"]["ETag"]
+    s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": mark}]})
+    assert repo.ref("main").read("x") == b"ld"
+
+
+@pytest.mark.parametrize("way", ["put", "parts"])
+def test_conditions_of_writes_hold(repo: Repository, s3: Any, way: str) -> None:
+    where, body = {"Bucket": "shop", "Key": "main/x"}, count()
+
+    def write(**condition: str) -> Any:
+        text = b"%d" % next(body)
+        if way == "put":
+            return s3.put_object(**where, Body=text, **condition)
+        upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+        parts = [{"PartNumber": 1, "ETag": s3.upload_part(**upload, PartNumber=1, Body=text)["ETag"]}]
+        try:
+            return s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}, **condition)
+        except ClientError:
+            s3.abort_multipart_upload(**upload)
+            raise
+
+    for match in ("*", '"else"'):
+        assert code(lambda match=match: write(IfMatch=match)) == (404, "NoSuchKey")
+    first = write(IfNoneMatch='"else"')["ETag"]
+    assert code(lambda: write(IfNoneMatch="*")) == (412, "PreconditionFailed")
+    assert code(lambda: write(IfNoneMatch=first)) == (412, "PreconditionFailed")
+    assert code(lambda: write(IfMatch='"else"')) == (412, "PreconditionFailed")
+    kept = repo.ref("main").stat("x")
+    assert (s3.head_object(**where)["ETag"], kept.size_bytes) == (first, 1)
+    second = write(IfMatch=first)["ETag"]
+    third = write(IfMatch="*", IfNoneMatch=first)["ETag"]
+    assert len({first, second, third}) == 3
+    assert s3.head_object(**where)["ETag"] == third
+
+
+def test_of_several_writers_who_replace_one_object_one_succeeds(repo: Repository, s3: Any) -> None:
+    mark = s3.put_object(Bucket="shop", Key="main/x", Body=b"first")["ETag"]
+
+    def replace(number: int) -> int:
+        try:
+            s3.put_object(Bucket="shop", Key="main/x", Body=b"%d" % number, IfMatch=mark)
+        except ClientError as error:
+            assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 412
+            return -1
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        done = [number for number in pool.map(replace, range(8)) if number >= 0]
+    assert [repo.ref("main").read("x")] == [b"%d" % number for number in done]
+
+
+def test_conditions_of_deletions_hold(repo: Repository, s3: Any) -> None:
+    where = {"Bucket": "shop", "Key": "main/old"}
+    mark = s3.head_object(**where)["ETag"]
+    assert code(lambda: s3.delete_object(**where, IfMatch='"else"')) == (412, "PreconditionFailed")
+    listed = {"Objects": [{"Key": "main/old", "ETag": '"else"'}]}
+    assert [one["Code"] for one in s3.delete_objects(Bucket="shop", Delete=listed)["Errors"]] == ["PreconditionFailed"]
+    assert repo.ref("main").read("old") == b"old"
+    s3.delete_object(**where, IfMatch=mark)
+    assert repo.ref("main").find("old") is None
+    s3.delete_object(**where, IfMatch=mark)
+    repo.branch("main").put("old", b"old")
+    done = s3.delete_objects(Bucket="shop", Delete={"Objects": [{"Key": "main/old", "ETag": mark}]})
+    assert [one["Key"] for one in done["Deleted"]] == ["main/old"]
+    many = {"Objects": [{"Key": f"main/{n}"} for n in range(1001)]}
+    assert code(lambda: s3.delete_objects(Bucket="shop", Delete=many)) == (400, "MalformedXML")
+    assert code(lambda: s3.delete_objects(Bucket="shop", Delete={"Objects": []})) == (400, "MalformedXML")
+
+
+def test_conditions_of_copies_are_those_of_the_source(repo: Repository, s3: Any) -> None:
+    copy = {"Bucket": "shop", "Key": "main/x", "CopySource": "shop/main/old"}
+    source = s3.head_object(Bucket="shop", Key="main/old")
+    mark, since, day = source["ETag"], source["LastModified"], timedelta(days=1)
+    for refused in (
+        {"CopySourceIfMatch": '"else"'},
+        {"CopySourceIfNoneMatch": mark},
+        {"CopySourceIfModifiedSince": since + day},
+        {"CopySourceIfUnmodifiedSince": since - day},
+    ):
+        assert code(lambda refused=refused: s3.copy_object(**copy, **refused)) == (412, "PreconditionFailed")
+    assert repo.ref("main").find("x") is None
+    s3.copy_object(**copy, CopySourceIfMatch=mark, CopySourceIfModifiedSince=since - day, IfNoneMatch="*")
+    assert code(lambda: s3.copy_object(**copy, IfNoneMatch="*")) == (412, "PreconditionFailed")
+    s3.copy_object(**copy, CopySourceIfNoneMatch='"else"', CopySourceIfUnmodifiedSince=since + day)
+
+
+def test_copies_between_repositories_bring_contents_and_metadata(lake: Lake, repo: Repository, s3: Any) -> None:
+    other = lake.create_repository("other")
+    text = b"x" * (LEAST_PART + 7)
+    repo.branch("main").put("big", text, metadata={"k": "v"}, content_type="text/plain")
+    s3.copy_object(Bucket="other", Key="main/a", CopySource="shop/main/big")
+    entry = other.ref("main").stat("a")
+    assert (entry.metadata, entry.content_type, other.ref("main").read("a")) == ({"k": "v"}, "text/plain", text)
+    config = TransferConfig(multipart_threshold=1 << 20, multipart_chunksize=LEAST_PART)
+    s3.copy({"Bucket": "shop", "Key": "main/big"}, "other", "main/b", Config=config)
+    assert other.ref("main").read("b") == text
+    assert code(lambda: s3.copy_object(Bucket="other", Key="main/c", CopySource="shop/main/none"))[0] == 404
+
+
+def test_folder_markers_are_objects(repo: Repository, s3: Any) -> None:
+    s3.put_object(Bucket="shop", Key="main/logs/day/", Body=b"")
+    assert [one.path for one in repo.branch("main").list("logs/")] == ["logs/day/"]
+    assert s3.head_object(Bucket="shop", Key="main/logs/day/")["ContentLength"] == 0
+    listed = s3.list_objects_v2(Bucket="shop", Prefix="main/logs/", Delimiter="/")
+    assert [one["Prefix"] for one in listed["CommonPrefixes"]] == ["main/logs/day/"]
+    assert [one["Key"] for one in s3.list_objects_v2(Bucket="shop", Prefix="main/logs/day/")["Contents"]] == [
+        "main/logs/day/"
+    ]
+    s3.put_object(Bucket="shop", Key="main/", Body=b"")  # the branch is there, and is no object
+    s3.delete_object(Bucket="shop", Key="main/")
+    assert code(lambda: s3.put_object(Bucket="shop", Key="none/", Body=b""))[0] in {403, 404}
+    s3.delete_object(Bucket="shop", Key="main/logs/day/")
+    assert [one.path for one in repo.branch("main").list()] == ["old"]
+
+
+def test_metadata_that_is_not_ascii_is_written_and_read_alike(repo: Repository, s3: Any) -> None:
+    repo.branch("main").put("x", b"1", metadata={"who": "Grüße 漢字"})
+    read = s3.head_object(Bucket="shop", Key="main/x")["Metadata"]
+    assert read["who"].isascii()
+    s3.put_object(Bucket="shop", Key="main/y", Body=b"1", Metadata=read)
+    assert repo.ref("main").stat("y").metadata == {"who": "Grüße 漢字"}
+    for plain in ("=?utf-8?x?a?=", "a =?", "=?utf-8?b?!?="):
+        s3.put_object(Bucket="shop", Key="main/z", Body=b"1", Metadata={"who": plain})
+        assert s3.head_object(Bucket="shop", Key="main/z")["Metadata"] == {"who": plain}
+
+
+def test_a_repository_that_exists_is_said_to(s3: Any) -> None:
+    assert code(lambda: s3.create_bucket(Bucket="shop")) == (409, "BucketAlreadyOwnedByYou")
+    assert code(lambda: s3.create_bucket(Bucket="new")) == (403, "AccessDenied")
+    assert code(lambda: s3.delete_bucket(Bucket="shop"))[0] == 501

@@ -149,6 +149,20 @@ def test_no_caller_of_the_catalog_passes_a_hook_by(repo, plugin):
     catalog.refs.delete_tag("repo", "v1", actor="ada", hooks=frozenset({hook}))
 
 
+def test_a_commit_that_was_refused_leaves_no_message_behind(repo, plugin):
+    def stop(_: HookEvent) -> None:
+        raise ValueError("no")
+
+    plugin.does["h1"] = stop
+    repo.set_hook("h1")
+    for key in (None, "k"):
+        with pytest.raises(PreconditionFailed, check=has_kind("hook_refused")):
+            repo.branch("main").commit("refused", idempotency_key=key)
+    plugin.does.clear()
+    done = repo.branch("main").commit("made")
+    assert (done.along, done.message, repo.ref("main").read("c")) == ([], "made", b"3")
+
+
 def test_a_hook_has_so_much_time(repo, plugin):
     ended = threading.Event()
     plugin.does["h1"] = lambda _: ended.wait(60)

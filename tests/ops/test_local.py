@@ -14,6 +14,7 @@ from support.errors import has_kind
 from support.killed_local import run
 from support.scenes import tree
 
+from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import (
     AlreadyExists,
     InvalidInput,
@@ -239,6 +240,119 @@ def test_objects_that_cannot_be_files_are_refused_before_anything_is_written(lak
     assert not folder.exists()
     with pytest.raises(InvalidInput):
         lake.local(folder)
+
+
+SPELLINGS = [
+    PLACE, ".LAKEOPS-LOCAL", ".Lakeops-Local.", f"{PLACE} ", f"{PLACE}. .", ".lakeops\u200c-local",
+    "\uff0elakeops-local", ".lakeop\u017f-local", f"{PLACE}::$INDEX_ALLOCATION", "LAKEOP~1", f"x\\{PLACE}",
+]  # fmt: skip
+OTHERS = ["lakeops-local", f"{PLACE}-old", "x.lakeops-local", "lakeops", "é"]
+
+
+def _planted(repo, name: str) -> str:
+    path = f"raw/notes/{name}/index.json"
+    repo.branch("main").put(path, b"{}")
+    repo.branch("main").commit("planted")
+    return path
+
+
+def _directory(tmp_path: Path, name: str) -> Path:
+    file = tmp_path / "source/notes" / name / "index.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    return tmp_path / "source"
+
+
+def _committed(lake, repo, tmp_path: Path, name: str) -> None:
+    repo.ref("main").clone(tmp_path / "edited")
+    _directory(tmp_path, name).rename(tmp_path / "edited/source")
+    lake.local(tmp_path / "edited").commit("with another clone's files")
+
+
+def _pulled(lake, repo, tmp_path: Path, name: str) -> None:
+    repo.ref("main").clone(tmp_path / "old")
+    _planted(repo, name)
+    lake.local(tmp_path / "old").pull()
+
+
+def _got(lake, repo, tmp_path: Path, name: str) -> None:
+    _planted(repo, name)
+    LakeopsFileSystem(lake=lake).get("repo/main/raw", str(tmp_path / "got"), recursive=True)
+
+
+ENTRANCES = {
+    "clone": lambda lake, repo, at, name: _planted(repo, name) and repo.ref("main").clone(at / "clone"),
+    "pull": _pulled,
+    "get": _got,
+    "commit": _committed,
+    "upload": lambda lake, repo, at, name: repo.branch("main").upload(_directory(at, name)),
+    "import": lambda lake, repo, at, name: repo.branch("main").import_objects(
+        _directory(at, name).as_uri(), "imported", message="all"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_a_clone_s_own_files_come_from_no_other_one(lake, repo, tmp_path, name, entrance):
+    """Whoever writes them decides which repository the next commit goes to."""
+    with pytest.raises((InvalidInput, InvalidPath), match=r"clone|not a regular file"):
+        ENTRANCES[entrance](lake, repo, tmp_path, name)
+    assert not [*tmp_path.glob("[cgo]*/**/index.json")][1:]
+    assert not [*repo.branch("main").uncommitted()]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_names_that_are_alike_are_files(lake, repo, tmp_path, name, entrance):
+    ENTRANCES[entrance](lake, repo, tmp_path, name)
+
+
+@pytest.mark.parametrize(("first", "second"), [("n", "n/y"), ("n/y", "n"), ("n/y/z", "n"), ("n", "n/y/z")])
+@pytest.mark.parametrize("racing", [False, True])
+def test_a_file_and_a_folder_of_one_name_are_a_conflict(
+    lake, cloned, folder, tmp_path, faulty_lake, faults, first, second, racing
+):
+    """Both commits would succeed, and no clone could be made of the branch any more."""
+    cloned.ref("main").clone(tmp_path / "other", "raw")
+    for place, name in ((folder, first), (tmp_path / "other", second)):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+    if racing:
+        faults.hook("put", prefix="data/", action=lambda _: lake.local(folder).commit("first"))
+    else:
+        lake.local(folder).commit("first")
+    with pytest.raises(MergeConflict) as raised:
+        faulty_lake.local(tmp_path / "other").commit("second")
+    assert raised.value.conflicts == [second]
+    assert lake.local(tmp_path / "other").status().conflicts == [first]
+    with pytest.raises(MergeConflict):
+        lake.local(tmp_path / "other").pull()
+    assert tree(cloned, "main").keys() == {"other", "rawer", "raw/a", "raw/deep/b", f"raw/{first}"}
+    (tmp_path / "other" / second).unlink()
+    for empty in (tmp_path / "other" / second).relative_to(tmp_path / "other").parents[:-1]:
+        (tmp_path / "other" / empty).rmdir()
+    lake.local(tmp_path / "other").pull()
+    assert files(tmp_path / "other") == {"a": "one", "deep/b": "two", first: first}
+
+
+def test_a_folder_that_took_a_file_s_place_is_committed(lake, cloned, fill, folder):
+    """Others changed the branch meanwhile, elsewhere."""
+    fill(cloned, "main", other="changed")
+    (folder / "a").unlink()
+    (folder / "a").mkdir()
+    (folder / "a/x").write_text("x")
+    lake.local(folder).commit("a folder")
+    assert {"raw/a/x", "raw/deep/b"} < tree(cloned, "main").keys()
+
+
+@pytest.mark.parametrize("verb", ["clone", "init_clone"])
+def test_a_folder_that_is_an_object(cloned, tmp_path, verb):
+    (tmp_path / "dir").mkdir()
+    with pytest.raises(InvalidInput, match=r"'raw/a' is an object at .* and no folder"):
+        getattr(cloned.ref("main"), verb)(tmp_path / "dir", "raw/a")
+    with pytest.raises(InvalidInput, match="'raw/a' is an object at 'main' and no folder"):
+        cloned.branch("main").copy("raw/a", "copied", recursive=True)
 
 
 def test_markers_of_folders_are_left_alone(lake, repo, folder):

@@ -23,11 +23,11 @@ from support.rows import (
 
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted, ObjectNotFound
-from lakeops.model.records import Split
+from lakeops.model.records import Split, Summary
 from lakeops.ranges import rewrite
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.range_file import fetch_ranges
-from lakeops.ranges.rewrite import changed_ranges, total, with_change_digests
+from lakeops.ranges.rewrite import changed_ranges, with_change_digests
 from lakeops.store.disk_cache import DiskCache, with_cache
 
 SPLIT = Split(16, 40, 120)
@@ -76,7 +76,7 @@ def test_every_range_becomes_what_its_changes_say_whatever_the_window(store, bas
         table = pa.concat_tables([RANGE_SCHEMA.empty_table(), *(some for some, _ in rows)])
         assert table.drop_columns("digest").equals(expected)
         assert all(np.array_equal(path_hashes(some["path"]), own) for some, own in rows)
-    assert total(one.summary for one in applied_) == summed(REPOSITORY, after)
+    assert sum((one.summary for one in applied_), Summary()) == summed(REPOSITORY, after)
     assert {number for number, *_ in found} == {int(number) for number in base.route(staged_table(changes)["path"])}
 
 

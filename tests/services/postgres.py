@@ -57,11 +57,11 @@ def server_of_the_run(place: Path) -> str:
 
 
 @contextmanager
-def fresh_database(socket: str) -> Iterator[str]:
+def fresh_database(socket: str, options: str = "") -> Iterator[str]:
     """The catalog URL of a new database on a running server; dropped afterwards."""
     name = f"lakeops_{os.getpid()}_{next(_fresh)}"
     with _admin(socket) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
+        admin.execute(f"CREATE DATABASE {name} {options}")
     try:
         yield f"postgresql+psycopg://postgres@/{name}?host={quote(socket)}"
     finally:

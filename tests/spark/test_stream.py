@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StructType
 
 from lakeops import Branch, Lake, Settings
+from lakeops.model.errors import LakeopsError
 from lakeops.spark.source import LakeopsDataSource
 
 TABLE = "lakefs://shop/main/orders/"
@@ -27,6 +32,67 @@ def given(start: str, end: str) -> list[str]:
     reader = source.streamReader(StructType().add("id", LongType()))
     parts = reader.partitions({"commit": start}, {"commit": end})
     return [file.path for part in parts for file in part.files]
+
+
+def numbers(start: str, end: str, **options: str) -> list[int]:
+    """The rows of one batch."""
+    source = LakeopsDataSource({"ref": TABLE, "format": "parquet", **options})
+    reader = source.streamReader(StructType().add("id", LongType()))
+    parts = reader.partitions({"commit": start}, {"commit": end})
+    return sorted(row for part in parts for batch in reader.read(part) for row in batch.column("id").to_pylist())
+
+
+def parquet(*ids: int, **columns: pa.Array) -> bytes:
+    written = io.BytesIO()
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), **columns}), written)
+    return written.getvalue()
+
+
+GOOD = parquet(*range(1000))
+BAD = {
+    "empty": ("b.parquet", b"", "'orders/b.parquet' cannot be read as Parquet"),
+    "cut": ("b.parquet", GOOD[:200], "'orders/b.parquet' cannot be read as Parquet"),
+    "no footer": ("b.parquet", b"PAR1" + bytes(50) + b"PAR1", "'orders/b.parquet' cannot be read as Parquet"),
+    "a damaged page": (
+        "b.parquet",
+        GOOD[:100] + bytes(500) + GOOD[600:],
+        "'orders/b.parquet' cannot be read as Parquet",
+    ),
+    "another type": ("b.parquet", pd.DataFrame({"id": ["x"]}).to_parquet(), "'id' of 'orders/b.parquet'"),
+    "another folder": ("day=1/b.parquet", parquet(2), "different partition columns"),
+}
+
+
+@pytest.mark.parametrize("how", [*BAD])
+@pytest.mark.parametrize("repair", ["taken back", "replaced"])
+def test_a_stream_goes_on_after_a_repair(main: Branch, caplog, how: str, repair: str) -> None:
+    name, contents, says = BAD[how]
+    first = main.commit("nothing", allow_empty=True).id
+    main.put("orders/a.parquet", parquet(1))
+    main.put("orders/gone.parquet", parquet(7))
+    main.put(f"orders/{name}", contents)
+    bad = main.commit("bad").id
+    with pytest.raises(LakeopsError, match=says):
+        numbers(first, bad)
+    main.delete(f"orders/{name}")
+    if how != "another folder":
+        main.delete("orders/gone.parquet")
+    if repair == "replaced":
+        main.put("orders/b.parquet", parquet(3))
+    repaired = main.commit("good").id
+    assert numbers(first, bad) == [1, 7]
+    assert "skipped" in caplog.text or "left out" in caplog.text
+    assert name in caplog.text
+    assert numbers(bad, repaired) == ([3] if repair == "replaced" else [])
+
+
+def test_a_stream_skips_damaged_files_where_it_is_told_to(main: Branch, caplog) -> None:
+    first = main.commit("nothing", allow_empty=True).id
+    main.put("orders/a.parquet", parquet(1))
+    main.put("orders/b.parquet", b"")
+    bad = main.commit("bad").id
+    assert numbers(first, bad, ignorecorruptfiles="true") == [1]
+    assert "'orders/b.parquet'" in caplog.text
 
 
 def test_what_is_said_of_a_file_is_no_change_of_its_rows(main: Branch) -> None:

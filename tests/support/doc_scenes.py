@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pandas as pd
 import psycopg
@@ -146,10 +150,84 @@ def hooked(at: Scene) -> None:
     at.patch.syspath_prepend(str(site))
 
 
-def readme(at: Scene) -> None:
-    """A bucket, and a table to write."""
+def loaded_daily(at: Scene) -> None:
+    """A repository that got a load a day. The third one is bad."""
+    at.patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # a script calls lakeops
+    repo = Lake.open().create_repository("shop")
+    repo.branch("main").put("customers.csv", b"id,name\n1,Ada\n2,Grace\n")
+    repo.branch("main").commit("Customers")
+    for day, amount in enumerate([10, 20, -30, 40, 50], 1):
+        load = repo.create_branch("load", source="main")
+        load.put(f"orders/day-{day}.csv", f"id,amount\n{day},{amount}\n".encode())
+        load.commit(f"Load day {day}")
+        repo.merge("load", "main", message=f"Publish day {day}")
+        repo.delete_branch("load")
+        if day == 1:
+            repo.create_tag("v1", "main")
+
+
+def released(at: Scene) -> None:
+    """A repository with customers and a folder of orders."""
+    main = Lake.open().create_repository("shop").branch("main")
+    main.put("customers.csv", b"id,name\n1,Ada\n2,Grace\n")
+    main.put("orders/day-1.csv", b"id,amount\n1,10\n")
+    main.commit("Orders of November")
+
+
+def trying_collection(at: Scene) -> Iterator[str]:
+    """Time passes where the page waits."""
+    at.patch.setenv("LAKEOPS_GRACE_HOURS", "24")  # the page sets it, and it goes with the test
+    yield "gc mark lakefs://trial --dry-run"
+    at.later(1)
+    yield "--confirm-clock"
+    at.later(8)
+
+
+def moved_from_lakefs(at: Scene) -> None:
+    """A server that lists objects as lakeFS's API does, two pages of them, and the bucket in which they lie."""
+    at.bucket("lake", "lakefs")
+    bucket = at.url("s3://lakefs").removeprefix("s3://")
+    s3 = client(StoreSettings(endpoint_url=at.service("moto_endpoint")))
+    rows = []
+    for number in range(3):
+        etag = s3.put_object(Bucket=bucket, Key=f"data/g{number}", Body=f"{number}\n".encode())["ETag"].strip('"')
+        address = f"s3://{bucket}/data/g{number}"
+        rows.append({"path": f"raw/{number}.csv", "path_type": "object", "physical_address": address, "checksum": etag})
+        rows[-1] |= {"size_bytes": 2, "mtime": 1_760_000_000, "content_type": "text/csv", "metadata": {}}
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            assert url.path == "/api/v1/repositories/shop/refs/main/objects/ls"
+            assert self.headers["Authorization"] == "Basic a2V5OnNlY3JldA=="
+            start = parse_qs(url.query).get("after", ["raw/"])[0]
+            page = [row for row in rows if row["path"] > start][:2]
+            last = page[-1]["path"]
+            more = {
+                "has_more": last != rows[-1]["path"],
+                "next_offset": last,
+                "results": len(page),
+                "max_per_page": 1000,
+            }
+            body = json.dumps({"pagination": more, "results": page}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    for ending in (server.server_close, server.shutdown):
+        at.service("request").addfinalizer(ending)
+    at.session.names |= {"SERVER": f"http://127.0.0.1:{server.server_port}", "KEY": "key", "SECRET": "secret"}
+
+
+def written(at: Scene) -> None:
+    """A repository in a bucket."""
     at.bucket("bucket")
-    at.session.names["table"] = pd.DataFrame({"id": [1]})
+    Lake.open().create_repository("shop", storage_namespace=at.url("s3://bucket/shop"))
 
 
 def backup(at: Scene) -> Iterator[str]:
@@ -270,12 +348,13 @@ def imported(at: Scene) -> Iterator[str]:
 
 
 PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
-    "README.md": readme,
+    "README.md": nothing,
     "backup.md": backup,
     "failover.md": failed_over,
     "fsck.md": checked,
     "gc.md": collected,
     "import.md": imported,
+    "lakefs.md": moved_from_lakefs,
     "local.md": shop_made,
     "mirroring.md": mirroring,
     "operating.md": operated,
@@ -283,9 +362,13 @@ PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
     "python.md": flights_made,
     "quickstart.md": nothing,
     "read.md": partitioned,
+    "releases.md": released,
     "replication.md": replication,
     "roll-back.md": overwritten,
     "settings.md": nothing,
     "team.md": teamed,
+    "try-gc.md": trying_collection,
+    "who-broke-it.md": loaded_daily,
+    "write.md": written,
 }
 """Pages whose blocks need no service, and what is done before and between them."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -119,3 +124,68 @@ def test_maintenance_keeps_what_other_refs_need(published: Repository, options: 
     assert amounts("main", options) == [1, 2, 2, 3, 4]
     assert amounts("main~1", options) == [1, 2]
     assert isinstance(gone, list)
+
+
+HELD = """
+import sys
+from deltalake import DeltaTable, write_deltalake
+from lakeops import Lake
+from lakeops.gateway.app import serving
+import pyarrow as pa
+
+rows = pa.table({"value": [1, 2]})
+with Lake.open() as lake, serving(lake, write=True) as options:
+    lake.create_repository("shop")
+    place = "s3://shop/main/t"
+    told = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(place, rows, storage_options=options, configuration=told)
+    write_deltalake(place, rows, mode="append", storage_options=options)
+    table = DeltaTable(place, storage_options=options)
+    print(WORK)
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "wanted"),
+    [
+        ("len(table.history())", "2"),
+        ("DeltaTable.is_deltatable(place, options), DeltaTable.is_deltatable(place + '2', options)", "True False"),
+        ("table.restore(0) and table.version()", "2"),
+        ("table.repair()['files_removed']", "[]"),
+        ("table.generate()", "None"),
+        ("table.load_cdf(0).read_all().num_rows", "4"),
+    ],
+)
+def test_verbs_that_hold_python_s_lock_finish(tmp_path: Path, work: str, wanted: str) -> None:
+    """delta-rs waits in them for the gateway without letting another thread of the process run."""
+    environment = {**os.environ, "LAKEOPS_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", HELD.replace("WORK", work)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.returncode) == (wanted, 0), done.stderr
+
+
+@pytest.mark.parametrize("way", ["end", "kill"])
+def test_the_gateway_of_serving_ends_with_its_parent(tmp_path: Path, way: str) -> None:
+    program = """
+import os, signal, sys
+from lakeops import Lake
+from lakeops.gateway.app import serving
+with Lake.open() as lake, serving(lake) as options:
+    print(options["aws_endpoint_url"].rpartition(":")[2], flush=True)
+    if sys.stdin.readline() == "kill\\n":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {**os.environ, "LAKEOPS_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=pipe, stdout=pipe, text=True) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+        port = int(one.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            one.stdin.write(way + "\n")
+            one.stdin.flush()
+            assert client.recv(1) == b""  # the connection of a server that has ended
+        assert one.wait(60) == (0 if way == "end" else -9)
+    with pytest.raises(ConnectionRefusedError):
+        for _ in range(10_000):
+            socket.create_connection(("127.0.0.1", port), timeout=60).close()

@@ -31,12 +31,13 @@ from lakeops.airflow.dags.admin import (
     sweep_dag,
     tag_dag,
 )
-from lakeops.airflow.dags.upkeep import fsck_dag, gc_dag, mirror_dag
+from lakeops.airflow.dags.upkeep import create_mirror_dag, fsck_dag, gc_dag, mirror_dag
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     lakeops_branch: DAG
+    lakeops_create_mirror: DAG
     lakeops_fsck: DAG
     lakeops_gc: DAG
     lakeops_import: DAG
@@ -50,10 +51,12 @@ if TYPE_CHECKING:
 __all__ = [
     "admin_dags",
     "branch_dag",
+    "create_mirror_dag",
     "fsck_dag",
     "gc_dag",
     "import_dag",
     "lakeops_branch",
+    "lakeops_create_mirror",
     "lakeops_fsck",
     "lakeops_gc",
     "lakeops_import",

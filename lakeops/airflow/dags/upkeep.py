@@ -7,9 +7,10 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task, task_group
 
-from lakeops.airflow.dags.admin import REPOSITORY, connection_field, made, maybe, switch
+from lakeops.airflow.dags.admin import REPOSITORY, connection_field, made, maybe, switch, text
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators import (
+    LakeopsCreateMirrorOperator,
     LakeopsExpireRefsOperator,
     LakeopsFsckOperator,
     LakeopsGcMarkOperator,
@@ -180,6 +181,30 @@ def mirror_dag(
         ).expand(repo=mirrors())
         discover >> discovered()
         follow.expand_kwargs(waiting(discover.output["waiting"]))  # type: ignore[index]  # Airflow declares less
+    return dag
+
+
+def create_mirror_dag(
+    dag_id: str = "lakeops_create_mirror", *, connection: str = DEFAULT_CONN_ID, **arguments: Any
+) -> DAG:
+    """Create a mirror: a read-only repository that follows one of another lake.
+
+    It shows nothing before its first promotion, and can be deleted: its objects stay where they are.
+    """
+    fields = {
+        "mirror": text("Mirror", "Its name here.", pattern=REPOSITORY),
+        "source": text("Source", "airflow:CONNECTION#REPO, or another address of a lake, without a password."),
+        "storage_namespace": text("Place", "Where the source's objects are replicated to: s3://bucket/prefix."),
+        "connection": connection_field(connection),
+    }
+    with made(create_mirror_dag, dag_id, arguments, fields, schedule=None, tags=["lakeops", "admin"]) as dag:
+        LakeopsCreateMirrorOperator(
+            task_id="create",
+            repo="{{ params.mirror }}",
+            source="{{ params.source }}",
+            storage_namespace="{{ params.storage_namespace }}",
+            **WHERE,
+        )
     return dag
 
 

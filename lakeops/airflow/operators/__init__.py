@@ -30,6 +30,7 @@ from lakeops.airflow.operators.commit import (
 from lakeops.airflow.operators.objects import LakeopsDeleteObjectsOperator, LakeopsDiffOperator, LakeopsUploadOperator
 from lakeops.airflow.operators.upkeep import (
     FailOn,
+    LakeopsCreateMirrorOperator,
     LakeopsExpireRefsOperator,
     LakeopsFsckOperator,
     LakeopsGcMarkOperator,
@@ -44,6 +45,7 @@ __all__ = [
     "LakeopsCherryPickOperator",
     "LakeopsCommitOperator",
     "LakeopsCreateBranchOperator",
+    "LakeopsCreateMirrorOperator",
     "LakeopsCreateRepositoryOperator",
     "LakeopsCreateTagOperator",
     "LakeopsDeleteBranchOperator",

@@ -270,8 +270,8 @@ class LakeopsMergeOperator(LakeopsOperator):
         approver: the id of the task of a ``LakeopsApprovalOperator`` that asked about this merge. The commit's metadata
             then say ``approved_by``, which no ``metadata`` can.
         checks: names of checks that tasks before this one have made of the source. They are recorded as passed.
-        on_newer: what to do when the same task has published for a later logical date, because this run was cleared:
-            ``publish`` (the default), ``skip``, or ``fail``.
+        on_newer: what to do when the same task has published to paths that this merge changes, for a later logical
+            date, because this run was cleared: ``publish`` (the default), ``skip``, or ``fail``.
     """
 
     template_fields: Any = (
@@ -325,10 +325,10 @@ class LakeopsMergeOperator(LakeopsOperator):
                 repository.ref(self.source).pass_check(name)
 
         def on_head(head: str) -> None:
-            later = None if self.on_newer == "publish" else idempotent.newer(repository, head, run)
+            later = None if self.on_newer == "publish" else idempotent.newer(repository, head, self.source, run)
             if later is not None:
                 date = later.metadata["airflow_logical_date"]
-                said = f"the run of {date} has published {later.id[:16]} on {into!r} already; this run is older"
+                said = f"the later run of {date} has published the same paths on {into!r}, in {later.id[:16]}"
                 raise (AirflowSkipException if self.on_newer == "skip" else LakeopsFailure)(said)
             if self.shown:
                 source = repository.ref(self.source).commit_id

@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from lakeops.airflow.previews import LISTED, DiffSummary
-from lakeops.airflow.task import LakeopsBranchOperator, LakeopsDiffLink, LakeopsOperator, LineageDataset, TaskLineage
+from lakeops.airflow.task import (
+    LakeopsBranchOperator,
+    LakeopsDiffLink,
+    LakeopsOperator,
+    LineageDataset,
+    TaskLineage,
+    texts,
+)
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
 from lakeops.model.names import check_path
+from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from lakeops.airflow.idempotent import TaskRun
@@ -86,8 +94,11 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
     """Deletes objects of a branch; returns ``branch`` and how many deletions were staged (``objects``).
 
     They are uncommitted changes until the branch is committed, and earlier commits keep the objects. A path without an
-    object is no error.
+    object is no error: ``missing`` lists the first hundred, and the log warns of a deletion that found nothing.
 
+    Args:
+        paths: objects. Also the text that a template makes of a list of them.
+        prefix: the folder whose objects are deleted.
     """
 
     template_fields: Any = (*LakeopsBranchOperator.template_fields, "paths", "prefix")
@@ -102,7 +113,7 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         branch = repository.branch(self.branch)
-        paths = [self.paths] if isinstance(self.paths, str) else list(self.paths or ())
+        paths = texts("paths", self.paths)
         if not paths and not self.prefix:
             raise InvalidInput(f"nothing to delete on lakefs://{repository.id}/{branch.id}: give paths or a prefix")
         for path in paths:  # all of them before the first is deleted
@@ -110,16 +121,21 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
                 check_path(path)
             except InvalidPath as error:
                 raise InvalidInput(f"paths: {error.message}") from None
-        count = branch.delete_prefix(self.prefix) if self.prefix else 0
+        count, missing = branch.delete_prefix(self.prefix) if self.prefix else 0, []
         for path in paths:
             try:
                 branch.delete(path)
             except ObjectNotFound:
-                self.log.info("There is no object lakefs://%s/%s/%s", repository.id, branch.id, path)
+                missing.append(path)
+                self.log.info("There is no object lakefs://%s/%s/%s", repository.id, branch.id, safe(path))
             else:
                 count += 1
-        self.log.info("Staged %d deletions on lakefs://%s/%s", count, repository.id, branch.id)
-        return {"branch": branch.id, "objects": count}
+        if count:
+            self.log.info("Staged %d deletions on lakefs://%s/%s", count, repository.id, branch.id)
+        else:
+            what = ", ".join(map(repr, [*paths[:3], *([self.prefix] if self.prefix else [])]))
+            self.log.warning("Nothing was deleted on lakefs://%s/%s: no object at %s", repository.id, branch.id, what)
+        return {"branch": branch.id, "objects": count, "missing": missing[:LISTED]}
 
 
 class LakeopsDiffOperator(LakeopsOperator):

@@ -8,11 +8,13 @@ same time and again: see ``lakeops.ops.mirror.sync``.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from lakeops.airflow import idempotent
 from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.previews import describe_mark
-from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, truth
+from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, texts, truth
 from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound
 from lakeops.model.findings import Finding, Severity
 from lakeops.model.formatting import counted, human_size
@@ -174,6 +176,47 @@ class LakeopsFsckOperator(LakeopsOperator):
                 counts += f"; {worst.kind} {safe(worst.where)}: {safe(worst.message)}; {worst.advice}"
             raise LakeopsFailure(f"fsck of lakefs://{name} found {counts}")
         return record
+
+
+class LakeopsCreateMirrorOperator(LakeopsOperator):
+    """Creates a mirror: a read-only repository that follows one of another lake; returns its record.
+
+    One that exists already with the same source and place is fine. It shows nothing before its first promotion.
+
+    Args:
+        source: what leads to the source, such as ``airflow:CONNECTION#REPO``: see ``docs/mirroring.md``.
+        storage_namespace: where the source's objects are replicated to; below the lake's home when left out.
+        branches: patterns of the branches to follow.
+        tags: patterns of the tags to follow.
+        reports: tell the source what the mirror needs, so that garbage collection there keeps it.
+    """
+
+    template_fields: Any = (*LakeopsOperator.template_fields, "source", "storage_namespace", "branches", "tags")
+
+    def __init__(
+        self,
+        *,
+        repo: str,
+        source: str,
+        storage_namespace: str | None = None,
+        branches: Sequence[str] | str = ("*",),
+        tags: Sequence[str] | str = ("*",),
+        reports: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(repo=repo, **kwargs)
+        self.source = source
+        self.storage_namespace = storage_namespace
+        self.branches = branches
+        self.tags = tags
+        self.reports = reports
+
+    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
+        follow = {"branches": texts("branches", self.branches), "tags": texts("tags", self.tags)}
+        place = self.storage_namespace or None
+        mirror = idempotent.create_mirror(lake, name, place, self.source, reports=self.reports, **follow)
+        self.log.info("Mirror lakefs://%s follows %s", mirror.id, mirror.configuration.source.text)
+        return mirror.record.to_json()
 
 
 class LakeopsMirrorDiscoverOperator(LakeopsOperator):

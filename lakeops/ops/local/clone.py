@@ -16,10 +16,11 @@ from lakeops.model.names import as_folder
 from lakeops.model.records import Change, Commit, Entry, JsonRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, resolve_commit
-from lakeops.ops.files import translated
+from lakeops.ops.files import PLACE, translated
 from lakeops.ops.local import index as indexes
-from lakeops.ops.local.index import PLACE, Index
+from lakeops.ops.local.index import Index
 from lakeops.ops.local.tree import compare, read_tree, take, wanted_at
+from lakeops.ops.read import require_folder
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Lo
     """
     commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _clone_place(directory)
     begun = (folder / PLACE / "index.json").exists()
+    require_folder(ctx, commit.id, under)
     with translated(folder):
         if not begun and folder.exists() and any(path.name != PLACE for path in folder.iterdir()):
             raise InvalidInput(
@@ -107,6 +109,7 @@ def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Loc
         InvalidInput: there is no such directory, or it follows a ref already.
     """
     commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _clone_place(directory)
+    require_folder(ctx, commit.id, under)
     if not folder.is_dir():
         raise InvalidInput(f"{excerpt(str(directory))} is no directory")
     if (folder / PLACE / "index.json").exists():

@@ -34,7 +34,7 @@ from lakeops.ops.context import Context, begin_staging, lookup, resolve_commit
 from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
-from lakeops.ops.local.tree import WorkTree, compare, read_tree, wanted_at
+from lakeops.ops.local.tree import WorkTree, compare, find_clashes, read_tree, wanted_at
 from lakeops.ops.publish import CommitPlan, CommitResult, apply_changes, in_turn, publish, require_clean, snapshot
 from lakeops.ops.put import write
 from lakeops.store.in_flight import in_parallel
@@ -82,10 +82,17 @@ def commit(
         head = resolve_commit(ctx, branch)
         paths = {change.path: index.prefix + change.path for change in tree.here}
         there = _entries_at(ctx, head, index.prefix, paths, folder)
+
+        def clashes(commit: Commit) -> list[str]:
+            """What was added here where the commit has a folder. Nothing at the commit that the files began with."""
+            if index.whole and index.commit == commit.id:
+                return []
+            return find_clashes(ctx, commit, index.prefix, tree.here)
+
         known = replace(index, files={name: known for name, known in index.files.items() if name in paths})
         sides = compare(folder, known, tree, {name: entry for name, entry in there.items() if entry})
-        if sides.conflicts:
-            raise MergeConflict(str(folder), branch, sides.conflicts, kind="clone_conflict")
+        if sides.conflicts or clashes(head):
+            raise MergeConflict(str(folder), branch, sides.conflicts or clashes(head), kind="clone_conflict")
         files = _with_agreed(index, tree, sides.agreed)
         if not sides.here:
             indexes.write(folder, replace(index, files=files, whole=False))
@@ -102,6 +109,8 @@ def commit(
             moved = [
                 name for name in sent if getattr(now[name], "identity", None) != getattr(there[name], "identity", None)
             ]
+            if seen.head.id != head.id:
+                moved += clashes(seen.head)
             if moved:
                 raise MergeConflict(str(folder), branch, moved, kind="clone_conflict")
             metarange, summary = apply_changes(ctx, seen.head, _table(rows), started=seen.started)

@@ -21,12 +21,8 @@ from typing import Any, TextIO
 
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath
 from lakeops.model.names import SCHEME, as_folder, check_repository, parse_ref
-from lakeops.model.records import Entry
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.files import appearing, translated
-
-PLACE = ".lakeops-local"
-"""The folder of a clone that is no part of it."""
+from lakeops.ops.files import PLACE, appearing, is_clone_state, translated
 
 MAX_PART_BYTES = 255
 
@@ -38,7 +34,7 @@ def check_file_name(name: str) -> str:
     parts = name.split("/")
     if any(part in {"", ".", ".."} for part in parts):
         why = "it has an empty part, '.' or '..'"
-    elif parts[0] == PLACE:
+    elif is_clone_state(name):
         why = "clones keep their own files there"
     elif any(len(part.encode(errors="surrogatepass")) > MAX_PART_BYTES for part in parts):
         why = f"a part of it is longer than {MAX_PART_BYTES} bytes"
@@ -47,11 +43,6 @@ def check_file_name(name: str) -> str:
     else:
         return name
     raise InvalidPath(f"{excerpt(name)} cannot be a file of a clone: {why}; nothing was written")
-
-
-def is_marker(entry: Entry) -> bool:
-    """Whether an object only says that there is a folder. Clones leave such objects alone."""
-    return entry.path.endswith("/") and not entry.size_bytes
 
 
 def check_names(names: Iterable[str], *, folds: bool) -> None:

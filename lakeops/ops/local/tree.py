@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,19 +15,17 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidPath, MergeConflict
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
-from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry
+from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.files import reading, translated, walk
+from lakeops.ops.files import PLACE, is_clone_state, reading, translated, walk
 from lakeops.ops.local.index import (
-    PLACE,
     RACY_NS,
     Index,
     Journal,
     Known,
     check_names,
     folds_letters,
-    is_marker,
     journal,
     write,
 )
@@ -39,8 +37,8 @@ from lakeops.store.in_flight import in_parallel
 class WorkTree:
     """A clone's files as they are now, by name. The checksum of one that is not known to be like an object is empty.
 
-    ``special`` names links, pipes, devices, and names that are not UTF-8 (escaped). ``here`` is what changed since the
-    directory was last made equal to a commit, in byte order.
+    ``special`` names links, pipes, devices, other clones' own files, and names that are not UTF-8 (escaped). ``here``
+    is what changed since the directory was last made equal to a commit, in byte order.
     """
 
     files: dict[str, Known] = field(default_factory=dict)
@@ -68,13 +66,13 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
         InvalidInput: a file or directory cannot be read.
     """
     tree, unread = WorkTree(), list[tuple[str, os.stat_result]]()
-    for name, status in walk(folder, lambda name: name != PLACE and _is_text(name)):
+    for name, status in walk(folder, lambda name: not is_clone_state(name) and _is_text(name)):
         if name == PLACE:
             continue
         known = index.files.get(name)
         if not _is_text(name):
             tree.special.append(os.fsencode(name).decode(errors="backslashreplace"))
-        elif not stat.S_ISREG(status.st_mode):
+        elif not stat.S_ISREG(status.st_mode) or is_clone_state(name):
             tree.special.append(name)
         elif (
             known is not None
@@ -119,15 +117,45 @@ def _name_and_folders(name: str) -> Iterator[str]:
         yield name
 
 
+def _folders(name: str) -> list[str]:
+    return [folder for folder in _name_and_folders(name) if folder not in ("", name)]
+
+
+def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Change]) -> list[str]:
+    """The names that a change adds where a commit has a folder, or below what is an object of the commit."""
+    added = [change.path for change in here if change.type == ChangeType.ADDED]
+    gone = {change.path for change in here if change.type == ChangeType.REMOVED}
+    metarange = ctx.metarange(commit)
+    files = {
+        folder
+        for folder in {folder for name in added for folder in _folders(name)} - gone
+        if ctx.reader.stat(metarange, prefix + folder) is not None
+    }
+
+    def is_folder(name: str) -> bool:
+        below = list_objects(ctx, commit.id, f"{prefix}{name}/")
+        return any(
+            isinstance(item, Entry) and not is_marker(item) and item.path.removeprefix(prefix) not in gone
+            for item in below
+        )
+
+    return [name for name in added if not files.isdisjoint(_folders(name)) or is_folder(name)]
+
+
 def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Entry]) -> Sides:
     """Find changes here and at a commit that has ``wanted``, by name below the prefix."""
     objects = {name: Known(entry.checksum, entry.size_bytes, 0, "") for name, entry in wanted.items()}
     there = list(_changes(index.files, objects, lambda known: known.checksum))
     changed, special = {change.path for change in tree.here}, set(tree.special)
     agreed: dict[str, str | None] = {}
-    conflicts = []
+    conflicts = list[str]()
+    added = {change.path for change in tree.here if change.type == ChangeType.ADDED}
+    folders = {folder for name in added for folder in _folders(name)}
     for change in there:
         name = change.path
+        if name in wanted and (name in folders or not added.isdisjoint(_folders(name))):
+            conflicts.append(name)  # a file here and a folder there, or the other way round
+            continue
         if name in changed and _has_contents(folder, tree.files.get(name), wanted.get(name), name):
             agreed[name] = wanted[name].checksum if name in wanted else None
         elif name in changed or special.intersection(_name_and_folders(name)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,8 +91,17 @@ def _connect(settings: StoreSettings) -> S3Client:
     made.meta.events.unregister("before-call.s3", add_expect_header)
     # With a star botocore calls it before its own handler for all answers, which would parse the page once more.
     made.meta.events.register("before-parse.*.ListObjectsV2", take_objects)
+    made.meta.events.register("needs-retry.s3", _log_lost_try)
     check_answers(made)
     return made
+
+
+def _log_lost_try(attempts: int, caught_exception: Exception | None = None, response: Any = None, **_: Any) -> None:  # noqa: ANN401
+    """Log a request that no server answered, or that one failed on: boto3 makes it again."""
+    status = 0 if response is None else response[0].status_code
+    if caught_exception is not None or status >= 500:
+        why = type(caught_exception).__name__ if caught_exception is not None else status
+        logging.getLogger("lakeops.store").warning("the object store does not answer (%s); try %d lost", why, attempts)
 
 
 def _add_content_md5(params: dict[str, Any], **_: Any) -> None:  # noqa: ANN401 - botocore passes what it likes

@@ -18,24 +18,25 @@ _BYTEWISE = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 # Everybody may take an advisory lock. So one of a login that may not lock the row itself is not waited for.
-_TURN = """CREATE OR REPLACE FUNCTION lakeops_turn(turn bigint, alone boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+_FAIR_LOCK = """CREATE OR REPLACE FUNCTION lakeops_fair_lock(key bigint, exclusive boolean) RETURNS boolean
+LANGUAGE plpgsql AS $$
 BEGIN
-  IF (CASE WHEN alone THEN pg_try_advisory_xact_lock(turn) ELSE pg_try_advisory_xact_lock_shared(turn) END)
+  IF (CASE WHEN exclusive THEN pg_try_advisory_xact_lock(key) ELSE pg_try_advisory_xact_lock_shared(key) END)
       OR EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
         WHERE l.locktype = 'advisory' AND l.database = a.datid AND l.objsubid = 1
-          AND (CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint) = turn
+          AND (CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint) = key
           AND NOT has_any_column_privilege(a.usesysid, 'lakeops_repository', 'UPDATE')) THEN
     RETURN true;
   END IF;
-  IF alone THEN PERFORM pg_advisory_xact_lock(turn); ELSE PERFORM pg_advisory_xact_lock_shared(turn); END IF;
+  IF exclusive THEN PERFORM pg_advisory_xact_lock(key); ELSE PERFORM pg_advisory_xact_lock_shared(key); END IF;
   RETURN true;
 END $$"""
 
 
 def upgrade() -> None:
-    """Make all tables, and with PostgreSQL the function that waits for a turn."""
+    """Make all tables, and with PostgreSQL the function that takes a fair lock."""
     if op.get_bind().dialect.name == "postgresql":
-        op.execute(_TURN)
+        op.execute(_FAIR_LOCK)
     op.create_table(
         "lakeops_repository",
         _text("id", primary_key=True),

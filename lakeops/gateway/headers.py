@@ -1,0 +1,148 @@
+"""The headers and the subresources of S3's requests, and the gateway's answer to each.
+
+A request that is answered with 200 was carried out whole. So a header that asks for something which the gateway does
+not do refuses the request, unless it asks for what is so anyway. ``docs/gateway.md`` has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from starlette.responses import Response
+
+from lakeops.gateway.answers import OWNER, Refused, document, element, nest, owner_element
+
+
+@dataclass(frozen=True)
+class Header:
+    """The answer to a header.
+
+    Attributes:
+        names: the names; ``*`` stands for any text.
+        answer: what the page says of it.
+        harmless: the values, in lower case, that ask for nothing else than is so. None: any value.
+        status, code: S3's refusal of other values.
+    """
+
+    names: tuple[str, ...]
+    answer: str
+    harmless: frozenset[str] | None = None
+    status: int = 501
+    code: str = "NotImplemented"
+
+
+def _refused(*names: str, harmless: tuple[str, ...] = (), status: int = 501, code: str = "NotImplemented") -> Header:
+    said = " and ".join(f"`{value or 'empty'}`" for value in harmless)
+    taken = f"{said} changes nothing; other values: " if said else ""
+    return Header(names, f"{taken}refused, {status} `{code}`", frozenset(harmless), status, code)
+
+
+HEADERS: tuple[Header, ...] = (
+    Header(("x-amz-date", "x-amz-content-sha256", "x-amz-decoded-content-length", "x-amz-trailer"), "served"),
+    Header(("x-amz-meta-*",), "served"),
+    Header(("x-amz-copy-source", "x-amz-copy-source-range", "x-amz-metadata-directive"), "served"),
+    Header(
+        ("x-amz-copy-source-if-*match", "x-amz-copy-source-if-*modified-since"),
+        "served by CopyObject and UploadPartCopy",
+    ),
+    Header(("x-amz-checksum-*", "x-amz-sdk-checksum-algorithm"), "served: sums are compared, and given back"),
+    Header(("x-amz-mp-object-size",), "served"),
+    Header(("x-amz-object-attributes", "x-amz-max-parts", "x-amz-part-number-marker"), "served"),
+    _refused(
+        "x-amz-expected-bucket-owner",
+        "x-amz-source-expected-bucket-owner",
+        harmless=(OWNER,),
+        status=403,
+        code="AccessDenied",
+    ),
+    _refused("x-amz-storage-class", harmless=("standard",), status=400, code="InvalidStorageClass"),
+    _refused(
+        "x-amz-acl",
+        harmless=("private", "bucket-owner-full-control"),
+        status=400,
+        code="AccessControlListNotSupported",
+    ),
+    _refused("x-amz-grant-*", status=400, code="AccessControlListNotSupported"),
+    _refused("x-amz-object-lock-*", status=400, code="InvalidRequest"),
+    _refused("x-amz-bucket-object-lock-enabled", harmless=("false",)),
+    _refused("x-amz-server-side-encryption*", "x-amz-copy-source-server-side-encryption-*"),
+    _refused("x-amz-tagging", harmless=("",)),
+    _refused("x-amz-website-redirect-location", "x-amz-write-offset-bytes", "x-amz-mfa", "x-amz-if-*"),
+    Header(("x-amz-tagging-directive",), "ignored: no object has tags"),
+    Header(("x-amz-request-payer", "x-amz-bypass-governance-retention"), "ignored: nobody pays, and nothing is locked"),
+    Header(
+        ("x-amz-optional-object-attributes", "x-amz-te", "x-amz-user-agent", "x-amz-api-version", "x-amz-cf-id"),
+        "ignored",
+    ),
+    _refused("x-amz-*"),
+)
+"""The first row that has a header's name counts."""
+
+_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+
+
+def check_headers(headers: Mapping[str, str], conditions: tuple[str, ...] | None) -> None:
+    """Refuse what is asked for and is not done. Raises ``Refused``.
+
+    Args:
+        headers: those of the request.
+        conditions: the conditions that the request takes, with or without ``x-amz-copy-source-`` in front. None for
+            requests that read, which take them all, and which headers that are not known do not change.
+    """
+    for name, value in headers.items():
+        if conditions is not None and name.removeprefix("x-amz-copy-source-") in _CONDITIONS and name not in conditions:
+            raise Refused(501, "NotImplemented", f"this gateway does not know {name} of such a request")
+        if not name.startswith("x-amz-"):
+            continue
+        row = next(row for row in HEADERS if any(fnmatchcase(name, pattern) for pattern in row.names))
+        if row.harmless is None or value.lower() in row.harmless or (row is HEADERS[-1] and conditions is None):
+            continue
+        raise Refused(row.status, row.code, f"this gateway does not do what {name} asks for; leave it out")
+
+
+_GRANT = (
+    '<Grant><Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">'
+    f"<ID>{OWNER}</ID><DisplayName>{OWNER}</DisplayName></Grantee><Permission>FULL_CONTROL</Permission></Grant>"
+)
+_ACL = ("AccessControlPolicy", [owner_element(), nest("AccessControlList", [_GRANT])])
+_NO_LOCK = "NoSuchObjectLockConfiguration"
+
+BUCKET: dict[str, tuple[str, list[str]] | str] = {
+    "accelerate": ("AccelerateConfiguration", []),
+    "acl": _ACL,
+    "cors": "NoSuchCORSConfiguration",
+    "encryption": "ServerSideEncryptionConfigurationNotFoundError",
+    "lifecycle": "NoSuchLifecycleConfiguration",
+    "location": ("LocationConstraint", []),  # what S3 says for us-east-1
+    "logging": ("BucketLoggingStatus", []),
+    "notification": ("NotificationConfiguration", []),
+    "object-lock": "ObjectLockConfigurationNotFoundError",
+    "ownershipControls": "OwnershipControlsNotFoundError",
+    "policy": "NoSuchBucketPolicy",
+    "policyStatus": "NoSuchBucketPolicy",
+    "publicAccessBlock": "NoSuchPublicAccessBlockConfiguration",
+    "replication": "ReplicationConfigurationNotFoundError",
+    "requestPayment": ("RequestPaymentConfiguration", [element("Payer", "BucketOwner")]),
+    "tagging": "NoSuchTagSet",
+    "versioning": ("VersioningConfiguration", []),
+    "website": "NoSuchWebsiteConfiguration",
+}
+"""What reading a subresource of a bucket answers: a document, or the code for "there is none"."""
+
+OBJECT: dict[str, tuple[str, list[str]] | str] = {
+    "acl": _ACL,
+    "legal-hold": _NO_LOCK,
+    "retention": _NO_LOCK,
+    "tagging": ("Tagging", [nest("TagSet", [])]),
+}
+"""What reading a subresource of an object answers."""
+
+
+def subresource(table: Mapping[str, tuple[str, list[str]] | str], name: str) -> Response:
+    """Answer a request that reads a subresource of a table. Raises ``Refused`` where there is none."""
+    found = table[name]
+    if isinstance(found, str):
+        raise Refused(404, found, f"there is no {name} here")
+    return document(*found)

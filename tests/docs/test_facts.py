@@ -1,0 +1,250 @@
+"""Facts that pages state are those of the code: versions, stores, limits, commands, roles, and tests that pages name.
+
+``FACTS`` is the table of them. A value that changes in the code fails the page that says the old one.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import typer
+from support.doc_pages import DOCS, ROOT, first_cells
+from typer.core import TyperGroup
+
+from lakeops.catalog import marks
+from lakeops.catalog.roles import ROLES
+from lakeops.cli.app import app
+from lakeops.model import ids, mirrors, names, retention
+from lakeops.model.errors import LakeopsError
+from lakeops.model.records import Split
+from lakeops.ops import deletion_limit
+from lakeops.ops.gc import mark, sweep
+from lakeops.serving import LIMITS
+from lakeops.settings import Settings
+from lakeops.store.open import BUCKETS
+from lakeops.version import __version__
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text(encoding="utf-8")
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    if page.name != "CHANGELOG.md"  # it speaks of what was
+}
+PLAIN = {name: re.sub(r"\s+", " ", text) for name, text in PAGES.items()}
+HOW_TO = [name for name in PAGES if re.fullmatch(r"docs/[a-z-]+\.md", name)]
+COMMANDS = typer.main.get_command(app)
+NO_CONTEXT: Any = None
+"""Groups of commands know their members without one."""
+
+
+def _between(requirement: str) -> str:
+    """``3.1.8 to 3.3`` of ``>=3.1.8,<3.4``; one version where only one minor version fits."""
+    least, below = re.search(r">=([\d.]+),<([\d.]+)", requirement).groups()  # type: ignore[union-attr]
+    major, minor = below.split(".")
+    newest = f"{major}.{int(minor) - 1}"
+    return newest if least == newest else f"{least} to {newest}"
+
+
+def _needed(extra: str) -> str:
+    return _between(EXTRAS[extra][0])
+
+
+PYTHON = f"Python {PROJECT['requires-python'].removeprefix('>=')} or newer"
+AIRFLOW = f"{_needed('airflow')}"
+SPLIT = f"{Split().min_entries:,}, {Split().target_entries:,} and {Split().max_entries:,} entries"
+A_RANGE = f"{Split().min_entries + Split().target_entries:,}"
+SHORT = ".".join(__version__.split(".")[:2])
+
+FACTS = [
+    *((PYTHON, page) for page in ("README.md", "CONTRIBUTING.md", "docs/install.md")),
+    (f"| Python | {PYTHON.removeprefix('Python ')} |", "docs/status.md"),
+    (f"version {SHORT}", "README.md"),
+    (f"| version | {SHORT}, beta", "docs/status.md"),
+    (f"[{PROJECT['license']}](LICENSE)", "README.md"),
+    (f"yes, {PROJECT['license']}", "docs/comparison.md"),
+    *((f"Airflow {AIRFLOW}", page) for page in ("docs/install.md", "docs/provider.md")),
+    (f"| Airflow | {AIRFLOW} (", "docs/status.md"),
+    (f"lakeops needs Airflow {AIRFLOW.split(maxsplit=1)[0]}", "docs/provider.md"),
+    (f"(Spark {_needed('spark')})", "docs/install.md"),
+    (f"| Spark | {_needed('spark')} for", "docs/status.md"),
+    (SPLIT, "docs/format.md"),
+    *((f"about {A_RANGE}", page) for page in ("docs/concepts.md", "docs/format.md", "docs/glossary.md")),
+    (f"{names.MAX_PATH_BYTES:,} UTF-8 bytes", "docs/format.md"),
+    (f"longer than {names.MAX_PATH_BYTES:,} bytes", "docs/troubleshooting.md"),
+    (f"up to {names.MAX_PATH_BYTES:,} of them", "docs/concepts.md"),
+    (f"1 to {ids.MAX_KEY_BYTES} bytes of printable text", "docs/cli.md"),
+    (f"New repositories get {Settings.model_fields['grace_hours'].default:g} hours", "docs/gc.md"),
+    (f"{retention.UNDO_DAYS}, or more if set", "docs/gc.md"),
+    (f"({retention.LOG_DAYS}; at least {retention.LEAST_LOG_DAYS} and `undo_days`)", "docs/gc.md"),
+    (f"older than `key_days` ({retention.KEY_DAYS})", "docs/gc.md"),
+    (f"whole numbers from 0 to {retention.MOST_DAYS:,}", "docs/gc.md"),
+    (
+        f"more than {deletion_limit.FLOOR} objects that holds more than {deletion_limit.SHARE:.0%}".replace("%", " %"),
+        "docs/gc.md",
+    ),
+    (f"again every {sweep.STEP:,} files", "docs/gc.md"),
+    (f"or over {marks.BOUND // timedelta(hours=1)} hours more", "docs/gc.md"),
+    (f"older than {marks.SWEEPABLE.days} days, or not the newest", "docs/gc.md"),
+    (f"silent for {mark.SILENT_DAYS} days", "docs/mirroring.md"),
+    (f"arrives for {mirrors.STALL_TIMEOUT // 60} minutes", "docs/mirroring.md"),
+    (f"{LIMITS.header_bytes >> 10} KiB, {LIMITS.headers} headers", "docs/gateway.md"),
+    (f"| connections | {LIMITS.connections:,}", "docs/gateway.md"),
+    (f"| body of a request | {LIMITS.body_bytes >> 30} GiB", "docs/gateway.md"),
+    *((f"| {role} |", "docs/team.md") for role in ROLES),
+    *((f"`{scheme}://", page) for scheme in ("file", *BUCKETS) for page in ("docs/stores.md", "docs/write.md")),
+    *((f"`{extra}`", "docs/install.md") for extra in EXTRAS),
+    *(
+        (f"| {code} |", "docs/cli.md")
+        for code in sorted({one.exit_code for one in (LakeopsError, *LakeopsError.__subclasses__())})
+    ),
+]
+"""Texts that a page has to have, made of the values in the code."""
+
+
+@pytest.mark.parametrize(("fact", "page"), FACTS, ids=[f"{page}-{fact}" for fact, page in FACTS])
+def test_a_page_states_what_the_code_has(fact: str, page: str) -> None:
+    assert fact in PLAIN[page]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tests_and_files_that_a_page_names_exist(page: str) -> None:
+    """As in the comparison and the promises, whose rows say which test shows them."""
+    named = re.findall(r"`((?:tests|dags|demo|bench|lakeops)/[\w./-]+?)(?:::(\w+))?`", PAGES[page])
+    wrong = [name for name, _ in named if not (ROOT / name).exists()]
+    assert not wrong
+    for name, function in named:
+        assert not function or f"def {function}(" in (ROOT / name).read_text(encoding="utf-8"), function
+
+
+def test_every_row_of_the_comparison_names_what_shows_it() -> None:
+    compared, shown = (
+        [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+        for table in re.findall(r"(?:^\|.*\n)+", PAGES["docs/comparison.md"], re.MULTILINE)[:2]
+    )
+    assert [row[0] for row in compared] == [row[0] for row in shown]
+    assert len(compared) > 10
+    for _, pages, tests in shown:
+        assert re.search(r"\]\([\w-]+\.md(#[\w-]+)?\)", pages)
+        assert re.search(r"`tests/\w+/test_\w+\.py`", tests)
+
+
+@pytest.mark.parametrize("front", ["README.md", "docs/index.md"])
+def test_front_pages_lead_to_every_feature(front: str) -> None:
+    """A feature with a page of its own is on the page that people see first."""
+    features = ["gateway", "local", "gc", "team", "publish", "read", "pages"]
+    assert [name for name in features if not re.search(rf"\b{name}\.md", PAGES[front])] == []
+
+
+def _resolved(words: list[str]) -> tuple[str, set[str]]:
+    """What is left over of a command's name, and the options of the command. Words that name it come first."""
+    command, options = COMMANDS, {"--json"}
+    while isinstance(command, TyperGroup):
+        if not words or words[0].startswith("-"):
+            break
+        options |= {one for param in command.params for one in param.opts}
+        found = command.get_command(NO_CONTEXT, words[0])
+        if found is None:
+            return words[0], set()
+        command, words = found, words[1:]
+    return "", options | {one for param in command.params for one in (*param.opts, *param.secondary_opts)} | {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_within_sentences_exist(page: str) -> None:
+    """``lakeops gc mark --dry-run`` in a sentence is a command, and has that option."""
+    text = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
+    wrong = []
+    for words in re.findall(r"`lakeops ([^`\n]+)`", text):
+        given = shlex.split(words.partition("\\|")[0])
+        if given[0].isupper() or given[0] in {"connections", "range", "metarange"}:
+            continue  # COMMAND, a group of Airflow's command line, the bytes before an id
+        left, options = (
+            ("", {"--config", "--install-completion", "--version"}) if given[0][0] == "-" else _resolved(given)
+        )
+        own = given[: given.index("--")] if "--" in given else given
+        used = {word.split("=")[0] for word in own if word.startswith("-") and word != "-"}
+        if left or used - options:
+            wrong.append((words, left, used - options))
+    assert not wrong
+
+
+def _commands(command: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(NO_CONTEXT):
+            yield from _commands(command.get_command(NO_CONTEXT, name), f"{prefix} {name}")
+    else:
+        yield prefix.strip(), command
+
+
+ALL = dict(_commands(COMMANDS))
+
+
+def test_every_command_has_its_json_described() -> None:
+    section = PAGES["docs/cli.md"].split("## Output for programs")[1].split("\n## ")[0]
+    cells = [row.split(" | ")[0] for row in section.splitlines()]
+    told = {name.split(" --")[0] for cell in cells for name in re.findall(r"`([a-z0-9 -]+)`", cell)}
+    assert sorted({*ALL} - told - {"bisect good", "bisect bad", "bisect skip"}) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_an_example_that_is_understood(name: str) -> None:
+    assert (ALL[name].epilog or "").startswith(f"Example: lakeops {name}")
+    words = shlex.split(ALL[name].epilog)[2:]
+    left, options = _resolved(words)
+    assert left == ""
+    assert {word for word in words if word.startswith("--") and word != "--"} <= options
+
+
+LAKECTL = [
+    "actions",
+    "annotate",
+    "auth",
+    "bisect",
+    "branch",
+    "branch-protect",
+    "cat-hook-output",
+    "cat-sst",
+    "cherry-pick",
+    "commit",
+    "completion",
+    "config",
+    "dbt",
+    "diff",
+    "docs",
+    "doctor",
+    "find-merge-base",
+    "fs",
+    "gc",
+    "identity",
+    "import",
+    "local",
+    "log",
+    "merge",
+    "metastore",
+    "refs-dump",
+    "refs-restore",
+    "repo",
+    "show",
+    "tag",
+    "usage",
+]
+"""The commands of ``lakectl``, as its reference lists them."""
+
+
+def test_every_command_of_lakectl_stands_beside_ours() -> None:
+    told = {name.split()[0] for name in first_cells(PAGES["docs/lakefs.md"]) if not name.startswith("-")}
+    assert sorted({*LAKECTL} - told) == []
+
+
+def test_the_glossary_is_short_and_in_use() -> None:
+    words = [row.split(" | ")[0].removeprefix("| ") for row in PAGES["docs/glossary.md"].splitlines()[4:] if row]
+    assert len(words) <= 25
+    others = " ".join(text for name, text in PLAIN.items() if name != "docs/glossary.md").lower()
+    assert [word for word in words if word.lower() not in others] == []

@@ -1,0 +1,190 @@
+"""Each header and subresource of S3 is served, harmless or refused, as the page says. A refusal stages nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from support.served import KEYS, lake, s3_client
+
+from lakeops import Lake, Repository
+from lakeops.gateway.headers import BUCKET, HEADERS, OBJECT
+
+__all__ = ["lake"]
+
+pytestmark = pytest.mark.usefixtures("no_home")
+PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
+
+REFUSED = {
+    "x-amz-acl": ["public-read", "authenticated-read", "nonsense"],
+    "x-amz-grant-read": ["id=1"],
+    "x-amz-expected-bucket-owner": ["111122223333"],
+    "x-amz-source-expected-bucket-owner": ["111122223333"],
+    "x-amz-object-lock-mode": ["GOVERNANCE", "COMPLIANCE"],
+    "x-amz-object-lock-retain-until-date": ["2030-01-01T00:00:00Z"],
+    "x-amz-object-lock-legal-hold": ["ON", "OFF"],
+    "x-amz-server-side-encryption": ["AES256", "aws:kms"],
+    "x-amz-server-side-encryption-aws-kms-key-id": ["key"],
+    "x-amz-server-side-encryption-customer-algorithm": ["AES256"],
+    "x-amz-server-side-encryption-customer-key": ["a2V5"],
+    "x-amz-copy-source-server-side-encryption-customer-algorithm": ["AES256"],
+    "x-amz-storage-class": ["GLACIER", "REDUCED_REDUNDANCY"],
+    "x-amz-tagging": ["k=v"],
+    "x-amz-website-redirect-location": ["/else"],
+    "x-amz-write-offset-bytes": ["3"],
+    "x-amz-mfa": ["1 2"],
+    "x-amz-if-match-size": ["3"],
+    "x-amz-not-known-yet": ["1"],
+    "x-amz-copy-source-if-size": ["1"],
+}
+HARMLESS = {
+    "x-amz-acl": ["private", "bucket-owner-full-control"],
+    "x-amz-expected-bucket-owner": ["lakeops"],
+    "x-amz-storage-class": ["STANDARD"],
+    "x-amz-tagging": [""],
+    "x-amz-tagging-directive": ["COPY"],
+    "x-amz-request-payer": ["requester"],
+    "x-amz-user-agent": ["aws-sdk-js"],
+    "x-amz-api-version": ["2006-03-01"],
+}
+WRITES = ["put_object", "create_multipart_upload", "copy_object", "delete_object"]
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    repo = lake.create_repository("shop")
+    repo.branch("main").put("old", b"old")
+    repo.branch("main").commit("first")
+    return repo
+
+
+@pytest.fixture
+def s3(lake: Lake, repo: Repository, serve: Callable[..., str]) -> Iterator[Any]:
+    with s3_client(serve(lake, KEYS, write=True)) as client:
+        yield client
+
+
+def ask(s3: Any, operation: str, headers: dict[str, str], **more: Any) -> tuple[int, str]:
+    """The status and the code of an answer."""
+
+    def add(params: dict[str, Any], **_: Any) -> None:
+        params["headers"].update(headers)
+
+    more = {
+        "Bucket": "shop",
+        "Key": "main/old",
+        **({"CopySource": "shop/main/old"} if "copy" in operation else {}),
+        **more,
+    }
+    more |= {"MetadataDirective": "REPLACE", "Metadata": {"k": "v"}} if "copy" in operation else {}
+    s3.meta.events.register("before-call.s3", add)
+    try:
+        answer = getattr(s3, operation)(**more)
+    except ClientError as failed:
+        answer = failed.response
+    finally:
+        s3.meta.events.unregister("before-call.s3", add)
+    return answer["ResponseMetadata"]["HTTPStatusCode"], answer.get("Error", {}).get("Code", "")
+
+
+def _row(name: str) -> Any:
+    from fnmatch import fnmatchcase
+
+    return next(row for row in HEADERS if any(fnmatchcase(name, one) for one in row.names))
+
+
+def test_the_page_has_the_table() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `x-amz-")]
+    assert lines == [f"| {', '.join(f'`{name}`' for name in row.names)} | {row.answer} |" for row in HEADERS]
+
+
+def test_each_row_of_the_table_is_tried() -> None:
+    refusing = {row.names for row in HEADERS if row.harmless is not None}
+    assert {_row(name).names for name in REFUSED} == refusing - {("x-amz-bucket-object-lock-enabled",)}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_done_is_refused_and_stages_nothing(repo: Repository, s3: Any, name: str) -> None:
+    row = _row(name)
+    for value in REFUSED[name]:
+        for operation in WRITES:
+            assert ask(s3, operation, {name: value}) == (row.status, row.code), (operation, value)
+    assert not list(repo.branch("main").uncommitted())
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="shop")
+    if name == "x-amz-expected-bucket-owner":
+        assert ask(s3, "get_object", {name: "111122223333"}) == (403, "AccessDenied")
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_so_anyway_is_taken(repo: Repository, s3: Any, name: str) -> None:
+    for value in HARMLESS[name]:
+        assert ask(s3, "copy_object", {name: value})[0] == 200
+        assert ask(s3, "put_object", {name: value}, Body=b"new")[0] == 200
+    assert repo.ref("main").read("old") == b"new"
+
+
+def test_headers_that_a_presigned_url_has_in_its_query_count_as_well(repo: Repository, s3: Any) -> None:
+    import urllib.error
+    import urllib.request
+
+    for query, wanted in (("x-amz-tagging=k%3Dv", 501), ("x-amz-acl=public-read", 400), ("x-amz-acl=private", 200)):
+
+        def add(request: Any, query: str = query, **_: Any) -> None:
+            request.url += ("&" if "?" in request.url else "?") + query
+
+        s3.meta.events.register("before-sign.s3.PutObject", add)
+        url = s3.generate_presigned_url("put_object", Params={"Bucket": "shop", "Key": "main/new"})
+        s3.meta.events.unregister("before-sign.s3.PutObject", add)
+        assert query in url
+        asked = urllib.request.Request(url, b"1", {"Content-Type": ""}, method="PUT")
+        try:
+            status = urllib.request.urlopen(asked).status
+        except urllib.error.HTTPError as error:
+            status = error.code
+        assert status == wanted, query
+        assert (repo.ref("main").find("new") is not None) == (wanted == 200)
+
+
+def test_reads_leave_out_what_they_do_not_know(repo: Repository, s3: Any) -> None:
+    assert ask(s3, "get_object", {"x-amz-not-known-yet": "1"})[0] == 200
+    assert ask(s3, "head_object", {"x-amz-request-payer": "requester"})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [*(("shop", name) for name in BUCKET), *(("shop/main/old", name) for name in OBJECT)],
+    ids=lambda one: one.replace("/", "-"),
+)
+def test_subresources_are_read_and_not_written(repo: Repository, s3: Any, place: str, name: str) -> None:
+    expected = (BUCKET if place == "shop" else OBJECT)[name]
+    for method, body in (("GET", b""), ("PUT", b"<X/>"), ("DELETE", b"")):
+        status, text = _signed(s3, method, f"/{place}?{name}", body)
+        if method != "GET":
+            assert (status, "NotImplemented" in text) == (501, True)
+        elif isinstance(expected, str):
+            assert (status, f"<Code>{expected}</Code>" in text) == (404, True)
+        else:
+            assert (status, f"<{expected[0]} " in text) == (200, True)
+    assert repo.ref("main").read("old") == b"old"
+    assert not list(repo.branch("main").uncommitted())
+    assert _signed(s3, "GET", f"/{place}/none?{name}", b"")[0] in {404, 501}
+
+
+def _signed(s3: Any, method: str, path: str, body: bytes) -> tuple[int, str]:
+    import http.client
+
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    request = AWSRequest(method, s3.meta.endpoint_url + path, data=body)
+    S3SigV4Auth(Credentials(KEYS.access_key, KEYS.secret_key), "s3", "us-east-1").add_auth(request)
+    connection = http.client.HTTPConnection(s3.meta.endpoint_url.removeprefix("http://"))
+    connection.request(method, path, body, dict(request.headers))
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
