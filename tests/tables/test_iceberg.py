@@ -49,20 +49,24 @@ def rest_properties(options: dict[str, str]) -> dict[str, str]:
     return {"type": "rest", "uri": uri, "oauth2-server-uri": f"{uri}/v1/oauth/tokens", "credential": credential}
 
 
+@pytest.fixture
+def alone(shop: Repository, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Opens the tables of a ref by pyiceberg without a server."""
+    monkeypatch.setenv("LAKEOPS_HOME", str(lake.settings.home))
+    monkeypatch.setenv("LAKEOPS_FSYNC", "false")
+    impl = {"py-catalog-impl": "lakeops.iceberg.RefCatalog"}
+    return lambda ref: load_catalog("shop", **impl, warehouse=f"lakefs://shop/{ref}/warehouse")
+
+
 @pytest.fixture(params=["pyiceberg alone", "REST"])
-def catalog(
-    request: pytest.FixtureRequest, shop: Repository, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Open]:
+def catalog(request: pytest.FixtureRequest, lake: Lake, alone: Open) -> Iterator[Open]:
     """Opens the tables of a ref, by pyiceberg without a server and through the gateway."""
     if request.param == "REST":
         with serving(lake, write=True) as options:
             rest = rest_properties(options)
             yield lambda ref: load_catalog("shop", **rest, warehouse=f"shop/{ref}/warehouse")
-        return
-    monkeypatch.setenv("LAKEOPS_HOME", str(lake.settings.home))
-    monkeypatch.setenv("LAKEOPS_FSYNC", "false")
-    impl = {"py-catalog-impl": "lakeops.iceberg.RefCatalog"}
-    yield lambda ref: load_catalog("shop", **impl, warehouse=f"lakefs://shop/{ref}/warehouse")
+    else:
+        yield alone
 
 
 @pytest.fixture
@@ -191,12 +195,12 @@ def test_properties_that_are_none_are_one_line(published: Repository, catalog: O
 
 
 def test_metadata_that_is_too_large_is_not_read(
-    published: Repository, catalog: Open, monkeypatch: pytest.MonkeyPatch
+    published: Repository, alone: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakeops.iceberg.tables.MOST_METADATA", 10)
     for ask in (
-        lambda: catalog("main").load_table("web.sales"),
-        lambda: catalog("main").load_namespace_properties("web"),
+        lambda: alone("main").load_table("web.sales"),
+        lambda: alone("main").load_namespace_properties("web"),
     ):
         with pytest.raises(REFUSED, match="metadata has 10 at most"):
             ask()
@@ -238,12 +242,12 @@ def test_a_manifest_that_decodes_to_too_much_is_not_decoded(
 
 
 def test_a_commit_reads_manifests_through_the_check(
-    published: Repository, catalog: Open, monkeypatch: pytest.MonkeyPatch
+    published: Repository, alone: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lakeops.iceberg import files as iceberg
 
-    assert amounts(catalog("main")) == [1, 2]
-    table = catalog("main").load_table("web.sales")
+    assert amounts(alone("main")) == [1, 2]
+    table = alone("main").load_table("web.sales")
     with pytest.raises(REFUSED, match="too large to decode"), table.transaction() as begun:
         begun.append(rows(3))
         monkeypatch.setattr(iceberg, "MOST_DECODED", 1)
