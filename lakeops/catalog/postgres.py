@@ -52,11 +52,11 @@ _HOLDER = (  # whoever locked or changed a row has written its transaction's num
     "AND transactionid = (SELECT xmax FROM {} WHERE ctid = %s::tid)"
 )
 _RELIED_ON = (
-    # Databases and logins have defaults of their own for these. A later schema of the path may shadow no function.
+    # Databases and logins have defaults of their own for these.
     "SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL intervalstyle = 'postgres'; SET LOCAL timezone = 'UTC'; "
-    "SET LOCAL standard_conforming_strings = on; SET LOCAL transform_null_equals = off; "
-    "SELECT set_config('search_path', coalesce(quote_ident(current_schema()), 'public') || ', pg_temp', true)"
+    "SET LOCAL standard_conforming_strings = on; SET LOCAL transform_null_equals = off"
 )
+_SCHEMA = "SELECT coalesce(pg_catalog.quote_ident(pg_catalog.current_schema()), 'public')"
 _BATCH = 50_000
 _BLOCK = 8 << 20
 _DENIED = "42501"  # insufficient privilege
@@ -86,6 +86,9 @@ class Postgres:
     account: str | None = None
     insert_staged: str = insert_staged(f"VALUES ({', '.join(['%s'] * len(STAGED.columns))})")
 
+    def __init__(self) -> None:
+        self._schema: str | None = None
+
     def engine(self, url: URL) -> Engine:
         """An engine over psycopg 3."""
         given = {name: value for name, value in _CONNECT.items() if name not in url.query or name == "client_encoding"}
@@ -110,9 +113,12 @@ class Postgres:
 
     def begin(self, conn: Connection, *, write: bool) -> None:  # noqa: ARG002 - readers are told apart by ``reader``
         """With limits on how long it may wait, run and idle, and what else the catalog relies on."""
+        if self._schema is None:  # no schema behind it may shadow a function of PostgreSQL
+            self._schema = str(conn.exec_driver_sql(_SCHEMA).scalar_one())
         conn.exec_driver_sql(
+            f"SET LOCAL search_path = {self._schema}, pg_temp; {_RELIED_ON}; "
             f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'; "
-            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; {_RELIED_ON}"
+            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
         )
 
     def now(self, conn: Connection) -> datetime:
