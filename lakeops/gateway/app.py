@@ -127,14 +127,15 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["raw_path"].startswith(ICEBERG):
-            from lakeops.gateway.tables import IcebergRest, is_iceberg  # an extra of its own
-
-            if is_iceberg(scope):
-                await IcebergRest(self._lake, self._keys, write=self._writing is not None, check_host=check_host)(
-                    scope, receive, send
-                )
+        if is_iceberg(scope):
+            try:
+                from lakeops.gateway.tables import IcebergRest
+            except ImportError:
+                await Response("the catalog of tables needs the extra iceberg", 501)(scope, receive, send)
                 return
+            catalog = IcebergRest(self._lake, self._keys, write=self._writing is not None, check_host=check_host)
+            await catalog(scope, receive, send)
+            return
         body = refused = chunks = None
         try:
             try:
@@ -268,6 +269,13 @@ async def _receive_body(receive: Receive, chunks: Chunks | None) -> BinaryIO:
         spool.close()
         raise
     return spool
+
+
+def is_iceberg(scope: Scope) -> bool:
+    """Tell whether a request is for the catalog: its path is, and it is not signed for S3."""
+    if not scope["raw_path"].startswith(ICEBERG) or b"X-Amz-Signature=" in scope["query_string"]:
+        return False
+    return not any(name == b"authorization" and value.startswith(b"AWS") for name, value in scope["headers"])
 
 
 def check_host(host: str) -> None:

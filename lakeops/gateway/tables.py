@@ -430,13 +430,6 @@ _ROUTES: dict[tuple[str, ...], str] = {
 """Methods and paths, each with the name of the method that answers it."""
 
 
-def is_iceberg(scope: Scope) -> bool:
-    """Tell whether a request is for the catalog: its path is, and it is not signed for S3."""
-    if not scope.get("raw_path", b"").startswith(PREFIX.encode()) or b"X-Amz-Signature=" in scope["query_string"]:
-        return False
-    return not any(name == b"authorization" and value.startswith(b"AWS") for name, value in scope["headers"])
-
-
 async def _body(receive: Receive) -> bytes:
     """The body of a request, as much of it as may be read and a byte more."""
     found, more = bytearray(), True
