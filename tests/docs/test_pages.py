@@ -27,6 +27,8 @@ def test_every_kind_of_error_has_an_entry(kind: str, error: type[errors.LakeopsE
     row = re.search(rf"^\| `{kind}` \| (.*)$", page, re.MULTILINE)
     assert row, f"docs/troubleshooting.md has no row for {kind}"
     assert f"`{error.__name__}`" in row[1]
+    if kind == "error":
+        return  # the root of all, which no call raises
     _, happened, advice = row[1].rstrip(" |").rsplit(" | ", 2)
     assert len(happened.split()) > 4, "what happened and why"
     assert re.search(r"`lakeops |\]\(|run the command again", advice), "a command to run, or the page that helps"
