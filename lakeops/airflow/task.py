@@ -320,7 +320,7 @@ def texts(name: str, value: Sequence[str] | str | None) -> tuple[str, ...]:
 
 def _one_text(name: str, value: object) -> str:
     shape = value.strip() if isinstance(value, str) else "[]"
-    if shape[:1] + shape[-1:] == "[]":
+    if value == "" or shape[:1] + shape[-1:] == "[]":
         raise InvalidInput(f"{name}: {excerpt(value)} is no text, and no list of texts that can be read")
     return str(value)
 
