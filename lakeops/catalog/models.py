@@ -157,17 +157,21 @@ class ProtectionRow(_Row, table=True):
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
     check_name: str = _text(key=True)
+    prefix: str = _text(key=True)
 
 
-class PassedCheckRow(_Row, table=True):
-    """A check that a commit has passed."""
+class VerdictRow(_Row, table=True):
+    """What a check of a commit found; see ``model.records.Verdict``."""
 
-    __tablename__ = "lakeops_passed_check"
+    __tablename__ = "lakeops_verdict"
     repository_id: str = _text(key=True)
     commit_id: str = _text(key=True)
     name: str = _text(key=True)
-    passed_by: str = _text()
+    state: str = _text()
+    said_by: str = _text()
     at: int = _number()
+    findings: str = _text()
+    run: str = _text()
 
 
 class StagedRow(_Row, table=True):

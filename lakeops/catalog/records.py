@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Table, Text, cast
 
 from lakeops.catalog.database import AnyRow
-from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED
+from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED, VERDICT
 from lakeops.model.errors import Corrupted, InvalidInput, KeyReused
-from lakeops.model.records import Along, Commit, Entry, Hook, RepositoryRecord, Split, difference, maker
+from lakeops.model.records import Along, Commit, Entry, Hook, RepositoryRecord, Split, Verdict, difference, maker
 
 R = TypeVar("R")
 
@@ -186,6 +186,14 @@ def branch_record(row: Sequence[Any]) -> BranchState:
         number(sealed_resets),
         _intents(intents) if intents != [] else (),
     )
+
+
+@decoding(VERDICT, "commit_id", "name")
+def verdict_record(row: AnyRow) -> Verdict:
+    """The verdict of a row of its table."""
+    found = Verdict(row.commit_id, row.name, row.state, row.said_by, number(row.at), row.findings, row.run)
+    check_texts(found.commit_id, found.name, found.state, found.said_by, found.findings, found.run)
+    return found
 
 
 def _intents(value: object) -> Intents:
@@ -380,6 +388,9 @@ class Publish:
             of what other callers asked for.
         hooks: the hooks that the caller runs beside it.
         merged: of a merge, the id of the commit that is merged. A squash has it not among its parents.
+        untouched: of a merge, prefixes of required checks below which it changes nothing.
+        passed: of a merge, ids of commits, each with the name of a check that has passed and that it rests on.
+        despite: of a merge, those that it goes around.
     """
 
     repository_id: str
@@ -398,6 +409,9 @@ class Publish:
     intent: Intent | None = None
     hooks: frozenset[Hook] = frozenset()
     merged: str | None = None
+    untouched: frozenset[str] = frozenset()
+    passed: tuple[tuple[str, str], ...] = ()
+    despite: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,11 @@ Pattern = Annotated[
     str, typer.Argument(metavar="PATTERN", help="A name, or a glob like 'release-*'.", show_default=False)
 ]
 CheckName = Annotated[str, typer.Argument(metavar="CHECK", help="The check's name.", show_default=False)]
+RequiredBelow = Annotated[str, value("--prefix", "PREFIX", "Only for merges that change something below it.")]
+Checks = Annotated[list[str] | None, value("--check", "CHECK", "A check that it declares; may be repeated.")]
+DespiteChecks = Annotated[
+    list[str] | None, value("--despite-check", "CHECK", "A declared check to go around; may be repeated.")
+]
 ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
 
 

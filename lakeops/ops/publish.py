@@ -18,12 +18,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
+from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.engine.base import Engine
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Split, Summary
+from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
@@ -114,6 +116,15 @@ class BranchSnapshot:
 
 
 @dataclass(frozen=True)
+class MergedSource:
+    """The source of a merge, what its checks have found, and what tells whether it changes anything below a prefix."""
+
+    commit: Commit
+    judged: Judgement
+    touches: Callable[[str], bool]
+
+
+@dataclass(frozen=True)
 class CommitPlan:
     """What an attempt wants published.
 
@@ -121,7 +132,7 @@ class CommitPlan:
         reused_commits: those whose ranges the metarange reuses.
         begun: when the first file was written, where that was before the attempt: its deadline runs from then on.
         consumed: the sealed tokens that it takes. None: all of them.
-        merged: the source of a merge.
+        merged: the source of a merge, with its checks.
         intent: what a commit asked for, as it is kept with its sealed rows.
     """
 
@@ -133,7 +144,7 @@ class CommitPlan:
     reused_commits: tuple[Commit, ...] = field(default=())
     begun: datetime | None = None
     consumed: tuple[str, ...] | None = None
-    merged: Commit | None = None
+    merged: MergedSource | None = None
     intent: Intent | None = None
 
 
@@ -279,13 +290,23 @@ def publish(
         fingerprint=request.fingerprint,
         publisher=publisher,
         intent=plan.intent,
-        merged=plan.merged.id if plan.merged else None,
     )
+    merged = plan.merged
+    if merged is not None:
+        passed, despite = merged.judged.passed, merged.judged.despite
+        asked = replace(asked, merged=merged.commit.id, passed=passed, despite=despite)
+
+    def make_visible(hooks: Hooks) -> Commit:
+        def do(untouched: frozenset[str]) -> Commit:
+            return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched))
+
+        return do(frozenset()) if merged is None else sparing(ctx, request.branch, merged.touches, do)
+
     told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
     published = changing(
         ctx,
         HookEvent(ctx.repository_id, request.action, request.branch, *told),
-        lambda hooks: ctx.catalog.commits.publish(replace(asked, hooks=hooks)),
+        make_visible,
         after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
     )
     if _contents_of(published) != _contents_of(commit):  # an earlier call under the key had published its own

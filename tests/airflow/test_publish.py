@@ -672,9 +672,9 @@ def test_an_approval_is_a_check_that_the_shown_commit_has_passed(
     later = flights.branch("dev").commit("after the question").id
     event = answer(option)
     approve().execute_complete(CONTEXT, event)
-    found = [(check.name, check.passed_by) for check in flights.ref(shown).passed_checks()]
+    found = [(check.name, check.said_by) for check in flights.ref(shown).verdicts()]
     assert found == ([("approval", "ada")] if option == "Approve" else [])
-    assert flights.ref(later).passed_checks() == []
+    assert flights.ref(later).verdicts() == []
 
 
 def test_a_rejection_and_silence_are_not_asked_about_again() -> None:
@@ -759,7 +759,7 @@ def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flig
     run = build("checked").test()
     assert states(run)["publish.merge"] == "success"
     source = flights.branch("main").head.parents[1]
-    assert [check.name for check in flights.ref(source).passed_checks()] == ["complete"]
+    assert [check.name for check in flights.ref(source).verdicts()] == ["complete"]
 
 
 @pytest.mark.parametrize("option", ["Approve", "Reject"])

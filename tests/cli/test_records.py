@@ -19,7 +19,7 @@ REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "rea
 OBJECT = {"path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"}
 CHANGE = {"type", "path", "size_bytes"}
 MERGE = {"reference", "up_to_date", "summary", "source_uncommitted"}
-CHECK = {"commit_id", "name", "passed_by", "at"}
+CHECK = {"commit_id", "name", "state", "said_by", "at", "findings", "run"}
 AUDIT = {
     "sequence", "repository", "action", "kind", "ref", "before", "after", "actor", "login", "claimed", "at",
 }  # fmt: skip
@@ -45,13 +45,14 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "branch protect": ([R, "main"], ONE, {"pattern"}),
     "branch unprotect": ([R, "release-*"], ONE, {"pattern"}),
     "branch protections": ([R], MANY, {"pattern"}),
-    "branch require": ([R, "main", "quality"], ONE, {"pattern", "check"}),
-    "branch unrequire": ([R, "safe-*", "quality"], ONE, {"pattern", "check"}),
-    "branch requirements": ([R], MANY, {"pattern", "check"}),
+    "branch require": ([R, "main", "quality"], ONE, {"pattern", "check", "prefix"}),
+    "branch unrequire": ([R, "safe-*", "quality"], ONE, {"pattern", "check", "prefix"}),
+    "branch requirements": ([R], MANY, {"pattern", "check", "prefix"}),
     "tag protect": ([R, "v*"], ONE, {"pattern"}),
     "tag unprotect": ([R, "old-*"], ONE, {"pattern"}),
     "tag protections": ([R], MANY, {"pattern"}),
     "check pass": ([f"{R}/main", "quality"], ONE, CHECK),
+    "check fail": ([f"{R}/main", "quality", "it is late"], ONE, CHECK),
     "check withdraw": ([f"{R}/main", "lint"], ONE, {"commit_id", "name"}),
     "check list": ([f"{R}/main"], MANY, CHECK),
     "tag create": ([f"{R}/v2", f"{R}/main"], ONE, REF),
@@ -173,7 +174,7 @@ def test_json_has_the_contracts_keys(run, prepared, name):
     assert found
     for record in found:
         assert isinstance(record, dict)
-        assert set(record) == keys or not keys
+        assert set(record) in (keys, keys | {"checks"}) or not keys
 
 
 @pytest.mark.parametrize("name", ["branch list", "log", "fs stat", "merge", "config show"])
