@@ -71,7 +71,7 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 	$(BIN)/python -m pytest -m "s3$(if $(SLOW),, and not slow)"
 
 test-azure: setup ## the store's contract and the verbs on Azurite, an emulator of Azure (installed from npm when missing)
-	$(BIN)/python tests/services/azure.py $(BIN)/python -m pytest -m azure tests/store tests/ops/test_on_azure.py
+	$(BIN)/python tests/services/azure.py $(BIN)/python -m pytest -m azure tests/store tests/ops/test_buckets.py
 
 test-engines: setup ## Delta tables on two Spark drivers, Spark SQL, DuckDB's httpfs and Trino, through the gateway (from PyPI and Maven, 1.8 GB, when missing; Trino needs Java 24)
 	$(BIN)/python tests/services/engines.py $(BIN)/python -m pytest -m engines tests/tables/test_delta_on_spark.py tests/gateway/test_engines.py

@@ -7,13 +7,15 @@ is in the lake of that connection, and without a connection's name in the lake o
 
 from __future__ import annotations
 
+import inspect
 import io
+import logging
+import os
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +23,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
 
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.compression import compr
+from fsspec.core import get_compression
+from fsspec.transaction import Transaction
 
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
-from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES
+from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.ops.files import appearing
 from lakeops.store.recorded import SmallObject
@@ -55,6 +60,18 @@ _PASSED = 1000
 """Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class StagedTransaction(Transaction):  # type: ignore[misc]  # fsspec has no types
+    """Files that are staged at the end of a ``with fs.transaction`` block that ended well."""
+
+    def complete(self, commit: bool = True) -> None:
+        """Stage or drop the files. Raises ``ValueError``, and stages nothing, when one is still open."""
+        still_open = [file.name for file in self.files if commit and not file.closed]
+        super().complete(commit and not still_open)
+        if still_open:
+            raise ValueError(f"{still_open[0]} is not closed at the end of the transaction; nothing was staged")
 
 
 class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -75,6 +92,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     protocol: ClassVar[str | tuple[str, ...]] = ("lakefs", "lakeops")
     root_marker = ""
     cachable = False
+    transaction_type = StagedTransaction
     _opened: ClassVar[dict[Settings, Lake]] = {}
 
     def __init__(
@@ -90,32 +108,34 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIONS)} and those of fsspec"
             raise InvalidInput(f"lakefs:// has no option {name!r}; {advice}")
         super().__init__(**options)
-        self._home, self._database_url, self._lake = home, database_url, lake
+        from lakeops.settings import LakeAddress
+
+        self._lake = lake
         self._caches: dict[tuple[str, str], RefCache] = {}
-        if conn_id is None and "airflow.sdk" in sys.modules and not (home or database_url or lake):
-            conn_id = "lakeops_default"  # in Airflow, connections hold the address of the lake
-        self.conn_id = conn_id
+        if lake is None:
+            self._address = LakeAddress.of(conn_id, home=home, database_url=database_url)
+        elif conn_id or home or database_url:
+            raise InvalidInput("the lake is named twice: give lake, or conn_id, or home or database_url")
+        else:
+            self._address = LakeAddress()
+        self.conn_id = self._address.connection
+        self._strip_protocol = self._strip_own  # type: ignore[method-assign] # fsspec strips paths by the instance
 
     @property
     def lake(self) -> Lake:
         """The lake behind the filesystem, opened at first use and shared by the process."""
         if self._lake is None:
             from lakeops.lake import Lake
-            from lakeops.settings import Settings
 
-            if self.conn_id is None:
-                settings = Settings.load(home=self._home, database_url=self._database_url)
-            else:
-                # Only Airflow knows its connections. Imported by name: this module must not depend on Airflow.
-                settings = import_module("lakeops.airflow.hook").LakeopsHook(self.conn_id).settings()
+            settings = self._address.settings()
             if settings not in self._opened:
-                self._opened[settings] = Lake.open(settings=settings)
+                self._opened[settings] = self._address.open(Lake.open)
             self._lake = self._opened[settings]
         return self._lake
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
-        connection = _connection_in(path)
+        connection = connection_in(path)
         return {"conn_id": connection} if connection else {}
 
     @classmethod
@@ -123,8 +143,20 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         stripped = super()._strip_protocol(path)
         if isinstance(stripped, list):
             return [cls._strip_protocol(one) for one in stripped]
-        connection = _connection_in(stripped)
+        connection = connection_in(stripped)
         return stripped[len(connection) + 1 :] if connection else stripped
+
+    def _strip_own(self, path: Any) -> Any:
+        """Strip the protocol of paths in this lake. Raises ``InvalidInput`` for one that names another connection."""
+        for one in path if isinstance(path, list) else [path]:
+            named = connection_in(one)
+            if named and named != self.conn_id:
+                raise InvalidInput(
+                    f"{one!r} is in the lake of connection {named!r}, and this filesystem is of another one; open it "
+                    f"with fsspec.filesystem('lakefs', conn_id={named!r})",
+                    kind="invalid_uri",
+                )
+        return type(self)._strip_protocol(path)  # noqa: SLF001 - its own, which the instance's hides
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Describe an object, or a directory that has objects. Raises ``FileNotFoundError``."""
@@ -141,6 +173,14 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if next(iter(cached.handle.list(key + "/")), None) is not None:
                 return _directory(f"{repository}/{ref}/{key}")
         raise FileNotFoundError(f"{path} ({self._describe_lake()})")
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Tell whether there is such an object or directory. A lake that does not answer is an error, and not False."""
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
@@ -238,6 +278,22 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with appearing(target) as file:
             super().get_file(rpath, lpath, callback, file, **options)
 
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Open an object. ``compression`` and text modes are fsspec's."""
+        if compression is None or "b" not in mode or "r" in mode:
+            return super().open(path, mode, block_size, cache_options, compression, **options)
+        compress = compr[get_compression(path, compression)]
+        file = super().open(path, mode, block_size, cache_options, **options)
+        return CompressedFile(compress(file, mode=mode[0]), file)
+
     def _open(
         self, path: str, mode: str = "rb", autocommit: bool = True, verify: bool | None = None, **_: Any
     ) -> BinaryIO | StagedFile:
@@ -254,7 +310,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                     with self._os_errors(path):
                         branch.put(key, data, if_absent=mode == "xb")
 
-                return StagedFile(put, autocommit=autocommit)
+                return StagedFile(path, put, autocommit=autocommit)
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
 
     def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all refs are
@@ -330,8 +386,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             raise PermissionError(f"{path}: {error.message}") from error
 
     def _describe_lake(self) -> str:
-        where = f"in the lake at {self.lake.catalog.database.shown}"
-        return where if self.conn_id is None else f"{where}, connection {self.conn_id!r}"
+        return self._address.describe(self.lake.catalog.database.shown)
 
     def _split(self, path: str) -> tuple[str, str, str]:
         repository, _, rest = self._strip_protocol(path).partition("/")
@@ -342,31 +397,64 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
 
 class StagedFile(io.BufferedIOBase):
-    """A file being written: closing it stages it, and an error in its ``with`` block drops it."""
+    """A file being written, which closing stages unless the writing failed.
 
-    def __init__(self, put: Callable[[BinaryIO], None], *, autocommit: bool) -> None:
+    Wrappers call ``close`` alone, whether the block that wrote ended well or not. So the file looks itself: an error
+    that is in flight when it is closed, and was not when it was opened, means that the writing failed. It is raised
+    again: an error that is handled where the file is closed looks alike, and no write may be lost in silence.
+
+    Args:
+        name: the path, for messages.
+        put: stages the contents.
+        autocommit: stage when the file is closed. Otherwise a transaction does.
+    """
+
+    mode = "wb"
+
+    def __init__(self, name: str, put: Callable[[BinaryIO], None], *, autocommit: bool = True) -> None:
+        self.name = name
         self._put = put
         self._autocommit = autocommit
         self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed with the file
+        self._known = _in_flight(opening=True)
+        self._process = os.getpid()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        return self._spool.write(data)
+        if os.getpid() != self._process:
+            raise OSError(f"{self.name} was opened by another process, which alone can write it")
+        try:
+            return self._spool.write(data)
+        except BaseException:
+            self.discard()
+            raise
+
+    def seekable(self) -> bool:
+        return True  # text in UTF-16 begins with its mark only where this is so
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._spool.seek(offset, whence)
 
     def tell(self) -> int:
         return self._spool.tell()
 
+    def truncate(self, size: int | None = None, /) -> int:
+        self._spool.truncate(self.tell() if size is None else size)
+        return self.tell() if size is None else size
+
     def close(self) -> None:
-        """Close the file, and stage it unless an fsspec transaction decides later."""
+        """Close the file, and stage it unless the writing failed or an fsspec transaction decides later."""
         if not self.closed:
             super().close()
+            self._check()
             if self._autocommit:
                 self.commit()
 
     def commit(self) -> None:
-        """Put the written bytes to the staging area, once."""
+        """Put the written bytes to the staging area, once, unless the writing failed."""
+        self._check()
         if not self._spool.closed:
             with self._spool as spool:
                 spool.seek(0)
@@ -376,12 +464,101 @@ class StagedFile(io.BufferedIOBase):
         """Drop the written bytes."""
         self._spool.close()
 
+    def _check(self) -> None:
+        """Drop the written bytes and raise the error in flight when the writing failed."""
+        if self._spool.closed or os.getpid() != self._process:  # the process that opened it stages it
+            self.discard()
+            return
+        new = [one for one in _in_flight() if not any(one is known for known in self._known)]
+        if new:
+            self.discard()
+        for error in new[:1]:
+            if isinstance(error, BaseException):
+                error.add_note(
+                    f"{self.name} was closed while this error was in flight, so nothing was staged. If the error is "
+                    "handled and the file is complete, close the file after the handler."
+                )
+                raise error
+            _log.warning(_NEVER_CLOSED, self.name)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             self.discard()
         super().__exit__(kind, error, trace)
+
+    def _dealloc_warn(self, _: object = None) -> None:
+        """Drop the written bytes. Python calls this when a wrapper of the file is collected that nobody closed."""
+        if not self._spool.closed and os.getpid() == self._process:
+            _log.warning(_NEVER_CLOSED, self.name)
+        self.discard()
+
+    __del__ = _dealloc_warn
+
+
+_NEVER_CLOSED = "%s was never closed, so nothing was staged. Write it in a `with` block, or close it."
+
+
+class CompressedFile(io.BufferedIOBase):
+    """A staged file that is written through a compressor and closed with it, where most compressors leave it open."""
+
+    def __init__(self, inner: Any, staged: StagedFile) -> None:
+        self._inner, self._staged = inner, staged
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return cast("int", self._inner.write(data))
+
+    def seekable(self) -> bool:
+        return bool(self._inner.seekable())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return cast("int", self._inner.seek(offset, whence))
+
+    def tell(self) -> int:
+        return cast("int", self._inner.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            try:
+                self._inner.close()
+            finally:
+                self._staged.close()
+
+    def _dealloc_warn(self, _: object = None) -> None:
+        self._staged.__del__()
+
+    __del__ = _dealloc_warn
+
+
+_LEAVING = ("__exit__", "__aexit__")
+
+
+def _in_flight(*, opening: bool = False) -> list[object]:
+    """The errors that this thread handles now, and the frames of the finalizers that it runs."""
+    found, told = list[object](), list[object]()
+    closing = False
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name in _LEAVING:  # an ExitStack leaves its contexts after it caught an error
+            values = (value if isinstance(value, tuple) else (value,) for value in frame.f_locals.values())
+            told.extend(one for several in values for one in several if isinstance(one, BaseException))
+        if name == "__del__" or (name == "close" and getattr(frame.f_locals.get("self"), "_finalizing", False)):
+            found.append(frame)
+        if name == "close" or name in _LEAVING:
+            closing = closing or str(frame.f_globals.get("__name__")).startswith("fsspec.")
+        frame = frame.f_back
+    error = sys.exc_info()[1]
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__context__
+    # fsspec's caches write a local file and open this one when that is closed. An error that ends their block is new.
+    return [one for one in found if one not in told] if opening and closing else [*found, *told]
 
 
 def _folders(path: str, start: int) -> Iterator[str]:
@@ -392,12 +569,6 @@ def _folders(path: str, start: int) -> Iterator[str]:
         at = path.find("/", at + 1)
     if len(path) > start:
         yield path
-
-
-def _connection_in(path: str) -> str:
-    """The text before an ``@`` in the first part of a path or URL. Names of repositories have no ``@``."""
-    first = str(path).removeprefix("lakefs://").removeprefix("lakeops://").lstrip("/").partition("/")[0]
-    return first.rpartition("@")[0]
 
 
 def _directory(name: str) -> dict[str, Any]:

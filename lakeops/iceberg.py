@@ -28,7 +28,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken
-from lakeops.model.names import LakeUri, as_folder
+from lakeops.model.names import LakeUri, as_folder, split_connection
 from lakeops.model.sanitising import excerpt
 from lakeops.store.reader import parse_json
 
@@ -56,8 +56,9 @@ class RefFiles(LakeopsFileSystem):
     protocol: ClassVar[str | tuple[str, ...]] = SCHEME
 
     def __init__(self, uri: str, **options: Any) -> None:
-        super().__init__(**options)
-        found = LakeUri.parse(uri)
+        connection, plain = split_connection(uri)
+        super().__init__(**{**options, **({"conn_id": connection} if connection else {})})
+        found = LakeUri.parse(plain)
         if found.ref is None:
             raise InvalidInput(f"{excerpt(uri)} names no ref; write lakefs://REPO/REF/PATH", kind="invalid_uri")
         self._bound = found.repository, found.ref
@@ -67,6 +68,9 @@ class RefFiles(LakeopsFileSystem):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         return str(path).removeprefix(f"{SCHEME}://").lstrip("/")
+
+    def _strip_own(self, path: Any) -> Any:
+        return type(self)._strip_protocol(path)  # noqa: SLF001 - as the base class, but no connection is looked for
 
     def _split(self, path: str) -> tuple[str, str, str]:
         return (*self._bound, self._strip_protocol(path))
@@ -166,15 +170,15 @@ def _files(properties: dict[str, str]) -> RefFiles:
 class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
     """Catalog of the tables below a folder of a ref.
 
-    Properties: ``warehouse`` is ``lakefs://REPO/REF[/FOLDER]``. ``lakeops.home`` or ``lakeops.database_url`` name
-    another lake than the environment does. At a tag or a commit, tables can only be read.
+    Properties: ``warehouse`` is ``lakefs://[CONNECTION@]REPO/REF[/FOLDER]``. ``lakeops.home`` or
+    ``lakeops.database_url`` name another lake than the environment does. At a tag or a commit, tables can only be read.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
         if "warehouse" not in properties:
             raise InvalidInput("an Iceberg catalog needs warehouse, such as lakefs://REPO/BRANCH/tables")
-        self._uri = LakeUri.parse(properties["warehouse"])
+        self._uri = LakeUri.parse(split_connection(properties["warehouse"])[1])
         self._root = as_folder(self._uri.path or "")
         self._fs = _files(properties)
 

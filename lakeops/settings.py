@@ -13,14 +13,18 @@ import getpass
 import os
 import re
 import stat
+import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache, partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -31,8 +35,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, LakeopsError, NotFound
+from lakeops.model.names import DEFAULT_CONN_ID
 from lakeops.model.records import Credentials
+from lakeops.model.sanitising import excerpt
 
 FILE = "lakeops.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -174,6 +180,78 @@ class Settings(BaseSettings):
     def default_namespace(self, repository: str) -> str:
         """Where a repository's objects go when no storage namespace is named: below ``home``."""
         return (self.home / "storage" / repository).as_uri()
+
+
+L = TypeVar("L")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeAddress:
+    """The address of a lake. Every edge that takes a URI opens the lake by it, so that a URI means one lake everywhere.
+
+    A connection that cannot be read is an error, and never another lake.
+
+    Attributes:
+        connection: an Airflow connection of type ``lakeops``. None: what follows counts, then the settings.
+        home: the directory of the embedded default.
+        database_url: the catalog.
+    """
+
+    connection: str | None = None
+    home: str | None = None
+    database_url: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, connection: str | None = None, *, home: str | None = None, database_url: str | None = None) -> Self:
+        """Make the address of what was given. Nothing means ``lakeops_default`` in Airflow's tasks and their commands.
+
+        Raises ``InvalidInput`` for a connection beside another address.
+        """
+        if connection and (home or database_url):
+            raise _unusable(
+                f"the lake is named twice, by connection {excerpt(connection)} and by home or database_url; give one"
+            )
+        return cls(connection or (None if home or database_url else _default_connection()), home, database_url)
+
+    def settings(self) -> Settings:
+        """The settings of the lake. Raises ``InvalidInput``, and what Airflow raises for a missing connection."""
+        if self.connection is None:
+            return Settings.load(home=self.home, database_url=self.database_url)
+        found: Settings = self._hook().settings()
+        return found
+
+    def open(self, here: Callable[..., L]) -> L:
+        """Open the lake: by ``here``, which is ``Lake.open``, or by the connection. Raises what these raise."""
+        if self.connection is None:
+            return here(home=self.home, database_url=self.database_url)
+        found: L = self._hook().get_conn()
+        return found
+
+    def _hook(self) -> Any:  # noqa: ANN401 - imported by name: only Airflow knows its connections, and it stays above
+        if find_spec("airflow") is None:
+            raise LakeopsError(
+                f"{excerpt(self.connection)} is a connection of Airflow, which is not installed here",
+                kind="unsupported",
+            )
+        return import_module("lakeops.airflow.hook").LakeopsHook(self.connection)
+
+    def describe(self, shown: str) -> str:
+        """Say which lake it is. ``shown`` is its catalog's URL without user and password."""
+        return f"in the lake at {shown}" + ("" if self.connection is None else f", connection {self.connection!r}")
+
+    @contextmanager
+    def naming(self, shown: str) -> Iterator[None]:
+        """Name the lake in each *not found*: another one may have what was looked for."""
+        try:
+            yield
+        except NotFound as error:
+            error.args = (f"{error.message} ({self.describe(shown)})", *error.args[1:])
+            raise
+
+
+def _default_connection() -> str | None:
+    in_airflow = "airflow.sdk" in sys.modules or ("AIRFLOW_CTX_DAG_ID" in os.environ and find_spec("airflow"))
+    return DEFAULT_CONN_ID if in_airflow else None
 
 
 def strange_variables() -> Iterator[str]:

@@ -41,6 +41,7 @@ LONG_FILES = (
     "harness/test_nested.py",
     "ops/test_gc_interrupted.py",
     "ops/test_turns.py",
+    "cost/test_far.py",
     "ops/test_far.py",
     "ops/test_links.py",
     "cli/test_records.py",

@@ -76,6 +76,7 @@ def get_provider_info() -> dict[str, Any]:
                     "spark_master": _field(
                         "Spark master", "spark://host:port, local[N], yarn, k8s://..., or sc://host:port for Connect."
                     ),
+                    "create": _field("Create", "Make a lake where there is none.", type="boolean", default=False),
                 },
             }
         ],

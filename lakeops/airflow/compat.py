@@ -9,15 +9,17 @@ and drops their traceback (``docs/adr/0084-the-provider-is-written-as-providers-
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from airflow import __version__
 from airflow.sdk import TaskInstanceState
 
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, Transient
 
 __all__ = [
     "KNOWN",
@@ -29,10 +31,12 @@ __all__ = [
     "AirflowSkipException",
     "LakeopsFailure",
     "LakeopsTimeout",
+    "NoSuchConnection",
     "TaskAwaitingInput",
     "TaskDeferralError",
     "TaskDeferred",
     "conf",
+    "confirm_missing",
     "last_success",
     "require",
     "web_server",
@@ -84,6 +88,12 @@ def require(version: tuple[int, int], what: str) -> None:
         raise InvalidInput(f"{what} needs Airflow {version[0]}.{version[1]} or newer, and this is {__version__}")
 
 
+class NoSuchConnection(AirflowNotFoundException, InvalidInput):
+    """There is no connection of that name. Nothing else is opened in its place."""
+
+    kind = "invalid_settings"
+
+
 class _LoggedInOneLine:
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -111,6 +121,34 @@ def without_traceback(logger: Any, method: str, event: MutableMapping[str, Any])
         del event["exc_info"]
         event["event"] = f"{event['event']}: {failure}"
     return event
+
+
+def confirm_missing(conn_id: str) -> None:
+    """Check that there is no such connection, where Airflow has not found one.
+
+    A connection that cannot be parsed, and an API server that fails, look to Airflow's callers like a missing one.
+
+    Raises:
+        InvalidInput: the environment has it, and Airflow cannot read it.
+        Transient: Airflow's API server did not say that there is none.
+    """
+    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    if os.environ.get(variable):
+        raise InvalidInput(
+            f"connection {conn_id!r}: Airflow cannot read {variable}; write a URI or JSON there",
+            kind="invalid_settings",
+        )
+    try:
+        from airflow.sdk.exceptions import ErrorType
+        from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection
+        from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+    except ImportError:  # no process of a task: nobody to ask
+        return
+    answer: Any = None
+    with suppress(Exception):  # whatever it is, it is no answer
+        answer = SUPERVISOR_COMMS.send(GetConnection(conn_id=conn_id))
+    if not (isinstance(answer, ErrorResponse) and answer.error == ErrorType.CONNECTION_NOT_FOUND):
+        raise Transient(f"Airflow's API server does not say whether there is a connection {conn_id!r}; try again")
 
 
 def last_success(task: Any, map_index: int) -> str | None:

@@ -6,17 +6,22 @@ Passwords are masked in task logs, and no message holds one.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from lakeops.airflow.compat import AirflowNotFoundException
-from lakeops.model.errors import InvalidInput, LakeopsError, NotFound
-from lakeops.model.mirrors import SourceKind
+from lakeops.airflow import get_provider_info
+from lakeops.airflow.compat import AirflowNotFoundException, NoSuchConnection, confirm_missing
+from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.names import DEFAULT_CONN_ID, check_repository
+from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -24,11 +29,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
     from fsspec import AbstractFileSystem
 
-    from lakeops.lake import Lake, Mirror, Repository
+    from lakeops.lake import Lake, Repository
     from lakeops.model.records import Credentials
     from lakeops.settings import Settings
 
-DEFAULT_CONN_ID = "lakeops_default"
+FIELDS: dict[str, Any] = get_provider_info()["connection-types"][0]["conn-fields"]
+"""The extra fields of a connection, as its form has them."""
+
+__all__ = ["DEFAULT_CONN_ID", "LakeopsHook", "check_connection", "file_uri", "get_fs", "read_fields"]
 
 schemes: list[str] = ["lakefs", "lakeops"]
 """The schemes of ``get_fs``, as Airflow reads them of a provider's file systems."""
@@ -39,8 +47,8 @@ class LakeopsHook(BaseHook):
 
     The connection's host is the home directory. Extra fields: ``database_url`` (user and password may come from the
     connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``aws_conn_id``, ``engine``,
-    ``spark_master``, ``committer`` and ``default_repository``. When there is no connection named ``lakeops_default``,
-    that name means the environment's own lake.
+    ``spark_master``, ``committer``, ``default_repository`` and ``create``, without which the lake must exist. Any other
+    field is refused. When there is no connection named ``lakeops_default``, that name means the environment's own lake.
     """
 
     conn_name_attr = "lakeops_conn_id"
@@ -67,36 +75,38 @@ class LakeopsHook(BaseHook):
         person = None  # the user who triggered the DAG run
         with suppress(RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
             person = getattr(get_current_context()["dag_run"], "triggering_user_name", None)
-        return Lake.open(settings=self.settings(), person=person or None)
+        connection = self._connection()
+        must_exist = connection is not None and not read_fields(connection)["create"]
+        settings = self.settings()
+        if must_exist and settings.catalog_url.startswith("sqlite") and not _file_of(settings).is_file():
+            raise InvalidInput(
+                f"connection {self.lakeops_conn_id!r}: there is no lake at {_file_of(settings)}; correct it, or "
+                "set its extra field 'create' to true to make a lake there",
+                kind="invalid_settings",
+            )
+        return Lake.open(settings=settings, person=person or None, must_exist=must_exist)
 
     def settings(self) -> Settings:
         """The lake's settings: the connection's, then the environment's. Raises ``InvalidInput``."""
-        from lakeops.settings import Settings
+        from lakeops.settings import CATALOG_FILE, Settings
 
         connection = self._connection()
         if connection is None:
             return Settings.load()
-        if connection.conn_type and connection.conn_type != self.conn_type:
-            raise InvalidInput(
-                f"connection {connection.conn_id!r} is of type {connection.conn_type!r}; name one of type 'lakeops'",
-                kind="invalid_settings",
-            )
-        extra = connection.extra_dejson
-        keys = self._aws(extra.get("aws_conn_id"))
-        loaded = Settings.load(
-            home=connection.host or None,
-            database_url=_database_url(connection, extra.get("database_url")),
-            s3_endpoint_url=extra.get("s3_endpoint_url") or keys.extra_dejson.get("endpoint_url") or None,
-            s3_region=extra.get("s3_region") or keys.extra_dejson.get("region_name") or None,
-            engine=extra.get("engine") or None,
-            spark_master=extra.get("spark_master") or None,
-            committer=extra.get("committer") or None,
-        )
+        extra = read_fields(connection)
+        keys = self._aws(extra["aws_conn_id"])
+        given = {name: extra[name] for name in ("s3_endpoint_url", "s3_region", "engine", "spark_master", "committer")}
+        given["s3_endpoint_url"] = given["s3_endpoint_url"] or keys.extra_dejson.get("endpoint_url") or None
+        given["s3_region"] = given["s3_region"] or keys.extra_dejson.get("region_name") or None
+        url = _database_url(connection, extra["database_url"])
+        if connection.host and not url:  # its own catalog, also where the environment names another one
+            url = f"sqlite:///{Path(connection.host).expanduser() / CATALOG_FILE}"
+        loaded = Settings.load(home=connection.host or None, database_url=url, **given)
         return loaded.with_credentials(self._credentials(keys))
 
     def default_repository(self) -> str | None:
         connection = self._connection()
-        return None if connection is None else connection.extra_dejson.get("default_repository") or None
+        return None if connection is None else read_fields(connection)["default_repository"]
 
     @contextmanager
     def repository(self, name: str | None = None) -> Iterator[Repository]:
@@ -110,17 +120,11 @@ class LakeopsHook(BaseHook):
         with self.get_conn() as lake, self.naming(lake):
             yield lake.repository(chosen)
 
-    @contextmanager
-    def naming(self, lake: Lake) -> Iterator[None]:
+    def naming(self, lake: Lake) -> AbstractContextManager[None]:
         """Name the lake in each *not found*: another one may have what was looked for."""
-        try:
-            yield
-        except NotFound as error:
-            error.args = (
-                f"{error.message} (in the lake at {lake.catalog.database.shown}, connection {self.lakeops_conn_id!r})",
-                *error.args[1:],
-            )
-            raise
+        from lakeops.settings import LakeAddress
+
+        return LakeAddress(self.lakeops_conn_id).naming(lake.catalog.database.shown)
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -153,10 +157,10 @@ class LakeopsHook(BaseHook):
                 if name is not None:
                     namespace = lake.repository(name).storage_namespace
                     stored = f"repository {name} is at {namespace}: {lake.stores().at(namespace).probe().summary}"
+        except NoSuchConnection as error:
+            return False, error.message
         except LakeopsError as error:
             return False, f"{error.kind}: {error.message}"
-        except AirflowNotFoundException as error:
-            return False, str(error)
         return True, f"The lake opens: {facts}; repositories: {found}; {stored}"
 
     def _aws(self, conn_id: str | None) -> Connection:
@@ -167,7 +171,7 @@ class LakeopsHook(BaseHook):
         try:
             found = self.get_connection(conn_id)
         except AirflowNotFoundException:
-            raise AirflowNotFoundException(
+            raise NoSuchConnection(
                 f"connection {self.lakeops_conn_id!r} takes its AWS keys from connection {conn_id!r}, and there is none"
             ) from None
         if found.conn_type and found.conn_type != "aws":
@@ -204,14 +208,21 @@ class LakeopsHook(BaseHook):
 
     def _connection(self) -> Connection | None:
         try:
-            return self.get_connection(self.lakeops_conn_id)
+            found = self.get_connection(self.lakeops_conn_id)
         except AirflowNotFoundException:
+            confirm_missing(self.lakeops_conn_id)
             if self.lakeops_conn_id == DEFAULT_CONN_ID:
                 return None
-            raise AirflowNotFoundException(
+            raise NoSuchConnection(
                 f"there is no connection {self.lakeops_conn_id!r}; create one of type 'lakeops', or use "
                 f"{DEFAULT_CONN_ID!r}, which stands for the LAKEOPS_* environment when nobody defined it"
             ) from None
+        if found.conn_type and found.conn_type != self.conn_type:
+            raise InvalidInput(
+                f"connection {found.conn_id!r} is of type {found.conn_type!r}; name one of type 'lakeops'",
+                kind="invalid_settings",
+            )
+        return found
 
 
 def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None) -> AbstractFileSystem:
@@ -231,18 +242,80 @@ def check_connection(args: Namespace) -> None:
         raise SystemExit(1)
 
 
-@contextmanager
-def source_of(mirror: Mirror) -> Iterator[Lake | None]:
-    """The source's lake, if the mirror names it by an Airflow connection. None: the mirror finds it without Airflow."""
-    source = mirror.configuration.source
-    with LakeopsHook(source.place).get_conn() if source.kind is SourceKind.CONNECTION else nullcontext() as lake:
-        yield lake
-
-
 def file_uri(repo: str, path: str, lakeops_conn_id: str) -> str:
     """``lakefs://REPO/PATH``, with the connection's name in front of the repository unless it is the default one."""
     connection = "" if lakeops_conn_id == DEFAULT_CONN_ID else f"{lakeops_conn_id}@"
     return f"lakefs://{connection}{repo}/{path}"
+
+
+def read_fields(connection: Connection) -> dict[str, Any]:
+    """Check each field of a connection of type ``lakeops``; returns its extra fields by name, None for empty ones.
+
+    A field that nobody reads would leave its place to the environment's lake. Raises ``InvalidInput``, which names the
+    field and repeats no value that may be a password.
+    """
+    from airflow.sdk.log import mask_secret
+
+    try:
+        try:
+            extra = json.loads(connection.extra or "{}")
+        except ValueError:
+            extra = None
+        if not isinstance(extra, dict):
+            raise InvalidInput('extra is no JSON object; write one such as {"database_url": "..."}')
+        mask_secret(extra)
+        found = {name: _read_extra(name, value) for name, value in extra.items()}
+        _check_place(connection, found.get("database_url") or "")
+    except InvalidInput as error:
+        raise InvalidInput(f"connection {connection.conn_id!r}: {error.message}", kind="invalid_settings") from None
+    return {name: found.get(name) for name in FIELDS}
+
+
+def _read_extra(name: str, value: Any) -> Any:
+    """The value of an extra field; None for an empty one. Raises ``InvalidInput``."""
+    if name not in FIELDS:
+        plain = name.removeprefix("extra__lakeops__")
+        near = [plain] if plain in FIELDS else get_close_matches(plain, FIELDS, 1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FIELDS)}"
+        raise InvalidInput(f"extra has no field {excerpt(name)}; {meant}")
+    schema = FIELDS[name]["schema"]
+    if schema["type"] == "boolean":
+        word = str(value).lower()
+        if word not in {"true", "false", "none", ""}:
+            raise InvalidInput(f"{name} in extra is true or false")
+        return word == "true"
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or value != value.strip():
+        raise InvalidInput(f"{name} in extra is no text, or has white space around it")
+    if value not in schema.get("enum", [value]):
+        raise InvalidInput(f"{name} in extra is one of {', '.join(schema['enum'])}")
+    if name == "default_repository":
+        try:
+            check_repository(value)
+        except InvalidInput as error:
+            raise InvalidInput(f"{name} in extra: {error.message}") from None
+    return value
+
+
+def _check_place(connection: Connection, url: str) -> None:
+    """Check the fields that Airflow's connections have beside extra. Raises ``InvalidInput``."""
+    how = "name the catalog by the extra field database_url, such as postgresql+psycopg://db.example:5432/lakeops"
+    host = connection.host or ""
+    if host and not host.startswith(("/", "~")):
+        raise InvalidInput(f"host {excerpt(host)} is no absolute path, and it is a lake's home directory; {how}")
+    for name in ("port", "schema"):
+        if getattr(connection, name):
+            raise InvalidInput(f"{name} has no meaning; {how}")
+    if connection.login and (not url or url.startswith("sqlite")):
+        raise InvalidInput(f"login has no meaning without a database server; {how}")
+
+
+def _file_of(settings: Settings) -> Path:
+    """The file of an SQLite catalog."""
+    from sqlalchemy.engine import make_url
+
+    return Path(make_url(settings.catalog_url).database or "")
 
 
 def _database_url(connection: Connection, url: str | None) -> str | None:

@@ -122,7 +122,8 @@ def _settings(connection: str) -> Settings:
         settings = LakeopsHook(connection).settings()
     except AirflowNotFoundException as error:
         raise NotFound(str(error)) from None
-    if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():  # opening would make one
+    file = settings.home / CATALOG_FILE
+    if settings.catalog_url == f"sqlite:///{file}" and not file.exists():
         raise NotFound(f"connection {connection!r}: there is no lake in {settings.home}")
     return settings
 

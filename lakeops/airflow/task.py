@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
-from lakeops.airflow.compat import AirflowFailException, AirflowNotFoundException, LakeopsFailure, web_server
+from lakeops.airflow.compat import AirflowFailException, LakeopsFailure, web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.machine import without_blas_threads
@@ -148,8 +148,6 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
     except MergeConflict as conflict:
         paths = "\n".join(conflict.conflicts)
         raise LakeopsFailure(f"{conflict.message}{running_links()}\nAll conflicting paths:\n{paths}") from None
-    except AirflowNotFoundException as error:
-        raise LakeopsFailure(str(error)) from None
     except (InvalidInput, NotFound, PreconditionFailed) as error:  # a user's mistake: its message says it all
         field = _field_of(error.message, arguments or {})
         raise LakeopsFailure(f"{error.kind}: {field}{error.message}{running_links()}") from None

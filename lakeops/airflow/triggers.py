@@ -24,9 +24,8 @@ import structlog
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from lakeops.airflow import idempotent
-from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.airflow.events import describe
-from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook, source_of
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import made_by_airflow
 from lakeops.model.clock import pause_async, stopwatch
 from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound, Transient
@@ -239,9 +238,8 @@ class MirrorsDue:
         if mirror.configuration.promoted_writable is not None:
             return False
         try:
-            with source_of(mirror) as source:
-                return mirror.due(source)
-        except (LakeopsError, AirflowNotFoundException):
+            return mirror.due()
+        except LakeopsError:
             return True
 
 
@@ -478,8 +476,6 @@ class LakeopsConditionTrigger(RepositoryTrigger):
                 continue
             except LakeopsError as error:
                 event = {"status": "error", "message": f"{error.kind}: {error.message}"}
-            except AirflowNotFoundException as error:
-                event = {"status": "error", "message": str(error)}
             if event.get("result") is not None or event["status"] == "error":
                 await pause_async(max(0.0, settled - loop.time()))
                 yield TriggerEvent(event)  # type: ignore[no-untyped-call]
@@ -518,7 +514,7 @@ class LakeopsCommitTrigger(RepositoryTrigger):
                 continue
             try:
                 head, event = await tick.ask(HeadSince(self.branch, cursor, self.every))
-            except (LakeopsError, AirflowNotFoundException) as error:
+            except LakeopsError as error:
                 self.log.warning("Cannot watch lakefs://%s/%s now: %s", self.repo, self.branch, error)
                 continue
             if head == cursor:
@@ -551,7 +547,7 @@ class LakeopsMirrorTrigger(LakeopsTrigger):
                 continue
             try:
                 names = await tick.ask(MirrorsDue())
-            except (LakeopsError, AirflowNotFoundException) as error:
+            except LakeopsError as error:
                 self.log.warning("Cannot look after mirrors now: %s", error)
                 continue
             if names:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Table, Text, and_, cast, delete, exists, func, insert, or_, select, tuple_, update
 
-from lakeops.catalog.database import AnyRow, CheckedJson, run_again
+from lakeops.catalog.database import AnyRow, CheckedJson, read_transaction, write_transaction
 from lakeops.catalog.guards import IN_CHUNK, CatalogPart, deadline_of, find_repository
 from lakeops.catalog.records import (
     COMMIT_COLUMNS,
@@ -178,8 +178,10 @@ class CatalogSnapshot:
 class Audit(CatalogPart):
     """What happened, what was found, and everything as it is."""
 
+    @read_transaction
     def page(
         self,
+        conn: Connection,
         repository_id: str | None = None,
         *,
         since: int | None = None,
@@ -188,15 +190,10 @@ class Audit(CatalogPart):
         below: tuple[int, int] | None = None,
         limit: int = 1000,
     ) -> list[AuditRecord]:
-        """Records of the audit, newest first, keyset-paged.
+        """Records of the audit, newest first: of all repositories or of one, which may be gone.
 
-        Args:
-            repository_id: only those of a repository, which may be gone.
-            since: not those before this moment, in Unix seconds.
-            until: not those at this moment or later.
-            actor: only those of this user or login.
-            below: time and sequence of the last record of the page before.
-            limit: at most so many.
+        ``since`` and ``until`` are Unix seconds, the second one excluded. ``actor`` is a user or a login. ``below`` is
+        the time and the sequence of the last record of the page before.
         """
         place = (AUDIT.c.recorded, AUDIT.c.sequence)
         query = _RECORDS.order_by(*(column.desc() for column in place)).limit(limit)
@@ -210,58 +207,50 @@ class Audit(CatalogPart):
             query = query.where(_ACTOR.in_([actor]))
         if below is not None:
             query = query.where(tuple_(*place) < below)
-        return self.database.read(lambda conn: [AuditRecord(*row) for row in conn.execute(query)])
+        return [AuditRecord(*row) for row in conn.execute(query)]
 
+    @write_transaction
     def add_report(
-        self, repository_id: str, kind: ReportKind, found: Mapping[str, Any], *, actor: str, every: int = 1
+        self,
+        conn: Connection,
+        repository_id: str,
+        kind: ReportKind,
+        found: Mapping[str, Any],
+        *,
+        actor: str,
+        every: int = 1,
     ) -> None:
         """Leave a report, in place of those that became too many. Nothing rests on one, so it needs no lock.
 
-        Args:
-            repository_id: the repository.
-            kind: what it is about.
-            found: what was found.
-            actor: who ran it.
-            every: seconds of which one report is kept: the one with the highest ``seconds``, or the latest.
+        Of ``every`` so many seconds one report is kept: the one with the highest ``seconds``, or the latest.
         """
+        find_repository(conn, repository_id)
+        at = unix_seconds(self.database.dialect.now(conn))
+        mine = (REPORT.c.repository_id == repository_id, REPORT.c.kind == kind.value)
+        times = list(conn.execute(select(REPORT.c.at).where(*mine).order_by(REPORT.c.at.desc())).scalars())
+        values = {"actor": actor, "found": dict(found)}
+        if times and times[0] >= at - at % every:
+            here = (*mine, REPORT.c.at == times[0])
+            last = conn.execute(select(REPORT.c.found).where(*here)).scalar_one()
+            if not isinstance(last, dict) or last.get("seconds", 0) <= found.get("seconds", 0):
+                conn.execute(update(REPORT).where(*here).values(values))
+            return
+        conn.execute(insert(REPORT).values(repository_id=repository_id, kind=kind.value, at=at, **values))
+        if len(times) >= KEPT[kind]:
+            conn.execute(delete(REPORT).where(*mine, REPORT.c.at <= times[KEPT[kind] - 1]))
 
-        def work(conn: Connection) -> None:
-            find_repository(conn, repository_id)
-            at = unix_seconds(self.database.dialect.now(conn))
-            mine = (REPORT.c.repository_id == repository_id, REPORT.c.kind == kind.value)
-            times = list(conn.execute(select(REPORT.c.at).where(*mine).order_by(REPORT.c.at.desc())).scalars())
-            values = {"actor": actor, "found": dict(found)}
-            if times and times[0] >= at - at % every:
-                here = (*mine, REPORT.c.at == times[0])
-                last = conn.execute(select(REPORT.c.found).where(*here)).scalar_one()
-                if not isinstance(last, dict) or last.get("seconds", 0) <= found.get("seconds", 0):
-                    conn.execute(update(REPORT).where(*here).values(values))
-                return
-            conn.execute(insert(REPORT).values(repository_id=repository_id, kind=kind.value, at=at, **values))
-            if len(times) >= KEPT[kind]:
-                conn.execute(delete(REPORT).where(*mine, REPORT.c.at <= times[KEPT[kind] - 1]))
-
-        self.database.write(work, settle=run_again)
-
-    def reports(self, repository_id: str, kind: ReportKind) -> list[Report]:
+    @read_transaction
+    def reports(self, conn: Connection, repository_id: str, kind: ReportKind) -> list[Report]:
         """The reports of a kind, oldest first. One that cannot be read is left out."""
         query = select(REPORT.c.at, REPORT.c.actor, REPORT.c.found).where(
             REPORT.c.repository_id == repository_id, REPORT.c.kind == kind.value
         )
 
-        def work(conn: Connection) -> list[Report]:
-            rows = conn.execute(query.order_by(REPORT.c.at))
-            return [Report(*row) for row in rows if isinstance(row.found, dict)]
-
-        return self.database.read(work)
+        rows = conn.execute(query.order_by(REPORT.c.at))
+        return [Report(*row) for row in rows if isinstance(row.found, dict)]
 
     def overviews(self, repositories: Sequence[str], *, most_branches: int) -> dict[str, Overview]:
-        """Of each repository its last commit, its branches and its last check, in two statements.
-
-        Args:
-            repositories: their names. Those that do not exist are left out.
-            most_branches: how many branches of each are counted at most.
-        """
+        """Of each repository that exists its last commit, its branches and its last check, in two statements."""
         here = REPOSITORY.c.id.in_(repositories)
         default = and_(BRANCH.c.repository_id == REPOSITORY.c.id, BRANCH.c.name == REPOSITORY.c.default_branch)
         head = and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
@@ -286,22 +275,14 @@ class Audit(CatalogPart):
 
         return self.database.read(work) if repositories else {}
 
+    @read_transaction
     def search_messages(
-        self, repository_id: str, text: str, *, below: Place | None = None, looked_at: int, limit: int
+        self, conn: Connection, repository_id: str, text: str, *, below: Place | None = None, looked_at: int, limit: int
     ) -> Found:
         """Commits whose message or committer has a text, of all branches and of none: the highest generation first.
 
-        Whether the case of letters matters is as the database has it: that of ASCII letters never does.
-
-        Args:
-            repository_id: the repository.
-            text: what they have.
-            below: go on behind this place.
-            looked_at: how many commits are looked at, whether they have it or not.
-            limit: how many are given at most.
-
-        Raises:
-            RepositoryNotFound: there is no such repository.
+        Whether the case of letters matters is as the database has it: that of ASCII letters never does. ``looked_at``
+        is how many commits below a place are looked at, whether they have it or not. Raises ``RepositoryNotFound``.
         """
         window = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
         if below is not None:
@@ -312,73 +293,70 @@ class Audit(CatalogPart):
         hits = select(some).where(has).order_by(some.c.generation.desc(), some.c.id.desc()).limit(limit + 1)
         end = window.with_only_columns(COMMIT.c.generation, COMMIT.c.id).order_by(*order).offset(looked_at - 1).limit(2)
 
-        def work(conn: Connection) -> Found:
-            find_repository(conn, repository_id)
-            found = [commit_record(row) for row in conn.execute(hits)]
-            if len(found) > limit:
-                last = found[limit - 1]
-                return Found(found[:limit], (last.generation, last.id))
-            rest = [(generation, commit_id) for generation, commit_id in conn.execute(end)]
-            return Found(found, rest[0] if len(rest) > 1 else None)
+        find_repository(conn, repository_id)
+        found = [commit_record(row) for row in conn.execute(hits)]
+        if len(found) > limit:
+            last = found[limit - 1]
+            return Found(found[:limit], (last.generation, last.id))
+        rest = [(generation, commit_id) for generation, commit_id in conn.execute(end)]
+        return Found(found, rest[0] if len(rest) > 1 else None)
 
-        return self.database.read(work)
-
-    def snapshot(self, repository_id: str) -> CatalogSnapshot:
+    @read_transaction
+    def snapshot(self, conn: Connection, repository_id: str) -> CatalogSnapshot:
         """Everything of a repository but its staged rows, at one instant. Rows that make no sense are told, not raised.
 
         Raises ``RepositoryNotFound``.
         """
+        row = find_repository(conn, repository_id)
+        flaws = {(flaw.table, flaw.key): flaw for flaw in _rows_without_json(conn, repository_id)}
 
-        def work(conn: Connection) -> CatalogSnapshot:
-            row = find_repository(conn, repository_id)
-            flaws = {(flaw.table, flaw.key): flaw for flaw in _rows_without_json(conn, repository_id)}
+        def readable(table: Table, decode: Callable[[Any], R]) -> Iterator[R]:
+            for found in conn.execute(select(table).where(table.c.repository_id == repository_id)):
+                try:
+                    yield decode(found)
+                except Corrupted as error:
+                    flaw = RowFlaw(table.name, _key(table, found._mapping), error.message)  # noqa: SLF001
+                    flaws[flaw.table, flaw.key] = flaw
 
-            def readable(table: Table, decode: Callable[[Any], R]) -> Iterator[R]:
-                for found in conn.execute(select(table).where(table.c.repository_id == repository_id)):
-                    try:
-                        yield decode(found)
-                    except Corrupted as error:
-                        flaw = RowFlaw(table.name, _key(table, found._mapping), error.message)  # noqa: SLF001
-                        flaws[flaw.table, flaw.key] = flaw
+        branches = sorted(readable(BRANCH, branch_record), key=lambda branch: branch.id)
+        tags = sorted(readable(TAG, _tag), key=lambda tag: tag.id)
+        uploads = list(readable(UPLOAD, _upload))
+        staged = _staged_counts(conn, repository_id)
+        following = (MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None))
+        commits, first_parents, unreadable = _commits(conn, repository_id)
+        now = self.database.dialect.now(conn)
+        moves = select(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.old, REFLOG.c.new)
+        moves = moves.where(REFLOG.c.repository_id == repository_id)
+        moves = moves.order_by(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.sequence)
+        return CatalogSnapshot(
+            repository=repository_record(row),
+            branches=branches,
+            tags=tags,
+            commits=commits,
+            first_parents=first_parents,
+            unreadable=unreadable,
+            retired=_retired(conn, repository_id, {*staged, *(one for each in branches for one in each.tokens)}),
+            staged=staged,
+            uploads=uploads,
+            overdue=now - deadline_of(row, now),
+            follows=conn.execute(select(MIRROR.c.repository_id).where(*following)).first() is not None,
+            dangling_keys=_dangling_keys(conn, repository_id),
+            now=now,
+            flaws=sorted(flaws.values(), key=lambda flaw: (flaw.table, flaw.key)),
+            moves=[RefUpdate(*move) for move in conn.execute(moves)],
+            pruned=row.pruned,
+        )
 
-            branches = sorted(readable(BRANCH, branch_record), key=lambda branch: branch.id)
-            tags = sorted(readable(TAG, _tag), key=lambda tag: tag.id)
-            uploads = list(readable(UPLOAD, _upload))
-            staged = _staged_counts(conn, repository_id)
-            following = (MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None))
-            commits, first_parents, unreadable = _commits(conn, repository_id)
-            now = self.database.dialect.now(conn)
-            moves = select(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.old, REFLOG.c.new)
-            moves = moves.where(REFLOG.c.repository_id == repository_id)
-            moves = moves.order_by(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.sequence)
-            return CatalogSnapshot(
-                repository=repository_record(row),
-                branches=branches,
-                tags=tags,
-                commits=commits,
-                first_parents=first_parents,
-                unreadable=unreadable,
-                retired=_retired(conn, repository_id, {*staged, *(one for each in branches for one in each.tokens)}),
-                staged=staged,
-                uploads=uploads,
-                overdue=now - deadline_of(row, now),
-                follows=conn.execute(select(MIRROR.c.repository_id).where(*following)).first() is not None,
-                dangling_keys=_dangling_keys(conn, repository_id),
-                now=now,
-                flaws=sorted(flaws.values(), key=lambda flaw: (flaw.table, flaw.key)),
-                moves=[RefUpdate(*move) for move in conn.execute(moves)],
-                pruned=row.pruned,
-            )
-
-        return self.database.read(work)
-
-    def staged_rows(self, repository_id: str, *, after: tuple[str, str] = ("", ""), limit: int) -> list[StagedLine]:
+    @read_transaction
+    def staged_rows(
+        self, conn: Connection, repository_id: str, *, after: tuple[str, str] = ("", ""), limit: int
+    ) -> list[StagedLine]:
         """Staged rows of all tokens, orphaned ones too, as they are, by token and path. Keyset-paged."""
         place = (STAGED.c.token, STAGED.c.path)
         query = select(*(STAGED.c[field.name] for field in fields(StagedLine)))
         query = query.where(STAGED.c.repository_id == repository_id, tuple_(*place) > tuple_(*after))
         query = query.order_by(*place).limit(limit)
-        return self.database.read(lambda conn: [StagedLine(*row) for row in conn.execute(query)])
+        return [StagedLine(*row) for row in conn.execute(query)]
 
 
 def _rows_without_json(conn: Connection, repository_id: str) -> list[RowFlaw]:

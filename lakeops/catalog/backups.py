@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, Table, func, insert, select, update
 
-from lakeops.catalog.database import run_again
+from lakeops.catalog.database import read_transaction, write_transaction
 from lakeops.catalog.guards import IN_CHUNK, CatalogPart, find_repository, lock_repository
 from lakeops.catalog.marks import first_seen
 from lakeops.catalog.records import commit_values, epoch_micros, from_epoch_micros, repository_values
@@ -118,53 +118,44 @@ class DumpedRepository:
 class Backups(CatalogPart):
     """Dumps, and repositories made of them."""
 
-    def cut(self, repository_id: str) -> Cut:
+    @write_transaction
+    def cut(self, conn: Connection, repository_id: str) -> Cut:
         """The numbers up to which every move and every record of the audit is visible, and the database's time.
 
         Waits until every transition under way has ended: the next dump need look at later numbers alone.
         """
         newest = _rows_of(REFLOG, repository_id).order_by(REFLOG.c.sequence.desc()).limit(1)
 
-        def work(conn: Connection) -> Cut:
-            lock_repository(conn, repository_id, exclusive=True)
-            move = conn.execute(newest).one_or_none()
-            records = conn.execute(select(func.max(AUDIT.c.sequence))).scalar() or 0
-            now = epoch_micros(self.database.dialect.now(conn))
-            return Cut(now, Since(move.sequence, records, _digest(move)) if move else Since(0, records, 0))
+        lock_repository(conn, repository_id, exclusive=True)
+        move = conn.execute(newest).one_or_none()
+        records = conn.execute(select(func.max(AUDIT.c.sequence))).scalar() or 0
+        now = epoch_micros(self.database.dialect.now(conn))
+        return Cut(now, Since(move.sequence, records, _digest(move)) if move else Since(0, records, 0))
 
-        return self.database.write(work, settle=run_again)
+    @read_transaction
+    def dump(
+        self, conn: Connection, repository_id: str, since: Since | None, begin: Callable[[], Write]
+    ) -> bool | None:
+        """Hand over what came after an earlier cut, from one snapshot, or everything. Returns whether it was all.
 
-    def dump(self, repository_id: str, since: Since | None, begin: Callable[[], Write]) -> bool | None:
-        """Hand over what came after an earlier cut, from one snapshot; or everything.
-
-        Args:
-            repository_id: the repository.
-            since: the earlier cut. None for everything.
-            begin: called before the first record, and again when the snapshot has to be taken anew. Returns what takes
-                the records.
-
-        Returns:
-            Whether it was everything. None when nothing came after the cut, and nothing was handed over.
+        ``begin`` is called before the first record, and again when the snapshot has to be taken anew. It returns what
+        takes the records. Returns None when nothing came after the cut, and nothing was handed over.
         """
-
-        def work(conn: Connection) -> bool | None:
-            row = find_repository(conn, repository_id)
-            news = None if since is None else _find_news(conn, repository_id, since)
-            if news == ([], []):
-                return None
-            write = begin()
-            columns = dict(row._mapping)  # noqa: SLF001
-            del columns["storage_namespace"]
-            write("repository", columns)
-            for kind, table in _IN_FULL:
-                _copy(write, kind, conn, _rows_of(table, repository_id))
-            if news is None or since is None:
-                _dump_whole(write, conn, repository_id)
-                return True
-            _write_news(write, conn, repository_id, *news)
-            return False
-
-        return self.database.read(work)
+        row = find_repository(conn, repository_id)
+        news = None if since is None else _find_news(conn, repository_id, since)
+        if news == ([], []):
+            return None
+        write = begin()
+        columns = dict(row._mapping)  # noqa: SLF001
+        del columns["storage_namespace"]
+        write("repository", columns)
+        for kind, table in _IN_FULL:
+            _copy(write, kind, conn, _rows_of(table, repository_id))
+        if news is None or since is None:
+            _dump_whole(write, conn, repository_id)
+            return True
+        _write_news(write, conn, repository_id, *news)
+        return False
 
     def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str]) -> None:
         """Insert a repository as a dump has it, without staged rows. It collects nothing until it is accepted.
@@ -214,26 +205,20 @@ class Backups(CatalogPart):
 
         self.database.write(work, settle=settle)
 
-    def accept_restored(self, repository_id: str) -> None:
+    @write_transaction
+    def accept_restored(self, conn: Connection, repository_id: str) -> None:
         """Let a restored repository collect what no commit needs that it knows. Nothing happens to any other one."""
+        row = lock_repository(conn, repository_id, exclusive=True)
+        if row.restored is not None:
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))
+            at = f"{from_epoch_micros(row.restored):%Y-%m-%d %H:%M:%S}"
+            self.record(conn, repository_id, "accept-restored", "repository", repository_id, at, "accepted")
 
-        def work(conn: Connection) -> None:
-            row = lock_repository(conn, repository_id, exclusive=True)
-            if row.restored is not None:
-                conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))
-                at = f"{from_epoch_micros(row.restored):%Y-%m-%d %H:%M:%S}"
-                self.record(conn, repository_id, "accept-restored", "repository", repository_id, at, "accepted")
-
-        self.database.write(work, settle=run_again)
-
-    def restored_at(self, repository_id: str) -> int | None:
+    @read_transaction
+    def restored_at(self, conn: Connection, repository_id: str) -> int | None:
         """When the dump was made that the repository was restored from (Unix seconds). None once it was accepted."""
-
-        def work(conn: Connection) -> int | None:
-            found = find_repository(conn, repository_id).restored
-            return None if found is None else int(found) // 1_000_000
-
-        return self.database.read(work)
+        found = find_repository(conn, repository_id).restored
+        return None if found is None else int(found) // 1_000_000
 
 
 def _rows_of(table: Table, repository_id: str) -> Select[Any]:

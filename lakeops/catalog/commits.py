@@ -29,7 +29,7 @@ from sqlalchemy import (
     update,
 )
 
-from lakeops.catalog.database import AnyRow, Lookup, run_again
+from lakeops.catalog.database import AnyRow, Lookup, read_transaction, write_transaction
 from lakeops.catalog.guards import (
     IN_CHUNK,
     CatalogPart,
@@ -173,89 +173,76 @@ def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None
 class Commits(CatalogPart):
     """Commits: immutable, but for the mark that retention expired them."""
 
-    def get(self, repository_id: str, commit_id: str) -> Commit:
+    @read_transaction
+    def get(self, conn: Connection, repository_id: str, commit_id: str) -> Commit:
         """The commit, expired or not. Raises ``RefNotFound``."""
+        found = find_commit(conn, repository_id, commit_id)
+        if found is None:
+            find_repository(conn, repository_id)
+            raise no_commit(repository_id, commit_id)
+        return found
 
-        def work(conn: Connection) -> Commit:
-            found = find_commit(conn, repository_id, commit_id)
-            if found is None:
-                find_repository(conn, repository_id)
-                raise no_commit(repository_id, commit_id)
-            return found
-
-        return self.database.read(work)
-
-    def get_many(self, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
+    @read_transaction
+    def get_many(self, conn: Connection, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
         """The commits that exist among these ids."""
         wanted = sorted(set(ids))
 
-        def work(conn: Connection) -> dict[str, Commit]:
-            found: dict[str, Commit] = {}
-            for start in range(0, len(wanted), IN_CHUNK):
-                some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
-                found |= {row[0]: commit_record(row) for row in conn.execute(_SOME, some)}
-            return found
+        found: dict[str, Commit] = {}
+        for start in range(0, len(wanted), IN_CHUNK):
+            some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
+            found |= {row[0]: commit_record(row) for row in conn.execute(_SOME, some)}
+        return found
 
-        return self.database.read(work)
-
-    def all(self, repository_id: str) -> dict[str, Commit]:
+    @read_transaction
+    def all(self, conn: Connection, repository_id: str) -> dict[str, Commit]:
         """All commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
         query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
 
-        def work(conn: Connection) -> dict[str, Commit]:
-            find_repository(conn, repository_id)
-            return {row[0]: commit_record(row) for row in conn.execute(query)}
+        find_repository(conn, repository_id)
+        return {row[0]: commit_record(row) for row in conn.execute(query)}
 
-        return self.database.read(work)
-
-    def initial_commit(self, repository_id: str) -> Commit:
+    @read_transaction
+    def initial_commit(self, conn: Connection, repository_id: str) -> Commit:
         """The commit that everything in the repository descends from. Raises ``RepositoryNotFound``."""
         query = select(*COMMIT_COLUMNS).where(
             COMMIT.c.repository_id == repository_id, COMMIT.c.first_parent.is_(None), COMMIT.c.generation == 1
         )
 
-        def work(conn: Connection) -> Commit:
-            found = conn.execute(query.order_by(COMMIT.c.creation_date, COMMIT.c.id).limit(1)).one_or_none()
-            if found is None:
-                find_repository(conn, repository_id)
-                raise RefNotFound(f"repository {repository_id!r} has no initial commit")
-            return commit_record(found)
+        found = conn.execute(query.order_by(COMMIT.c.creation_date, COMMIT.c.id).limit(1)).one_or_none()
+        if found is None:
+            find_repository(conn, repository_id)
+            raise RefNotFound(f"repository {repository_id!r} has no initial commit")
+        return commit_record(found)
 
-        return self.database.read(work)
-
-    def commits_with_prefix(self, repository_id: str, prefix: str, *, limit: int = 8) -> list[str]:
+    @read_transaction
+    def commits_with_prefix(self, conn: Connection, repository_id: str, prefix: str, *, limit: int = 8) -> list[str]:
         """Ids that start with a hex prefix, in order, at most ``limit``."""
         name: ColumnElement[str] = COMMIT.c.id
         query = select(name).where(COMMIT.c.repository_id == repository_id, *under(name, prefix))
         query = query.order_by(name).limit(limit)
-        return self.database.read(lambda conn: list(conn.execute(query).scalars()))
+        return list(conn.execute(query).scalars())
 
-    def first_parents(self, repository_id: str, commit_id: str, *, limit: int) -> list[Commit]:
+    @read_transaction
+    def first_parents(self, conn: Connection, repository_id: str, commit_id: str, *, limit: int) -> list[Commit]:
         """The commit and its first parents, newest first, at most ``limit``: one statement, however many."""
+        values = {"repository": repository_id, "commit": commit_id, "limit": limit}
+        rows = _ONE.all(conn, values) if limit == 1 else conn.execute(_WALK, values).all()
+        found = [commit_record(row) for row in rows]
+        if not found:
+            find_repository(conn, repository_id)
+            raise no_commit(repository_id, commit_id)
+        return found[:limit]
 
-        def work(conn: Connection) -> list[Commit]:
-            values = {"repository": repository_id, "commit": commit_id, "limit": limit}
-            rows = _ONE.all(conn, values) if limit == 1 else conn.execute(_WALK, values).all()
-            found = [commit_record(row) for row in rows]
-            if not found:
-                find_repository(conn, repository_id)
-                raise no_commit(repository_id, commit_id)
-            return found[:limit]
-
-        return self.database.read(work)
-
-    def stretch(self, repository_id: str, commit_id: str, generations: int) -> list[Node]:
+    @read_transaction
+    def stretch(self, conn: Connection, repository_id: str, commit_id: str, generations: int) -> list[Node]:
         """The nodes of all commits of so many generations, from that of a commit down; none where it is not there."""
         here = COMMIT.c.repository_id == repository_id
         top = select(COMMIT.c.generation).where(here, COMMIT.c.id == commit_id).scalar_subquery()
         columns = (COMMIT.c.id, PARENTS, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired)
         query = select(*columns).where(here, COMMIT.c.generation <= top, COMMIT.c.generation > top - generations)
 
-        def work(conn: Connection) -> list[Node]:
-            rows = conn.execute(query)
-            return [Node(one, known, *rest) for one, ids, *rest in rows if (known := parents_of(ids)) is not None]
-
-        return self.database.read(work)
+        rows = conn.execute(query)
+        return [Node(one, known, *rest) for one, ids, *rest in rows if (known := parents_of(ids)) is not None]
 
     def descending(self, repository_id: str, top: int, low: int) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Ids and parents of all commits of a generation and below, by generation, the highest first.
@@ -380,21 +367,20 @@ class Commits(CatalogPart):
         check_live(conn, repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
         return rest
 
-    def key(self, repository_id: str, key: str) -> KeyRecord | None:
+    @read_transaction
+    def key(self, conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
         """What an idempotency key stands for, if it was used."""
-        return self.database.read(lambda conn: find_key(conn, repository_id, key))
+        return find_key(conn, repository_id, key)
 
-    def remember_key(self, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
+    @write_transaction
+    def remember_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
         """Let a key stand for a commit that exists already. An existing key stays as it is."""
+        check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
+        if find_key(conn, repository_id, key) is None:
+            self.remember(conn, repository_id, key, fingerprint, commit_id)
 
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
-            if find_key(conn, repository_id, key) is None:
-                self.remember(conn, repository_id, key, fingerprint, commit_id)
-
-        self.database.write(work, settle=run_again)
-
-    def enqueue(self, repository_id: str, branch: str, publisher: str, *, lasts: timedelta) -> int:
+    @write_transaction
+    def enqueue(self, conn: Connection, repository_id: str, branch: str, publisher: str, *, lasts: timedelta) -> int:
         """Take the last place in a branch's queue, or renew the publisher's place. Returns how many are ahead.
 
         The place counts for ``lasts`` by the database's clock. One that nobody renews lapses.
@@ -402,34 +388,30 @@ class Commits(CatalogPart):
         here = (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch)
         mine = update(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
 
-        def work(conn: Connection) -> int:
-            check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
+        check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
+        now = self.database.dialect.now(conn)
+        renewed = {"renewed": epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
+        if not conn.execute(mine.values(**renewed)).rowcount:
+            lock_branch(conn, repository_id, branch, exclusive=True)  # so that numbers are in the order of commits
             now = self.database.dialect.now(conn)
-            renewed = {"renewed": epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
-            if not conn.execute(mine.values(**renewed)).rowcount:
-                lock_branch(conn, repository_id, branch, exclusive=True)  # so that numbers are in the order of commits
-                now = self.database.dialect.now(conn)
-                lapsed = QUEUE.c.renewed + QUEUE.c.lasts < epoch_micros(now - FORGET)
-                conn.execute(delete(QUEUE).where(*here, or_(lapsed, QUEUE.c.renewed > epoch_micros(now + FORGET))))
-                last = conn.execute(select(func.max(QUEUE.c.number)).where(*here)).scalar() or 0
-                place = {"repository_id": repository_id, "branch": branch, "number": last + 1, "publisher": publisher}
-                conn.execute(insert(QUEUE).values(**place, **renewed))
-            return self._count_ahead(conn, repository_id, branch, publisher) or 0
+            lapsed = QUEUE.c.renewed + QUEUE.c.lasts < epoch_micros(now - FORGET)
+            conn.execute(delete(QUEUE).where(*here, or_(lapsed, QUEUE.c.renewed > epoch_micros(now + FORGET))))
+            last = conn.execute(select(func.max(QUEUE.c.number)).where(*here)).scalar() or 0
+            place = {"repository_id": repository_id, "branch": branch, "number": last + 1, "publisher": publisher}
+            conn.execute(insert(QUEUE).values(**place, **renewed))
+        return self._count_ahead(conn, repository_id, branch, publisher) or 0
 
-        return self.database.write(work, settle=run_again)
-
-    def ahead(self, repository_id: str, branch: str, publisher: str) -> int | None:
+    @read_transaction
+    def ahead(self, conn: Connection, repository_id: str, branch: str, publisher: str) -> int | None:
         """How many in a branch's queue are ahead of a publisher. None when it has no place."""
-        return self.database.read(lambda conn: self._count_ahead(conn, repository_id, branch, publisher))
+        return self._count_ahead(conn, repository_id, branch, publisher)
 
-    def dequeue(self, repository_id: str, branch: str, publisher: str) -> None:
+    @write_transaction
+    def dequeue(self, conn: Connection, repository_id: str, branch: str, publisher: str) -> None:
         """Give a place up. ``publish`` does so by itself."""
         place = delete(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
 
-        def work(conn: Connection) -> None:
-            conn.execute(place)
-
-        self.database.write(work, settle=run_again)
+        conn.execute(place)
 
     def _count_ahead(self, conn: Connection, repository_id: str, branch: str, publisher: str) -> int | None:
         mine = select(QUEUE.c.number).where(*_of_publisher(repository_id, branch, publisher))

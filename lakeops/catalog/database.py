@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import JSON, URL, BigInteger, Boolean, Column, Connection, Engine, Index, Integer, Row, Table, Text
@@ -138,6 +139,8 @@ def first_line(error: BaseException) -> str:
 
 
 T = TypeVar("T")
+A = ParamSpec("A")
+P = TypeVar("P", bound="_HasDatabase")
 AnyRow = Row[*tuple[Any, ...]]
 
 TRIES = 5
@@ -184,7 +187,7 @@ class Database:
 
     def __init__(self, url: URL, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.shown: str = _for_message(url)
+        self.shown: str = url_for_message(url)
         self._hidden = [str(value) for value in (url.password, *(url.query.get(name) for name in _SECRETS)) if value]
         self.engine: Engine = dialect.engine(url)
         self._reader = dialect.reader(self.engine)
@@ -320,11 +323,46 @@ class Database:
         return f"{what} ({self.shown}): {line}"
 
 
+class _HasDatabase(Protocol):
+    database: Database
+
+
+def read_transaction(method: Callable[Concatenate[P, Connection, A], T]) -> Callable[Concatenate[P, A], T]:
+    """A method of a part of the catalog as one transaction that reads. Callers leave its connection out."""
+
+    @wraps(method)
+    def transaction(self: P, /, *args: A.args, **kwargs: A.kwargs) -> T:
+        return self.database.read(lambda conn: method(self, conn, *args, **kwargs))
+
+    return transaction
+
+
+def write_transaction(method: Callable[Concatenate[P, Connection, A], T]) -> Callable[Concatenate[P, A], T]:
+    """A method of a part of the catalog as one transaction, which may run again although its COMMIT happened."""
+
+    @wraps(method)
+    def transaction(self: P, /, *args: A.args, **kwargs: A.kwargs) -> T:
+        return self.database.write(lambda conn: method(self, conn, *args, **kwargs), settle=run_again)
+
+    return transaction
+
+
+def write_transaction_once(method: Callable[Concatenate[P, Connection, A], T]) -> Callable[Concatenate[P, A], T]:
+    """A method of a part of the catalog as one transaction. Whether an unanswered COMMIT happened stays unknown."""
+
+    @wraps(method)
+    def transaction(self: P, /, *args: A.args, **kwargs: A.kwargs) -> T:
+        return self.database.write(lambda conn: method(self, conn, *args, **kwargs))
+
+    return transaction
+
+
 def _driver_error(error: Exception) -> BaseException:
     return (error.orig or error) if isinstance(error, DBAPIError) else error
 
 
-def _for_message(url: URL) -> str:
+def url_for_message(url: URL) -> str:
+    """A database's URL without user, password and options."""
     if url.get_backend_name() == "sqlite":
         return f"sqlite {url.database}"
     place = url.host or url.query.get("host") or ""

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, func, insert, not_, or_, select, update
 
-from lakeops.catalog.database import AnyRow, run_again
+from lakeops.catalog.database import AnyRow, read_transaction, write_transaction, write_transaction_once
 from lakeops.catalog.guards import CatalogPart, check_writable, deadline_of, find_repository, grace_of, lock_repository
 from lakeops.catalog.records import decoding, epoch_micros, from_epoch_micros
 from lakeops.catalog.tables import CLOCK, COMMIT, MARK, REFLOG, REPOSITORY
@@ -71,176 +71,166 @@ _FORGETTABLE = (
 class Marks(CatalogPart):
     """Marks of garbage collection, and the clock."""
 
-    def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
+    @write_transaction
+    def begin_mark(self, conn: Connection, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
         """Open a mark. Returns it and the sequence of the newest move of a ref, for ``expire_by_mark``.
 
         Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) cannot be
         proved any more. Raises ``MarkRefused``: the clock is in doubt (``clock_in_doubt``), ``cutoff`` is within the
         grace period, or the repository was restored from a dump and not accepted.
         """
+        repository = lock_repository(conn, repository_id, exclusive=True)
+        check_writable(conn, repository, action="mark")
+        now = self.database.dialect.now(conn)
+        _check_cutoff(repository, cutoff, now)
+        here = MARK.c.repository_id == repository_id
+        conn.execute(delete(MARK).where(here, MARK.c.id == mark_id))  # of an earlier run whose answer was lost
+        _check_marks_are_past(conn, repository_id, now)
+        check_clock_skew(conn, now, self.clock)
+        for old, new in _ENDS:
+            conn.execute(update(MARK).where(here, MARK.c.state == old.value).values(state=new.value))
+        conn.execute(delete(MARK).where(here, MARK.c.created < epoch_micros(now - KEEP), *_FORGETTABLE))
+        mark = Mark(mark_id, MarkState.MARKING, now, cutoff)
+        conn.execute(insert(MARK).values(_values(repository_id, mark)))
+        self.record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
+        # From here on what they need may be garbage.
+        unproved = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
+        conn.execute(update(COMMIT).where(*unproved).values(expired_by=None))
+        watermark = max(epoch_micros(cutoff), repository.fence or epoch_micros(cutoff))
+        conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(fence=watermark))
+        # Every transition before this one has ended, so none with a lower sequence can still appear.
+        newest = select(func.max(REFLOG.c.sequence)).where(REFLOG.c.repository_id == repository_id)
+        return mark, conn.execute(newest).scalar() or 0
 
-        def work(conn: Connection) -> tuple[Mark, int]:
-            repository = lock_repository(conn, repository_id, exclusive=True)
-            check_writable(conn, repository, action="mark")
-            now = self.database.dialect.now(conn)
-            _check_cutoff(repository, cutoff, now)
-            here = MARK.c.repository_id == repository_id
-            conn.execute(delete(MARK).where(here, MARK.c.id == mark_id))  # of an earlier run whose answer was lost
-            _check_marks_are_past(conn, repository_id, now)
-            check_clock_skew(conn, now, self.clock)
-            for old, new in _ENDS:
-                conn.execute(update(MARK).where(here, MARK.c.state == old.value).values(state=new.value))
-            conn.execute(delete(MARK).where(here, MARK.c.created < epoch_micros(now - KEEP), *_FORGETTABLE))
-            mark = Mark(mark_id, MarkState.MARKING, now, cutoff)
-            conn.execute(insert(MARK).values(_values(repository_id, mark)))
-            self.record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
-            # From here on what they need may be garbage.
-            unproved = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
-            conn.execute(update(COMMIT).where(*unproved).values(expired_by=None))
-            watermark = max(epoch_micros(cutoff), repository.fence or epoch_micros(cutoff))
-            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(fence=watermark))
-            # Every transition before this one has ended, so none with a lower sequence can still appear.
-            newest = select(func.max(REFLOG.c.sequence)).where(REFLOG.c.repository_id == repository_id)
-            return mark, conn.execute(newest).scalar() or 0
-
-        return self.database.write(work, settle=run_again)
-
+    @write_transaction
     def finish_mark(
-        self, repository_id: str, mark_id: str, *, digest: str, rows: int, objects: int, size_bytes: int, listed: int
+        self,
+        conn: Connection,
+        repository_id: str,
+        mark_id: str,
+        *,
+        digest: str,
+        rows: int,
+        objects: int,
+        size_bytes: int,
+        listed: int,
     ) -> Mark:
         """Record the mark file of the open mark, which has all pending commits. From then on it may be swept.
 
         Raises ``MarkRefused``, ``NotFound`` (``mark_not_found``).
         """
+        repository = lock_repository(conn, repository_id)
+        check_writable(conn, repository, action="mark")
+        mark = find_mark(conn, repository_id, mark_id)
+        if mark.state is MarkState.MARKED and mark.digest == digest:
+            return mark
+        if mark.state is MarkState.MARKING and _others_have_pending(conn, repository_id, mark_id):
+            raise MarkRefused(f"mark {mark_id} left out commits that an earlier mark had expired; make a new one")
+        now = self.database.dialect.now(conn)
+        deadline = deadline_of(repository, now)
+        if mark.state is MarkState.MARKING and not timedelta(0) <= now - mark.created <= deadline:
+            raise MarkRefused(
+                f"mark {mark_id} took longer than {deadline}, or the database's clock jumped; make a new one"
+            )
+        found = {"digest": digest, "rows": rows, "objects": objects, "bytes": size_bytes, "listed": listed}
+        if not _leave_marking(conn, repository_id, mark_id, state=MarkState.MARKED.value, **found):
+            state = find_mark(conn, repository_id, mark_id).state.value
+            raise MarkRefused(
+                f"mark {mark_id} is {state}: it was restored, another one began, or it took too long; make one anew"
+            )
+        return self._record_state(conn, repository_id, mark, "finish-mark")
 
-        def work(conn: Connection) -> Mark:
-            repository = lock_repository(conn, repository_id)
-            check_writable(conn, repository, action="mark")
-            mark = find_mark(conn, repository_id, mark_id)
-            if mark.state is MarkState.MARKED and mark.digest == digest:
-                return mark
-            if mark.state is MarkState.MARKING and _others_have_pending(conn, repository_id, mark_id):
-                raise MarkRefused(f"mark {mark_id} left out commits that an earlier mark had expired; make a new one")
-            now = self.database.dialect.now(conn)
-            deadline = deadline_of(repository, now)
-            if mark.state is MarkState.MARKING and not timedelta(0) <= now - mark.created <= deadline:
-                raise MarkRefused(
-                    f"mark {mark_id} took longer than {deadline}, or the database's clock jumped; make a new one"
-                )
-            found = {"digest": digest, "rows": rows, "objects": objects, "bytes": size_bytes, "listed": listed}
-            if not _leave_marking(conn, repository_id, mark_id, state=MarkState.MARKED.value, **found):
-                state = find_mark(conn, repository_id, mark_id).state.value
-                raise MarkRefused(
-                    f"mark {mark_id} is {state}: it was restored, another one began, or it took too long; make one anew"
-                )
-            return self._record_state(conn, repository_id, mark, "finish-mark")
-
-        return self.database.write(work, settle=run_again)
-
-    def restore_mark(self, repository_id: str, mark_id: str) -> Mark:
+    @write_transaction
+    def restore_mark(self, conn: Connection, repository_id: str, mark_id: str) -> Mark:
         """End a mark for good before it is swept: it is being restored then. One that is over is left as it is.
 
         Raises ``MarkRefused`` once its sweep has begun, ``NotFound`` (``mark_not_found``).
         """
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="restore")
+        mark = find_mark(conn, repository_id, mark_id)
+        if mark.state in BEGUN:
+            raise MarkRefused(
+                f"mark {mark_id} is {mark.state.value}: its sweep has begun, what its commits need may be gone, so "
+                "it cannot be restored"
+            )
+        over = mark.state in (MarkState.FAILED, MarkState.STALE)
+        # A mark that is still open has the commits of those before it.
+        opened = (MARK.c.repository_id == repository_id, MARK.c.state.in_([state.value for state in _OPEN]))
+        if mark.state in _OPEN or (over and not conn.execute(select(MARK.c.id).where(*opened).limit(1)).first()):
+            update_mark(conn, repository_id, mark_id, state=MarkState.RESTORING.value)
+        return self._record_state(conn, repository_id, mark, "restore-mark")
 
-        def work(conn: Connection) -> Mark:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="restore")
-            mark = find_mark(conn, repository_id, mark_id)
-            if mark.state in BEGUN:
-                raise MarkRefused(
-                    f"mark {mark_id} is {mark.state.value}: its sweep has begun, what its commits need may be gone, so "
-                    "it cannot be restored"
-                )
-            over = mark.state in (MarkState.FAILED, MarkState.STALE)
-            # A mark that is still open has the commits of those before it.
-            opened = (MARK.c.repository_id == repository_id, MARK.c.state.in_([state.value for state in _OPEN]))
-            if mark.state in _OPEN or (over and not conn.execute(select(MARK.c.id).where(*opened).limit(1)).first()):
-                update_mark(conn, repository_id, mark_id, state=MarkState.RESTORING.value)
-            return self._record_state(conn, repository_id, mark, "restore-mark")
-
-        return self.database.write(work, settle=run_again)
-
-    def begin_sweep(self, repository_id: str, mark_id: str) -> Mark:
+    @write_transaction
+    def begin_sweep(self, conn: Connection, repository_id: str, mark_id: str) -> Mark:
         """Let a sweep of this mark begin or go on. Raises ``NotFound`` (``mark_not_found``), ``MarkRefused``.
 
         Earlier marks whose sweep did not end are carried from then on: this one's list holds what they left.
         """
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="sweep")
+        mark = find_mark(conn, repository_id, mark_id)
+        now = self.database.dialect.now(conn)
+        _check_marks_are_past(conn, repository_id, now)
+        check_clock_skew(conn, now, self.clock)
+        if mark.state is MarkState.MARKED:
+            if now - mark.created > SWEEPABLE:
+                raise MarkRefused(f"mark {mark_id} is stale: it is older than {SWEEPABLE.days} days; make a new one")
+            # What earlier sweeps left was there when the store was listed for this mark, and nobody links it.
+            left = (
+                MARK.c.state.in_([state.value for state in _GOING_ON]),
+                MARK.c.cutoff <= epoch_micros(mark.cutoff),
+            )
+            carried = update(MARK).where(MARK.c.repository_id == repository_id, *left)
+            conn.execute(carried.values(state=MarkState.CARRIED.value))
+            update_mark(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
+        elif mark.state not in BEGUN:
+            raise MarkRefused(f"mark {mark_id} {_WHY[mark.state]}; nothing was deleted")
+        return self._record_state(conn, repository_id, mark, "begin-sweep")
 
-        def work(conn: Connection) -> Mark:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="sweep")
-            mark = find_mark(conn, repository_id, mark_id)
-            now = self.database.dialect.now(conn)
-            _check_marks_are_past(conn, repository_id, now)
-            check_clock_skew(conn, now, self.clock)
-            if mark.state is MarkState.MARKED:
-                if now - mark.created > SWEEPABLE:
-                    raise MarkRefused(
-                        f"mark {mark_id} is stale: it is older than {SWEEPABLE.days} days; make a new one"
-                    )
-                # What earlier sweeps left was there when the store was listed for this mark, and nobody links it.
-                left = (
-                    MARK.c.state.in_([state.value for state in _GOING_ON]),
-                    MARK.c.cutoff <= epoch_micros(mark.cutoff),
-                )
-                carried = update(MARK).where(MARK.c.repository_id == repository_id, *left)
-                conn.execute(carried.values(state=MarkState.CARRIED.value))
-                update_mark(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
-            elif mark.state not in BEGUN:
-                raise MarkRefused(f"mark {mark_id} {_WHY[mark.state]}; nothing was deleted")
-            return self._record_state(conn, repository_id, mark, "begin-sweep")
-
-        return self.database.write(work, settle=run_again)
-
-    def advance_sweep(self, repository_id: str, mark_id: str, swept: int) -> Mark:
+    @write_transaction
+    def advance_sweep(self, conn: Connection, repository_id: str, mark_id: str, swept: int) -> Mark:
         """Record that the mark's first ``swept`` rows are deleted."""
+        lock_repository(conn, repository_id)
+        mark = find_mark(conn, repository_id, mark_id)
+        if mark.state in _GOING_ON:
+            update_mark(conn, repository_id, mark_id, swept=max(mark.swept, swept))
+        return find_mark(conn, repository_id, mark_id)
 
-        def work(conn: Connection) -> Mark:
-            lock_repository(conn, repository_id)
-            mark = find_mark(conn, repository_id, mark_id)
-            if mark.state in _GOING_ON:
-                update_mark(conn, repository_id, mark_id, swept=max(mark.swept, swept))
-            return find_mark(conn, repository_id, mark_id)
-
-        return self.database.write(work, settle=run_again)
-
+    @write_transaction
     def end_sweep(
-        self, repository_id: str, mark_id: str, *, refused: int = 0, failures: Sequence[tuple[str, str]] = ()
+        self,
+        conn: Connection,
+        repository_id: str,
+        mark_id: str,
+        *,
+        refused: int = 0,
+        failures: Sequence[tuple[str, str]] = (),
     ) -> Mark:
         """Record that every row was deleted, but for ``refused`` ones. ``failures`` are some of these, with reasons."""
+        lock_repository(conn, repository_id)
+        mark = find_mark(conn, repository_id, mark_id)
+        if mark.state in _GOING_ON:
+            state = MarkState.INCOMPLETE if refused else MarkState.SWEPT
+            values = {"refused": refused, "failures": [list(failure) for failure in failures]}
+            swept = mark.swept if refused else mark.rows
+            update_mark(conn, repository_id, mark_id, state=state.value, swept=swept, **values)
+        return self._record_state(conn, repository_id, mark, "end-sweep")
 
-        def work(conn: Connection) -> Mark:
-            lock_repository(conn, repository_id)
-            mark = find_mark(conn, repository_id, mark_id)
-            if mark.state in _GOING_ON:
-                state = MarkState.INCOMPLETE if refused else MarkState.SWEPT
-                values = {"refused": refused, "failures": [list(failure) for failure in failures]}
-                swept = mark.swept if refused else mark.rows
-                update_mark(conn, repository_id, mark_id, state=state.value, swept=swept, **values)
-            return self._record_state(conn, repository_id, mark, "end-sweep")
-
-        return self.database.write(work, settle=run_again)
-
-    def get(self, repository_id: str, mark_id: str) -> Mark:
+    @read_transaction
+    def get(self, conn: Connection, repository_id: str, mark_id: str) -> Mark:
         """The mark. Raises ``NotFound`` (``mark_not_found``)."""
+        find_repository(conn, repository_id)
+        return find_mark(conn, repository_id, mark_id)
 
-        def work(conn: Connection) -> Mark:
-            find_repository(conn, repository_id)
-            return find_mark(conn, repository_id, mark_id)
-
-        return self.database.read(work)
-
-    def on_record(self, repository_id: str, *, lasting: bool = False) -> list[Mark]:
+    @read_transaction
+    def on_record(self, conn: Connection, repository_id: str, *, lasting: bool = False) -> list[Mark]:
         """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
         query = select(MARK).where(MARK.c.repository_id == repository_id)
         query = query.order_by(MARK.c.created.desc(), MARK.c.id.desc())
 
-        def work(conn: Connection) -> list[Mark]:
-            find_repository(conn, repository_id)
-            oldest = epoch_micros(self.database.dialect.now(conn) - KEEP)
-            mine = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE))) if lasting else query
-            return [_record(row) for row in conn.execute(mine)]
-
-        return self.database.read(work)
+        find_repository(conn, repository_id)
+        oldest = epoch_micros(self.database.dialect.now(conn) - KEEP)
+        mine = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE))) if lasting else query
+        return [_record(row) for row in conn.execute(mine)]
 
     @property
     def has_own_clock(self) -> bool:
@@ -252,28 +242,26 @@ class Marks(CatalogPart):
         """Whether ``now`` is what a server or this machine says, and not a clock that somebody holds."""
         return self.has_own_clock or isinstance(self.clock, SystemClock)
 
-    def check_clock(self) -> datetime:
+    @write_transaction_once
+    def check_clock(self, conn: Connection) -> datetime:
         """The time, for what expires or deletes by age. Raises ``MarkRefused`` (``clock_in_doubt``)."""
-        return self.database.write(lambda conn: check_clock_skew(conn, self.database.dialect.now(conn), self.clock))
+        return check_clock_skew(conn, self.database.dialect.now(conn), self.clock)
 
-    def confirm_clock(self) -> datetime:
+    @write_transaction
+    def confirm_clock(self, conn: Connection) -> datetime:
         """Trust the time whatever was seen before. Returns it. Somebody has looked at the clock.
 
         GC watermarks and marks that are ahead of it are taken back.
         """
-
-        def work(conn: Connection) -> datetime:
-            now = self.database.dialect.now(conn)
-            at = epoch_micros(now)
-            conn.execute(update(REPOSITORY).where(REPOSITORY.c.fence > at).values(fence=at))
-            ahead = (MARK.c.created > at, MARK.c.state.in_([state.value for state in _OPEN]))
-            conn.execute(update(MARK).where(*ahead).values(state=MarkState.STALE.value))
-            conn.execute(update(MARK).where(MARK.c.created > at).values(created=at))
-            _keep_time(conn, now, uptime_of(self.clock))
-            self.record(conn, "", "confirm-clock", "clock", "", None, "confirmed")
-            return now
-
-        return self.database.write(work, settle=run_again)
+        now = self.database.dialect.now(conn)
+        at = epoch_micros(now)
+        conn.execute(update(REPOSITORY).where(REPOSITORY.c.fence > at).values(fence=at))
+        ahead = (MARK.c.created > at, MARK.c.state.in_([state.value for state in _OPEN]))
+        conn.execute(update(MARK).where(*ahead).values(state=MarkState.STALE.value))
+        conn.execute(update(MARK).where(MARK.c.created > at).values(created=at))
+        _keep_time(conn, now, uptime_of(self.clock))
+        self.record(conn, "", "confirm-clock", "clock", "", None, "confirmed")
+        return now
 
     def _record_state(self, conn: Connection, repository_id: str, mark: Mark, action: str) -> Mark:
         """The mark as it is now. When its state is another one than before, the audit has it."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, union, update
 
-from lakeops.catalog.database import AnyRow, run_again
+from lakeops.catalog.database import AnyRow, read_transaction, write_transaction
 from lakeops.catalog.guards import IN_CHUNK, CatalogPart, check_live, check_writable, find_repository, lock_repository
 from lakeops.catalog.records import branch_record, commit_values, decoding, number, optional_number, text_list
 from lakeops.catalog.repositories import insert_repository, is_ours
@@ -128,21 +128,25 @@ class Mirrors(CatalogPart):
 
         self.database.write(work, settle=lambda conn: is_ours(conn, repository.id, token))
 
-    def get(self, repository_id: str) -> MirrorRecord:
+    @read_transaction
+    def get(self, conn: Connection, repository_id: str) -> MirrorRecord:
         """How the repository mirrors another one. Raises ``NotAMirror``, ``RepositoryNotFound``."""
-        return self.database.read(lambda conn: _find_mirror(conn, repository_id))
+        return _find_mirror(conn, repository_id)
 
-    def all(self) -> list[MirrorRecord]:
+    @read_transaction
+    def all(self, conn: Connection) -> list[MirrorRecord]:
         """All mirrors by name."""
         query = select(MIRROR).order_by(MIRROR.c.repository_id)
-        return self.database.read(lambda conn: [mirror_record(row) for row in conn.execute(query)])
+        return [mirror_record(row) for row in conn.execute(query)]
 
-    def mirror_state(self, repository_id: str) -> MirrorState:
+    @read_transaction
+    def mirror_state(self, conn: Connection, repository_id: str) -> MirrorState:
         """The mirror and its refs at one instant. Raises ``NotAMirror``, ``RepositoryNotFound``."""
-        return self.database.read(lambda conn: _state(conn, repository_id))
+        return _state(conn, repository_id)
 
+    @write_transaction
     def copy_commits(
-        self, repository_id: str, commits: Sequence[Commit], *, pruned: frozenset[str] = frozenset()
+        self, conn: Connection, repository_id: str, commits: Sequence[Commit], *, pruned: frozenset[str] = frozenset()
     ) -> int:
         """Insert commits of the source under their ids. Known ones stay as they are. Returns how many were new.
 
@@ -151,35 +155,33 @@ class Mirrors(CatalogPart):
         """
         asked = sorted({one for commit in commits for one in (commit.id, *commit.parents)})
 
-        def work(conn: Connection) -> int:
-            _, repository = _lock_mirror(conn, repository_id)
-            known: set[str] = set()
-            for start in range(0, len(asked), IN_CHUNK):
-                some = COMMIT.c.id.in_(asked[start : start + IN_CHUNK])
-                query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some)
-                known.update(conn.execute(query).scalars())
-            top = repository.pruned or 0
-            new: list[Commit] = []
-            for commit in commits:
-                if commit.id in known:
-                    continue
-                lacking = [parent for parent in commit.parents if parent not in known]
-                if lacking and pruned.issuperset(lacking):
-                    top = max(top, commit.generation - 1)
-                elif lacking:
-                    raise RefNotFound(f"repository {repository_id!r} lacks {lacking[0]}, a parent of {commit.id}")
-                known.add(commit.id)
-                new.append(commit)
-            if new:
-                conn.execute(insert(COMMIT), [commit_values(repository_id, commit) for commit in new])
-            if top > (repository.pruned or 0):
-                conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(pruned=top))
-            return len(new)
+        _, repository = _lock_mirror(conn, repository_id)
+        known: set[str] = set()
+        for start in range(0, len(asked), IN_CHUNK):
+            some = COMMIT.c.id.in_(asked[start : start + IN_CHUNK])
+            query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some)
+            known.update(conn.execute(query).scalars())
+        top = repository.pruned or 0
+        new: list[Commit] = []
+        for commit in commits:
+            if commit.id in known:
+                continue
+            lacking = [parent for parent in commit.parents if parent not in known]
+            if lacking and pruned.issuperset(lacking):
+                top = max(top, commit.generation - 1)
+            elif lacking:
+                raise RefNotFound(f"repository {repository_id!r} lacks {lacking[0]}, a parent of {commit.id}")
+            known.add(commit.id)
+            new.append(commit)
+        if new:
+            conn.execute(insert(COMMIT), [commit_values(repository_id, commit) for commit in new])
+        if top > (repository.pruned or 0):
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(pruned=top))
+        return len(new)
 
-        return self.database.write(work, settle=run_again)
-
+    @write_transaction
     def observe_source(
-        self, repository_id: str, heads: Mapping[RefName, str], *, since: int, actor: str
+        self, conn: Connection, repository_id: str, heads: Mapping[RefName, str], *, since: int, actor: str
     ) -> MirrorState:
         """Record where the source's refs point now. Their commits are copied already.
 
@@ -189,169 +191,154 @@ class Mirrors(CatalogPart):
         next report will ask for no more. Raises ``MirrorOvertaken`` when it was not ``since``: the heads were read
         before another pass went on, and may be older than what it saw.
         """
+        mirror, repository = _lock_mirror(conn, repository_id)
+        _check_alone(mirror, since)
+        now = unix_seconds(self.database.dialect.now(conn))
+        known = {ref.ref: ref for ref in _refs(conn, repository)}
+        sequence = mirror.sequence + 1
+        for ref in known.keys() - heads.keys():
+            if ref != (RefKind.BRANCH, repository.default_branch):
+                self._drop_ref(conn, repository_id, known[ref], actor)
+        for ref in sorted(heads):
+            old, head = known.get(ref) or MirrorRef(ref.kind, ref.name, ""), heads[ref]
+            values: dict[str, Any] = {}
+            if old.source_head != head:
+                values["source_head"] = head
+            behind = old.promoted != head  # since when the source shows something else than what is promoted
+            if behind == (old.noticed is None):
+                values["noticed"] = now if behind else None
+            if behind and old.candidate is None:
+                sequence += 1
+                values |= {"candidate": head, "ticket": sequence, "wait": Wait(now, now).to_json()}
+            elif old.wait is not None and old.source_head not in (head, old.candidate):
+                values["wait"] = old.wait.passed(old.source_head).to_json()
+            if ref not in known:
+                conn.execute(insert(MIRROR_REF).values(repository_id=repository_id, **_ref_values(old) | values))
+            elif values:
+                conn.execute(update(MIRROR_REF).where(*_of_ref(repository_id, ref)).values(values))
+        _set_mirror(conn, repository_id, sequence=sequence, last_sync=now)
+        state = _state(conn, repository_id)
+        kept = sorted(state.needs.intersection(mirror.kept))
+        if kept != sorted(mirror.kept):
+            _set_mirror(conn, repository_id, kept=kept)
+        return replace(state, mirror=replace(state.mirror, kept=tuple(kept)))
 
-        def work(conn: Connection) -> MirrorState:
-            mirror, repository = _lock_mirror(conn, repository_id)
-            _check_alone(mirror, since)
-            now = unix_seconds(self.database.dialect.now(conn))
-            known = {ref.ref: ref for ref in _refs(conn, repository)}
-            sequence = mirror.sequence + 1
-            for ref in known.keys() - heads.keys():
-                if ref != (RefKind.BRANCH, repository.default_branch):
-                    self._drop_ref(conn, repository_id, known[ref], actor)
-            for ref in sorted(heads):
-                old, head = known.get(ref) or MirrorRef(ref.kind, ref.name, ""), heads[ref]
-                values: dict[str, Any] = {}
-                if old.source_head != head:
-                    values["source_head"] = head
-                behind = old.promoted != head  # since when the source shows something else than what is promoted
-                if behind == (old.noticed is None):
-                    values["noticed"] = now if behind else None
-                if behind and old.candidate is None:
-                    sequence += 1
-                    values |= {"candidate": head, "ticket": sequence, "wait": Wait(now, now).to_json()}
-                elif old.wait is not None and old.source_head not in (head, old.candidate):
-                    values["wait"] = old.wait.passed(old.source_head).to_json()
-                if ref not in known:
-                    conn.execute(insert(MIRROR_REF).values(repository_id=repository_id, **_ref_values(old) | values))
-                elif values:
-                    conn.execute(update(MIRROR_REF).where(*_of_ref(repository_id, ref)).values(values))
-            _set_mirror(conn, repository_id, sequence=sequence, last_sync=now)
-            state = _state(conn, repository_id)
-            kept = sorted(state.needs.intersection(mirror.kept))
-            if kept != sorted(mirror.kept):
-                _set_mirror(conn, repository_id, kept=kept)
-            return replace(state, mirror=replace(state.mirror, kept=tuple(kept)))
-
-        return self.database.write(work, settle=run_again)
-
-    def note_kept(self, repository_id: str, commits: frozenset[str], *, sequence: int) -> None:
+    @write_transaction
+    def note_kept(self, conn: Connection, repository_id: str, commits: frozenset[str], *, sequence: int) -> None:
         """Record what the source has agreed to keep: mirrors of this mirror may need it from now on.
 
         A pass first gives up what it will not ask for, then asks, then notes: so this is never more than what the
         source keeps. Raises ``MirrorOvertaken`` when another pass has gone on since the report of this sequence.
         """
+        mirror, _ = _lock_mirror(conn, repository_id)
+        _check_alone(mirror, sequence)
+        _set_mirror(conn, repository_id, kept=sorted(commits))
 
-        def work(conn: Connection) -> None:
-            mirror, _ = _lock_mirror(conn, repository_id)
-            _check_alone(mirror, sequence)
-            _set_mirror(conn, repository_id, kept=sorted(commits))
-
-        self.database.write(work, settle=run_again)
-
-    def note_rules(self, repository_id: str, rules: str | None, protections: Sequence[str]) -> None:
+    @write_transaction
+    def note_rules(self, conn: Connection, repository_id: str, rules: str | None, protections: Sequence[str]) -> None:
         """Record the source's retention rules and protected branches: they hold here from a fail-over on."""
-        self._note(repository_id, rules=rules, protections=list(protections))
+        _lock_mirror(conn, repository_id)
+        _set_mirror(conn, repository_id, rules=rules, protections=list(protections))
 
-    def note_metadata(self, repository_id: str, metadata: Mapping[str, str]) -> None:
+    @write_transaction
+    def note_metadata(self, conn: Connection, repository_id: str, metadata: Mapping[str, str]) -> None:
         """Take over the metadata of the source's repository."""
+        # Exclusive from the beginning: two passes that share the lock could not both change the row.
+        _, repository = _lock_mirror(conn, repository_id, exclusive=True)
+        if repository.metadata != metadata:
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=dict(metadata)))
 
-        def work(conn: Connection) -> None:
-            # Exclusive from the beginning: two passes that share the lock could not both change the row.
-            _, repository = _lock_mirror(conn, repository_id, exclusive=True)
-            if repository.metadata != metadata:
-                conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=dict(metadata)))
-
-        self.database.write(work, settle=run_again)
-
-    def start_over(self, repository_id: str, registration: str, *, sequence: int) -> MirrorRecord:
+    @write_transaction
+    def start_over(self, conn: Connection, repository_id: str, registration: str, *, sequence: int) -> MirrorRecord:
         """Follow the source under a name of its own, as a mirror that it does not know yet.
 
         For a catalog that was restored from a backup: the source has a report of a later ``sequence`` than this catalog
         ever made. What is shown stays. Waits, memories and what the source had agreed to are forgotten.
         """
+        mirror, _ = _lock_mirror(conn, repository_id)
+        fresh = max(mirror.sequence, sequence) + 1
+        _set_mirror(conn, repository_id, registration=registration, sequence=fresh, kept=[])
+        conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
+        here = MIRROR_REF.c.repository_id == repository_id
+        conn.execute(update(MIRROR_REF).where(here).values(candidate=None, **_NO_WAIT))
+        names = (mirror.registration, registration)
+        self.record(conn, repository_id, "start-over", "mirror", repository_id, *names)
+        return _find_mirror(conn, repository_id)
 
-        def work(conn: Connection) -> MirrorRecord:
-            mirror, _ = _lock_mirror(conn, repository_id)
-            fresh = max(mirror.sequence, sequence) + 1
-            _set_mirror(conn, repository_id, registration=registration, sequence=fresh, kept=[])
-            conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
-            here = MIRROR_REF.c.repository_id == repository_id
-            conn.execute(update(MIRROR_REF).where(here).values(candidate=None, **_NO_WAIT))
-            names = (mirror.registration, registration)
-            self.record(conn, repository_id, "start-over", "mirror", repository_id, *names)
-            return _find_mirror(conn, repository_id)
-
-        return self.database.write(work, settle=run_again)
-
-    def set_stall_timeout(self, repository_id: str, seconds: int) -> MirrorRecord:
+    @write_transaction
+    def set_stall_timeout(self, conn: Connection, repository_id: str, seconds: int) -> MirrorRecord:
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
+        mirror, _ = _lock_mirror(conn, repository_id)
+        _set_mirror(conn, repository_id, stall_timeout=seconds)
+        if mirror.stall_timeout != seconds:
+            stall_timeout = (mirror.stall_timeout, seconds)
+            self.record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
+        return _find_mirror(conn, repository_id)
 
-        def work(conn: Connection) -> MirrorRecord:
-            mirror, _ = _lock_mirror(conn, repository_id)
-            _set_mirror(conn, repository_id, stall_timeout=seconds)
-            if mirror.stall_timeout != seconds:
-                stall_timeout = (mirror.stall_timeout, seconds)
-                self.record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
-            return _find_mirror(conn, repository_id)
-
-        return self.database.write(work, settle=run_again)
-
-    def note_sync(self, repository_id: str, error: str | None) -> None:
+    @write_transaction
+    def note_sync(self, conn: Connection, repository_id: str, error: str | None) -> None:
         """Record how a pass ended."""
-        self._note(repository_id, error=error)
+        _lock_mirror(conn, repository_id)
+        _set_mirror(conn, repository_id, error=error)
 
-    def note_seen(self, repository_id: str) -> None:
+    @write_transaction
+    def note_seen(self, conn: Connection, repository_id: str) -> None:
         """Record that the source was seen just now, and shows what it showed before."""
+        _lock_mirror(conn, repository_id)
+        _set_mirror(conn, repository_id, last_sync=unix_seconds(self.database.dialect.now(conn)))
 
-        def work(conn: Connection) -> None:
-            _lock_mirror(conn, repository_id)
-            _set_mirror(conn, repository_id, last_sync=unix_seconds(self.database.dialect.now(conn)))
-
-        self.database.write(work, settle=run_again)
-
-    def note_refused(self, repository_id: str, refusals: int, reasons: Sequence[str]) -> None:
+    @write_transaction
+    def note_refused(self, conn: Connection, repository_id: str, refusals: int, reasons: Sequence[str]) -> None:
         """Record how many records of the source the last pass refused, and why some of them."""
-        self._note(repository_id, refusals=refusals, refused=list(reasons))
+        _lock_mirror(conn, repository_id)
+        _set_mirror(conn, repository_id, refusals=refusals, refused=list(reasons))
 
+    @write_transaction
     def give_up_candidate(
-        self, repository_id: str, ref: RefName, ticket: int, *, to: str | None = None, stalled: bool = False
+        self,
+        conn: Connection,
+        repository_id: str,
+        ref: RefName,
+        ticket: int,
+        *,
+        to: str | None = None,
+        stalled: bool = False,
     ) -> MirrorRef | None:
         """Wait for what the source showed last instead of the candidate of this ticket. None when it is not waited for.
 
-        What arrived for the old candidate stays remembered.
-
-        Args:
-            repository_id: the mirror.
-            ref: the ref.
-            ticket: the wait that was decided about.
-            to: a head that the source showed since the wait began, in place of the last one.
-            stalled: nothing of it arrives, and the head that replaces it is not complete either. Such candidates are
-                counted until the next promotion.
+        What arrived for the old candidate stays remembered. ``to`` is a head that the source showed since the wait
+        began, in place of the last one. ``stalled``: nothing of the candidate arrives, and the head that replaces it is
+        not complete either. Such candidates are counted until the next promotion.
         """
+        mirror, _ = _lock_mirror(conn, repository_id)
+        found = _waiting(conn, repository_id, ref, ticket)
+        if found is None:
+            return None
+        wait = found.wait or Wait(0, 0)
+        newer = to if to in wait.heads else None
+        fallbacks = wait.fallbacks + stalled
+        following = self._next_candidate(conn, mirror, found, found.promoted, newer=newer, fallbacks=fallbacks)
+        if following.candidate is None:
+            _forget_arrivals(conn, repository_id, ref)
+        return following
 
-        def work(conn: Connection) -> MirrorRef | None:
-            mirror, _ = _lock_mirror(conn, repository_id)
-            found = _waiting(conn, repository_id, ref, ticket)
-            if found is None:
-                return None
-            wait = found.wait or Wait(0, 0)
-            newer = to if to in wait.heads else None
-            fallbacks = wait.fallbacks + stalled
-            following = self._next_candidate(conn, mirror, found, found.promoted, newer=newer, fallbacks=fallbacks)
-            if following.candidate is None:
-                _forget_arrivals(conn, repository_id, ref)
-            return following
-
-        return self.database.write(work, settle=run_again)
-
-    def arrivals(self, repository_id: str) -> Pending:
+    @read_transaction
+    def arrivals(self, conn: Connection, repository_id: str) -> Pending:
         """The range files that are known to have arrived and belong to no promoted commit. A whole one wins."""
         query = select(MIRROR_ARRIVAL.c.file, MIRROR_ARRIVAL.c.pending).where(
             MIRROR_ARRIVAL.c.repository_id == repository_id
         )
 
-        def work(conn: Connection) -> dict[str, str | None]:
-            found: dict[str, str | None] = {}
-            for row in conn.execute(query):
-                if row.pending is None or row.file not in found:
-                    found[row.file] = row.pending
-            return found
+        found: dict[str, str | None] = {}
+        for row in conn.execute(query):
+            if row.pending is None or row.file not in found:
+                found[row.file] = row.pending
+        return found
 
-        return self.database.read(work)
-
+    @write_transaction
     def record_arrivals(
         self,
+        conn: Connection,
         repository_id: str,
         ref: RefName,
         ticket: int,
@@ -368,32 +355,26 @@ class Mirrors(CatalogPart):
         Returns the ref, if it waits under this ticket. With another one, 0 for instance, only what arrived is
         remembered.
         """
-
-        def work(conn: Connection) -> MirrorRef | None:
-            _lock_mirror(conn, repository_id)
-            here = _of_ref(repository_id, ref)
-            if conn.execute(select(MIRROR_REF.c.candidate).where(*here)).scalar() is None:
-                # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
-                return None
-            names = sorted(arrived)
-            same = {"repository_id": repository_id, "kind": ref.kind, "name": ref.name}
-            for start in range(0, len(names), IN_CHUNK):
-                some = names[start : start + IN_CHUNK]
-                mine = (*_of_ref(repository_id, ref, table=MIRROR_ARRIVAL), MIRROR_ARRIVAL.c.file.in_(some))
-                conn.execute(delete(MIRROR_ARRIVAL).where(*mine))
-                conn.execute(
-                    insert(MIRROR_ARRIVAL), [{**same, "file": file, "pending": arrived[file]} for file in some]
-                )
-            found = _waiting(conn, repository_id, ref, ticket)
-            if found is None:
-                return None
-            now = unix_seconds(self.database.dialect.now(conn))
-            wait = (found.wait or Wait(now, now)).seen(now, remaining, tuple(missing))
-            values = {"missing_objects": missing_objects, "missing_bytes": missing_bytes, "checked": now}
-            conn.execute(update(MIRROR_REF).where(*here).values(**values, error=error, wait=wait.to_json()))
-            return _waiting(conn, repository_id, ref, ticket)
-
-        return self.database.write(work, settle=run_again)
+        _lock_mirror(conn, repository_id)
+        here = _of_ref(repository_id, ref)
+        if conn.execute(select(MIRROR_REF.c.candidate).where(*here)).scalar() is None:
+            # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
+            return None
+        names = sorted(arrived)
+        same = {"repository_id": repository_id, "kind": ref.kind, "name": ref.name}
+        for start in range(0, len(names), IN_CHUNK):
+            some = names[start : start + IN_CHUNK]
+            mine = (*_of_ref(repository_id, ref, table=MIRROR_ARRIVAL), MIRROR_ARRIVAL.c.file.in_(some))
+            conn.execute(delete(MIRROR_ARRIVAL).where(*mine))
+            conn.execute(insert(MIRROR_ARRIVAL), [{**same, "file": file, "pending": arrived[file]} for file in some])
+        found = _waiting(conn, repository_id, ref, ticket)
+        if found is None:
+            return None
+        now = unix_seconds(self.database.dialect.now(conn))
+        wait = (found.wait or Wait(now, now)).seen(now, remaining, tuple(missing))
+        values = {"missing_objects": missing_objects, "missing_bytes": missing_bytes, "checked": now}
+        conn.execute(update(MIRROR_REF).where(*here).values(**values, error=error, wait=wait.to_json()))
+        return _waiting(conn, repository_id, ref, ticket)
 
     def promote(
         self, repository_id: str, ref: RefName, ticket: int, candidate: str, *, token: str, actor: str
@@ -461,37 +442,36 @@ class Mirrors(CatalogPart):
 
         return self.database.write(work, settle=settle)
 
-    def unproved(self, repository_id: str) -> frozenset[str]:
+    @read_transaction
+    def unproved(self, conn: Connection, repository_id: str) -> frozenset[str]:
         """The commits that a fail-over expired and nobody has looked at since. Raises ``RepositoryNotFound``."""
         query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
 
-        def work(conn: Connection) -> frozenset[str]:
-            find_repository(conn, repository_id)
-            return frozenset(conn.execute(query).scalars())
+        find_repository(conn, repository_id)
+        return frozenset(conn.execute(query).scalars())
 
-        return self.database.read(work)
-
-    def revive_proved(self, repository_id: str, ids: Iterable[str]) -> int:
+    @write_transaction
+    def revive_proved(self, conn: Connection, repository_id: str, ids: Iterable[str]) -> int:
         """Let unproved commits live again that are whole; how many. Others than unproved ones are left alone.
 
         Raises ``PreconditionFailed`` (``read_only_repository``).
         """
         wanted = sorted(set(ids))
 
-        def work(conn: Connection) -> int:
-            check_writable(conn, lock_repository(conn, repository_id), action="verify-history")
-            revived = 0
-            for start in range(0, len(wanted), IN_CHUNK):
-                some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
-                mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
-                revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
-            if revived:
-                self.record(conn, repository_id, "verify-history", "commits", "", None, f"{revived} live again")
-            return revived
+        check_writable(conn, lock_repository(conn, repository_id), action="verify-history")
+        revived = 0
+        for start in range(0, len(wanted), IN_CHUNK):
+            some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
+            mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
+            revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
+        if revived:
+            self.record(conn, repository_id, "verify-history", "commits", "", None, f"{revived} live again")
+        return revived
 
-        return self.database.write(work, settle=run_again)
-
-    def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str], *, sequence: int = 0) -> None:
+    @write_transaction
+    def report_mirror(
+        self, conn: Connection, repository_id: str, mirror: str, commits: frozenset[str], *, sequence: int = 0
+    ) -> None:
         """Replace what a mirror of this repository needs: the commits that it shows and those that it waits for.
 
         Until the next report none of them expires. Raises ``CommitExpired`` for one that did already, ``RefNotFound``,
@@ -500,60 +480,43 @@ class Mirrors(CatalogPart):
         """
         mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
 
-        def work(conn: Connection) -> None:
-            lock_repository(conn, repository_id)
-            newest = conn.execute(select(MIRROR_NEED.c.sequence).where(*mine).with_for_update()).scalar()
-            if newest is not None and newest > sequence:
-                raise MirrorOvertaken(f"a later pass of mirror {mirror!r} has reported to {repository_id!r} already")
-            check_live(conn, repository_id, commits)
-            for commit_id in sorted(_find_unkept(conn, repository_id, commits, lock=True)):
-                raise CommitExpired(
-                    f"commit {commit_id} is not kept for repository {repository_id!r} by the source that it mirrors "
-                    "itself; try again after its next pass"
-                )
-            if not conn.execute(delete(MIRROR_NEED).where(*mine)).rowcount:
-                self.record(conn, repository_id, "register-mirror", "mirror", mirror)
-            now = unix_seconds(self.database.dialect.now(conn))
-            values = {"mirror": mirror, "commits": sorted(commits), "at": now, "sequence": sequence}
-            conn.execute(insert(MIRROR_NEED).values(repository_id=repository_id, **values))
+        lock_repository(conn, repository_id)
+        newest = conn.execute(select(MIRROR_NEED.c.sequence).where(*mine).with_for_update()).scalar()
+        if newest is not None and newest > sequence:
+            raise MirrorOvertaken(f"a later pass of mirror {mirror!r} has reported to {repository_id!r} already")
+        check_live(conn, repository_id, commits)
+        for commit_id in sorted(_find_unkept(conn, repository_id, commits, lock=True)):
+            raise CommitExpired(
+                f"commit {commit_id} is not kept for repository {repository_id!r} by the source that it mirrors "
+                "itself; try again after its next pass"
+            )
+        if not conn.execute(delete(MIRROR_NEED).where(*mine)).rowcount:
+            self.record(conn, repository_id, "register-mirror", "mirror", mirror)
+        now = unix_seconds(self.database.dialect.now(conn))
+        values = {"mirror": mirror, "commits": sorted(commits), "at": now, "sequence": sequence}
+        conn.execute(insert(MIRROR_NEED).values(repository_id=repository_id, **values))
 
-        self.database.write(work, settle=run_again)
-
-    def registrations(self, repository_id: str) -> list[Registration]:
+    @read_transaction
+    def registrations(self, conn: Connection, repository_id: str) -> list[Registration]:
         """The mirrors that have reported to this repository, by name. Raises ``RepositoryNotFound``."""
+        find_repository(conn, repository_id)
+        return _find_registrations(conn, repository_id)
 
-        def work(conn: Connection) -> list[Registration]:
-            find_repository(conn, repository_id)
-            return _find_registrations(conn, repository_id)
-
-        return self.database.read(work)
-
-    def unkept(self, repository_id: str, commits: Iterable[str]) -> frozenset[str]:
+    @read_transaction
+    def unkept(self, conn: Connection, repository_id: str, commits: Iterable[str]) -> frozenset[str]:
         """The commits that mirrors cannot rely on: at a mirror, those that its own source has not agreed to keep.
 
         None at a repository that follows no source, or whose mirror may only read its source.
         """
-        return self.database.read(lambda conn: _find_unkept(conn, repository_id, commits))
+        return _find_unkept(conn, repository_id, commits)
 
-    def drop_mirror(self, repository_id: str, mirror: str) -> None:
+    @write_transaction
+    def drop_mirror(self, conn: Connection, repository_id: str, mirror: str) -> None:
         """Forget a mirror. Nothing is kept for it any more. One that is not known is forgotten already."""
-
-        def work(conn: Connection) -> None:
-            lock_repository(conn, repository_id)
-            mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
-            if conn.execute(delete(MIRROR_NEED).where(*mine)).rowcount:
-                self.record(conn, repository_id, "drop-mirror", "mirror", mirror)
-
-        self.database.write(work, settle=run_again)
-
-    def _note(self, repository_id: str, **values: object) -> None:
-        """Change columns of a mirror in a transaction of its own."""
-
-        def work(conn: Connection) -> None:
-            _lock_mirror(conn, repository_id)
-            _set_mirror(conn, repository_id, **values)
-
-        self.database.write(work, settle=run_again)
+        lock_repository(conn, repository_id)
+        mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
+        if conn.execute(delete(MIRROR_NEED).where(*mine)).rowcount:
+            self.record(conn, repository_id, "drop-mirror", "mirror", mirror)
 
     def _next_candidate(
         self,

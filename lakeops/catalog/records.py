@@ -283,7 +283,7 @@ class ExpectedState:
 @decoding(REPOSITORY, "id")
 def repository_record(row: AnyRow) -> RepositoryRecord:
     """The repository of a row of its table."""
-    split = Split.from_json(row.split)
+    split = Split(**row.split)
     for value in astuple(split):
         number(value)
     check_texts(row.id, row.storage_namespace, row.default_branch)
@@ -319,7 +319,7 @@ def repository_values(repository: RepositoryRecord) -> dict[str, Any]:
     """A repository as column values."""
     return {
         **asdict(repository),
-        "split": repository.split.to_json(),
+        "split": asdict(repository.split),
         "hooks": [hook.to_json() for hook in repository.hooks],
     }
 

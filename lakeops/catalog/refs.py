@@ -13,7 +13,14 @@ from dataclasses import replace
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, literal, select, update
 
 from lakeops.catalog.commits import earlier_commit
-from lakeops.catalog.database import AnyRow, Lookup, run_again
+from lakeops.catalog.database import (
+    AnyRow,
+    Lookup,
+    read_transaction,
+    run_again,
+    write_transaction,
+    write_transaction_once,
+)
 from lakeops.catalog.guards import (
     CatalogPart,
     Hooks,
@@ -55,9 +62,10 @@ _TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :
 class Refs(CatalogPart):
     """Branches and tags: pointers to commits. Each branch has a staging area."""
 
-    def branch(self, repository_id: str, name: str) -> BranchState:
+    @read_transaction
+    def branch(self, conn: Connection, repository_id: str, name: str) -> BranchState:
         """The branch's row. Raises ``RefNotFound``."""
-        return self.database.read(lambda conn: find_branch(conn, repository_id, name))
+        return find_branch(conn, repository_id, name)
 
     def branches(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RefRecord]:
         """Branches by name in byte order, keyset-paged."""
@@ -85,8 +93,10 @@ class Refs(CatalogPart):
 
         return self.database.write(work, settle=settle)
 
+    @write_transaction_once
     def delete_branch(
         self,
+        conn: Connection,
         repository_id: str,
         name: str,
         *,
@@ -101,26 +111,22 @@ class Refs(CatalogPart):
         With ``expect`` only one that is as it was then; else ``NotAsSeen``.
         Raises ``PreconditionFailed`` (``default_branch``, ``protected_branch``).
         """
-
-        def work(conn: Connection) -> str:
-            repository = lock_repository(conn, repository_id)
-            state = lock_branch(conn, repository_id, name, exclusive=True)
-            check_writable(conn, repository, action="delete-branch", branch=name)
-            check_hooks(repository, "delete-branch", name, hooks)
-            if repository.default_branch == name:
-                raise PreconditionFailed(
-                    f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
-                )
-            if unused is not None and (state != unused or any_staged(conn, state)):
-                raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
-            check_expected(conn, state, expect)
-            conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
-            conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))
-            self.retire(conn, repository_id, state.tokens)
-            self.record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
-            return state.commit_id
-
-        return self.database.write(work)
+        repository = lock_repository(conn, repository_id)
+        state = lock_branch(conn, repository_id, name, exclusive=True)
+        check_writable(conn, repository, action="delete-branch", branch=name)
+        check_hooks(repository, "delete-branch", name, hooks)
+        if repository.default_branch == name:
+            raise PreconditionFailed(
+                f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
+            )
+        if unused is not None and (state != unused or any_staged(conn, state)):
+            raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
+        check_expected(conn, state, expect)
+        conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
+        conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))
+        self.retire(conn, repository_id, state.tokens)
+        self.record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
+        return state.commit_id
 
     def move_branch(
         self,
@@ -157,17 +163,14 @@ class Refs(CatalogPart):
 
         return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
 
-    def tag(self, repository_id: str, name: str) -> RefRecord:
+    @read_transaction
+    def tag(self, conn: Connection, repository_id: str, name: str) -> RefRecord:
         """The tag. Raises ``RefNotFound``."""
-
-        def work(conn: Connection) -> RefRecord:
-            row = _TAG.one(conn, {"repository": repository_id, "tag": name})
-            if row is None:
-                find_repository(conn, repository_id)
-                raise _no_tag(repository_id, name)
-            return RefRecord(name, row.commit_id)
-
-        return self.database.read(work)
+        row = _TAG.one(conn, {"repository": repository_id, "tag": name})
+        if row is None:
+            find_repository(conn, repository_id)
+            raise _no_tag(repository_id, name)
+        return RefRecord(name, row.commit_id)
 
     def tags(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RefRecord]:
         """Tags by name in byte order, keyset-paged."""
@@ -232,29 +235,40 @@ class Refs(CatalogPart):
 
         return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
 
+    @write_transaction_once
     def delete_tag(
-        self, repository_id: str, name: str, *, actor: str, old: str | None = None, hooks: Hooks = NONE
+        self,
+        conn: Connection,
+        repository_id: str,
+        name: str,
+        *,
+        actor: str,
+        old: str | None = None,
+        hooks: Hooks = NONE,
     ) -> str:
         """Delete a tag. Returns the commit that it pointed to.
 
         Raises ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a tag that is not at ``old``.
         """
+        repository = lock_repository(conn, repository_id)
+        check_writable(conn, repository, action="delete-tag", tag=name)
+        check_hooks(repository, "delete-tag", name, hooks)
+        # Locked, or somebody may move it before it is gone.
+        at = conn.execute(_at_tag(repository_id, name)).scalar_one_or_none()
+        found = _check_tag_at(repository_id, name, at, old)
+        conn.execute(delete(TAG).where(TAG.c.repository_id == repository_id, TAG.c.name == name))
+        self.record_move(conn, repository_id, name, found, None, "delete-tag", actor, kind=RefKind.TAG)
+        return found
 
-        def work(conn: Connection) -> str:
-            repository = lock_repository(conn, repository_id)
-            check_writable(conn, repository, action="delete-tag", tag=name)
-            check_hooks(repository, "delete-tag", name, hooks)
-            # Locked, or somebody may move it before it is gone.
-            at = conn.execute(_at_tag(repository_id, name)).scalar_one_or_none()
-            found = _check_tag_at(repository_id, name, at, old)
-            conn.execute(delete(TAG).where(TAG.c.repository_id == repository_id, TAG.c.name == name))
-            self.record_move(conn, repository_id, name, found, None, "delete-tag", actor, kind=RefKind.TAG)
-            return found
-
-        return self.database.write(work)
-
+    @read_transaction
     def reflog(
-        self, repository_id: str, ref: str | None = None, *, below: int | None = None, limit: int = 1000
+        self,
+        conn: Connection,
+        repository_id: str,
+        ref: str | None = None,
+        *,
+        below: int | None = None,
+        limit: int = 1000,
     ) -> list[ReflogRecord]:
         """Moves of one ref or of all, newest first; those before ``below``, the last ``sequence`` of a page before."""
         query = select(REFLOG).where(REFLOG.c.repository_id == repository_id)
@@ -264,11 +278,8 @@ class Refs(CatalogPart):
             query = query.where(REFLOG.c.sequence < below)
         query = query.order_by(REFLOG.c.sequence.desc()).limit(limit)
 
-        def work(conn: Connection) -> list[ReflogRecord]:
-            find_repository(conn, repository_id)
-            return [_reflog_record(row) for row in conn.execute(query)]
-
-        return self.database.read(work)
+        find_repository(conn, repository_id)
+        return [_reflog_record(row) for row in conn.execute(query)]
 
     def protections(self, repository_id: str) -> list[str]:
         """The glob patterns of branches that change through merges only, whatever is merged."""
@@ -381,35 +392,29 @@ class Refs(CatalogPart):
         """The verdicts on some commits, by commit and check."""
         return self.database.read(lambda conn: find_verdicts(conn, repository_id, commits)) if commits else []
 
-    def set_hook(self, repository_id: str, hook: Hook) -> None:
+    @write_transaction
+    def set_hook(self, conn: Connection, repository_id: str, hook: Hook) -> None:
         """Let a hook run beside changes of refs from now on, in place of one of its name."""
+        row = lock_repository(conn, repository_id, exclusive=True)
+        check_writable(conn, row, action="set-hook")
+        known = {one.name: one for one in hooks_of(row)}
+        before = known.get(hook.name)
+        if before != hook:
+            _write_hooks(conn, repository_id, {**known, hook.name: hook})
+            old = None if before is None else _spell_hook(before)
+            self.record(conn, repository_id, "add-hook", "hook", hook.name, old, _spell_hook(hook))
 
-        def work(conn: Connection) -> None:
-            row = lock_repository(conn, repository_id, exclusive=True)
-            check_writable(conn, row, action="set-hook")
-            known = {one.name: one for one in hooks_of(row)}
-            before = known.get(hook.name)
-            if before != hook:
-                _write_hooks(conn, repository_id, {**known, hook.name: hook})
-                old = None if before is None else _spell_hook(before)
-                self.record(conn, repository_id, "add-hook", "hook", hook.name, old, _spell_hook(hook))
-
-        self.database.write(work, settle=run_again)
-
-    def remove_hook(self, repository_id: str, name: str) -> None:
+    @write_transaction_once
+    def remove_hook(self, conn: Connection, repository_id: str, name: str) -> None:
         """Let a hook run no longer. Raises ``NotFound``."""
-
-        def work(conn: Connection) -> None:
-            row = lock_repository(conn, repository_id, exclusive=True)
-            check_writable(conn, row, action="remove-hook")
-            known = {one.name: one for one in hooks_of(row)}
-            before = known.pop(name, None)
-            if before is None:
-                raise NotFound(f"repository {repository_id!r} has no hook {name!r}")
-            _write_hooks(conn, repository_id, known)
-            self.record(conn, repository_id, "remove-hook", "hook", name, _spell_hook(before))
-
-        self.database.write(work)
+        row = lock_repository(conn, repository_id, exclusive=True)
+        check_writable(conn, row, action="remove-hook")
+        known = {one.name: one for one in hooks_of(row)}
+        before = known.pop(name, None)
+        if before is None:
+            raise NotFound(f"repository {repository_id!r} has no hook {name!r}")
+        _write_hooks(conn, repository_id, known)
+        self.record(conn, repository_id, "remove-hook", "hook", name, _spell_hook(before))
 
 
 def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> RefRecord | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
-from lakeops.catalog.database import PageLookup, run_again
+from lakeops.catalog.database import PageLookup, read_transaction, run_again, write_transaction, write_transaction_once
 from lakeops.catalog.guards import CatalogPart, check_writable, find_repository, lock_repository, under
 from lakeops.catalog.marks import first_seen
 from lakeops.catalog.records import commit_values, repository_record, repository_values, text_map
@@ -56,74 +56,65 @@ class Repositories(CatalogPart):
 
         self.database.write(work, settle=lambda conn: is_ours(conn, repository.id, token))
 
-    def get(self, repository_id: str) -> RepositoryRecord:
+    @read_transaction
+    def get(self, conn: Connection, repository_id: str) -> RepositoryRecord:
         """The repository. Raises ``RepositoryNotFound``."""
-        return self.database.read(lambda conn: repository_record(find_repository(conn, repository_id)))
+        return repository_record(find_repository(conn, repository_id))
 
-    def page(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RepositoryRecord]:
+    @read_transaction
+    def page(self, conn: Connection, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[RepositoryRecord]:
         """Repositories by id, keyset-paged."""
+        return [repository_record(row) for row in _PAGE.page(conn, {}, prefix=prefix, after=after, limit=limit)]
 
-        def work(conn: Connection) -> list[RepositoryRecord]:
-            return [repository_record(row) for row in _PAGE.page(conn, {}, prefix=prefix, after=after, limit=limit)]
-
-        return self.database.read(work)
-
-    def delete_repository(self, repository_id: str) -> None:
+    @write_transaction_once
+    def delete_repository(self, conn: Connection, repository_id: str) -> None:
         """Forget a repository and everything recorded of it but the audit. The storage namespace is not touched."""
+        namespace = lock_repository(conn, repository_id, exclusive=True).storage_namespace
+        for table in METADATA.sorted_tables:
+            if table not in (REPOSITORY, CATALOG, CLOCK, AUDIT):
+                conn.execute(delete(table).where(table.c.repository_id == repository_id))
+        conn.execute(delete(REPOSITORY).where(REPOSITORY.c.id == repository_id))
+        self.record(conn, repository_id, "delete-repository", "repository", repository_id, namespace)
 
-        def work(conn: Connection) -> None:
-            namespace = lock_repository(conn, repository_id, exclusive=True).storage_namespace
-            for table in METADATA.sorted_tables:
-                if table not in (REPOSITORY, CATALOG, CLOCK, AUDIT):
-                    conn.execute(delete(table).where(table.c.repository_id == repository_id))
-            conn.execute(delete(REPOSITORY).where(REPOSITORY.c.id == repository_id))
-            self.record(conn, repository_id, "delete-repository", "repository", repository_id, namespace)
-
-        self.database.write(work)
-
-    def set_read_only(self, repository_id: str, read_only: bool) -> None:
+    @write_transaction
+    def set_read_only(self, conn: Connection, repository_id: str, read_only: bool) -> None:
         """Close a repository to every writing transition, or open it again. A mirror stays closed."""
-
-        def work(conn: Connection) -> None:
-            was = lock_repository(conn, repository_id, exclusive=True).read_only
-            following = select(MIRROR.c.repository_id).where(
-                MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None)
+        was = lock_repository(conn, repository_id, exclusive=True).read_only
+        following = select(MIRROR.c.repository_id).where(
+            MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None)
+        )
+        if not read_only and conn.execute(following).first():
+            raise PreconditionFailed(
+                f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing",
+                kind="read_only_repository",
             )
-            if not read_only and conn.execute(following).first():
-                raise PreconditionFailed(
-                    f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing",
-                    kind="read_only_repository",
-                )
-            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=read_only))
-            if was != read_only:
-                states = ["read-only" if state else "writable" for state in (was, read_only)]
-                self.record(conn, repository_id, "set-read-only", "repository", repository_id, *states)
+        conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=read_only))
+        if was != read_only:
+            states = ["read-only" if state else "writable" for state in (was, read_only)]
+            self.record(conn, repository_id, "set-read-only", "repository", repository_id, *states)
 
-        self.database.write(work, settle=run_again)
-
-    def update_metadata(self, repository_id: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+    @write_transaction
+    def update_metadata(
+        self, conn: Connection, repository_id: str, changes: Mapping[str, str | None]
+    ) -> dict[str, str]:
         """Set keys of a repository's metadata. None removes one. Returns all of it as it is now.
 
         Raises ``PreconditionFailed`` (``read_only_repository``), and ``InvalidInput`` where all of it together is too
         large.
         """
-
-        def work(conn: Connection) -> dict[str, str]:
-            repository = lock_repository(conn, repository_id, exclusive=True)
-            check_writable(conn, repository, action="set-metadata")
-            before = text_map(repository.metadata)
-            merged: dict[str, str | None] = {**before, **changes}
-            after = check_metadata(
-                {key: value for key, value in merged.items() if value is not None}, at_most=COMMIT_METADATA_BYTES
-            )
-            if after != before:
-                conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=after))
-                keys = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
-                changed = [json.dumps({key: side[key] for key in keys if key in side}) for side in (before, after)]
-                self.record(conn, repository_id, "set-metadata", "repository", repository_id, *changed)
-            return after
-
-        return self.database.write(work, settle=run_again)
+        repository = lock_repository(conn, repository_id, exclusive=True)
+        check_writable(conn, repository, action="set-metadata")
+        before = text_map(repository.metadata)
+        merged: dict[str, str | None] = {**before, **changes}
+        after = check_metadata(
+            {key: value for key, value in merged.items() if value is not None}, at_most=COMMIT_METADATA_BYTES
+        )
+        if after != before:
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=after))
+            keys = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+            changed = [json.dumps({key: side[key] for key in keys if key in side}) for side in (before, after)]
+            self.record(conn, repository_id, "set-metadata", "repository", repository_id, *changed)
+        return after
 
     def identity(self) -> Identity:
         """Which catalog this is. Its id is made when it is first asked for."""
@@ -177,15 +168,12 @@ class Repositories(CatalogPart):
 
         return self.database.write(work, settle=run_again)
 
-    def hold_owner(self, repository_id: str, record: str) -> None:
+    @write_transaction
+    def hold_owner(self, conn: Connection, repository_id: str, record: str) -> None:
         """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile."""
-
-        def work(conn: Connection) -> None:
-            lock_repository(conn, repository_id)
-            here = (OWNER.c.repository_id == repository_id, OWNER.c.pending_lease == record)
-            conn.execute(update(OWNER).where(*here).values(current_lease=record, pending_lease=None))
-
-        self.database.write(work, settle=run_again)
+        lock_repository(conn, repository_id)
+        here = (OWNER.c.repository_id == repository_id, OWNER.c.pending_lease == record)
+        conn.execute(update(OWNER).where(*here).values(current_lease=record, pending_lease=None))
 
 
 def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:

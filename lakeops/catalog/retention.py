@@ -39,7 +39,7 @@ from sqlalchemy import (
     update,
 )
 
-from lakeops.catalog.database import AnyRow, run_again
+from lakeops.catalog.database import AnyRow, read_transaction, run_again, write_transaction
 from lakeops.catalog.guards import IN_CHUNK, CatalogPart, check_writable, find_repository, grace_of, lock_repository
 from lakeops.catalog.marks import find_mark, update_mark
 from lakeops.catalog.mirrors import mirror_needs
@@ -144,111 +144,98 @@ class PruneStep:
 class Retention(CatalogPart):
     """Rules, the grace period, and what goes by them."""
 
-    def get_rules(self, repository_id: str) -> str | None:
+    @read_transaction
+    def get_rules(self, conn: Connection, repository_id: str) -> str | None:
         """The repository's retention rules as they were set, if there are any."""
+        find_repository(conn, repository_id)
+        return find_rules(conn, repository_id)
 
-        def work(conn: Connection) -> str | None:
-            find_repository(conn, repository_id)
-            return find_rules(conn, repository_id)
-
-        return self.database.read(work)
-
-    def set_rules(self, repository_id: str, rules: str | None) -> None:
+    @write_transaction
+    def set_rules(self, conn: Connection, repository_id: str, rules: str | None) -> None:
         """Replace the repository's retention rules (JSON text that the caller validated), or remove them."""
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="set-rules")
+        before = find_rules(conn, repository_id)
+        if before == rules:
+            return
+        conn.execute(delete(RETENTION).where(RETENTION.c.repository_id == repository_id))
+        if rules is not None:
+            conn.execute(insert(RETENTION).values(repository_id=repository_id, rules=rules))
+        self.record(conn, repository_id, "set-rules", "rules", "retention", before, rules)
 
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="set-rules")
-            before = find_rules(conn, repository_id)
-            if before == rules:
-                return
-            conn.execute(delete(RETENTION).where(RETENTION.c.repository_id == repository_id))
-            if rules is not None:
-                conn.execute(insert(RETENTION).values(repository_id=repository_id, rules=rules))
-            self.record(conn, repository_id, "set-rules", "rules", "retention", before, rules)
-
-        self.database.write(work, settle=run_again)
-
-    def grace(self, repository_id: str) -> Grace:
+    @read_transaction
+    def grace(self, conn: Connection, repository_id: str) -> Grace:
         """The repository's grace period: the age below which garbage collection touches nothing."""
-        return self.database.read(lambda conn: grace_of(find_repository(conn, repository_id)))
+        return grace_of(find_repository(conn, repository_id))
 
-    def set_grace(self, repository_id: str, seconds: int) -> Grace:
+    @write_transaction
+    def set_grace(self, conn: Connection, repository_id: str, seconds: int) -> Grace:
         """Change the grace period. A longer one counts at once, a shorter one once the old one has passed."""
+        repository = lock_repository(conn, repository_id, exclusive=True)
+        check_writable(conn, repository, action="set-grace")
+        before = grace_of(repository)
+        grace = before.changed(seconds, self.database.dialect.now(conn))
+        values = {
+            "grace_seconds": grace.seconds,
+            "grace_before": grace.before,
+            "grace_until": None if grace.until is None else epoch_micros(grace.until),
+        }
+        conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(values))
+        if grace != before:
+            self.record(conn, repository_id, "set-grace", "rules", "grace", before.seconds, grace.seconds)
+        return grace
 
-        def work(conn: Connection) -> Grace:
-            repository = lock_repository(conn, repository_id, exclusive=True)
-            check_writable(conn, repository, action="set-grace")
-            before = grace_of(repository)
-            grace = before.changed(seconds, self.database.dialect.now(conn))
-            values = {
-                "grace_seconds": grace.seconds,
-                "grace_before": grace.before,
-                "grace_until": None if grace.until is None else epoch_micros(grace.until),
-            }
-            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(values))
-            if grace != before:
-                self.record(conn, repository_id, "set-grace", "rules", "grace", before.seconds, grace.seconds)
-            return grace
-
-        return self.database.write(work, settle=run_again)
-
-    def roots(self, repository_id: str) -> Roots:
+    @read_transaction
+    def roots(self, conn: Connection, repository_id: str) -> Roots:
         """Live commits, staged addresses and uploads in flight, at one instant."""
         unload = self.database.dialect.unload
 
-        def work(conn: Connection) -> Roots:
-            repository = find_repository(conn, repository_id)
-            live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
-            branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
-            tokens = [token for row in branches for token in branch_record(row).tokens]
-            return Roots(
-                commits=[commit_record(row) for row in conn.execute(live)],
-                staged=addresses(unload(conn, repository_id, token, "") for token in tokens),
-                uploads=uploads_in_flight(conn, repository, self.database.dialect.now(conn)),
-            )
+        repository = find_repository(conn, repository_id)
+        live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
+        branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
+        tokens = [token for row in branches for token in branch_record(row).tokens]
+        return Roots(
+            commits=[commit_record(row) for row in conn.execute(live)],
+            staged=addresses(unload(conn, repository_id, token, "") for token in tokens),
+            uploads=uploads_in_flight(conn, repository, self.database.dialect.now(conn)),
+        )
 
-        return self.database.read(work)
-
-    def lineage(self, repository_id: str, *, left_since: int) -> Lineage:
+    @read_transaction
+    def lineage(self, conn: Connection, repository_id: str, *, left_since: int) -> Lineage:
         """What decides which commits live, at one instant and without a lock.
 
         Moves of refs after ``left_since`` (Unix seconds) are looked at.
         """
-
-        def work(conn: Connection) -> Lineage:
-            find_repository(conn, repository_id)
-            here = {"repository": repository_id}
-            unswept = set(conn.execute(_UNSWEPT, here).scalars())
-            commits = {
-                name: Node(
-                    name, tuple(parents), date, generation, expired and by not in unswept, expired and by in unswept
+        find_repository(conn, repository_id)
+        here = {"repository": repository_id}
+        unswept = set(conn.execute(_UNSWEPT, here).scalars())
+        commits = {
+            name: Node(name, tuple(parents), date, generation, expired and by not in unswept, expired and by in unswept)
+            for name, parents, date, generation, expired, by in conn.execute(_NODES, here)
+        }
+        branches, tags = (
+            {
+                row.name: row.commit_id
+                for row in conn.execute(
+                    select(refs.c.name, refs.c.commit_id).where(refs.c.repository_id == repository_id)
                 )
-                for name, parents, date, generation, expired, by in conn.execute(_NODES, here)
             }
-            branches, tags = (
-                {
-                    row.name: row.commit_id
-                    for row in conn.execute(
-                        select(refs.c.name, refs.c.commit_id).where(refs.c.repository_id == repository_id)
-                    )
-                }
-                for refs in (BRANCH, TAG)
-            )
-            left, deleted = _left_commits(conn, repository_id, left_since)
-            return Lineage(
-                branches=branches,
-                tags=tags,
-                commits=commits,
-                mirrors=mirror_needs(conn, repository_id),
-                left=left,
-                deleted=deleted,
-                rules=find_rules(conn, repository_id),
-            )
+            for refs in (BRANCH, TAG)
+        )
+        left, deleted = _left_commits(conn, repository_id, left_since)
+        return Lineage(
+            branches=branches,
+            tags=tags,
+            commits=commits,
+            mirrors=mirror_needs(conn, repository_id),
+            left=left,
+            deleted=deleted,
+            rules=find_rules(conn, repository_id),
+        )
 
-        return self.database.read(work)
-
+    @write_transaction
     def expire_by_mark(
         self,
+        conn: Connection,
         repository_id: str,
         mark_id: str,
         *,
@@ -259,34 +246,26 @@ class Retention(CatalogPart):
         """Expire some of the commits that a mark does not keep, with the repository's row locked for that alone.
 
         Commits that a ref shows or a mirror needs are left alone. Pending commits of earlier marks become this one's.
-
-        Args:
-            repository_id: the repository.
-            mark_id: the mark, which must be under way (else ``MarkRefused``).
-            since: moves of refs up to this sequence are known.
-            rules: the rules that were decided by. When they are others now, nothing expires.
-            choose: gets the moves since then, and says which commits to expire, a few hundred at most. Called inside
-                the transaction, and again when that is repeated. Its answer counts only when there are no more moves.
+        ``choose`` gets the moves of refs after the sequence ``since``, and says which commits to expire, a few hundred
+        at most. It is called inside the transaction, and again when that is repeated. Its answer counts only when there
+        are no more moves. Nothing expires when the rules are no longer those that were decided by.
+        Raises ``MarkRefused`` when the mark is not under way.
         """
-
-        def work(conn: Connection) -> ExpiryStep:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
-            _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
-            if find_rules(conn, repository_id) != rules:
-                return ExpiryStep(since, rules_changed=True)
-            moves, newest = _ref_moves(conn, repository_id, since)
-            asked = tuple(choose(moves))
-            if len(moves) >= MOVES:
-                return ExpiryStep(newest)  # there may be more of them
-            needed = set().union(*mirror_needs(conn, repository_id).values())
-            values = {"repository": repository_id, "mark": mark_id}
-            carried = conn.execute(_TAKE_OVER, values | {"some": asked}).scalars().all()
-            expired = conn.execute(_EXPIRE, values | {"some": [*{*asked} - needed]}).scalars().all()
-            if expired:
-                self.record(conn, repository_id, "expire", "mark", mark_id, None, f"{len(expired)} commits expired")
-            return ExpiryStep(newest, True, frozenset(expired), frozenset(carried))
-
-        return self.database.write(work, settle=run_again)
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
+        _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
+        if find_rules(conn, repository_id) != rules:
+            return ExpiryStep(since, rules_changed=True)
+        moves, newest = _ref_moves(conn, repository_id, since)
+        asked = tuple(choose(moves))
+        if len(moves) >= MOVES:
+            return ExpiryStep(newest)  # there may be more of them
+        needed = set().union(*mirror_needs(conn, repository_id).values())
+        values = {"repository": repository_id, "mark": mark_id}
+        carried = conn.execute(_TAKE_OVER, values | {"some": asked}).scalars().all()
+        expired = conn.execute(_EXPIRE, values | {"some": [*{*asked} - needed]}).scalars().all()
+        if expired:
+            self.record(conn, repository_id, "expire", "mark", mark_id, None, f"{len(expired)} commits expired")
+        return ExpiryStep(newest, True, frozenset(expired), frozenset(carried))
 
     def revive_commits(self, repository_id: str, mark_id: str, ids: Iterable[str]) -> None:
         """Let commits live again that earlier marks expired and were not swept; those that were are left alone.
@@ -305,34 +284,32 @@ class Retention(CatalogPart):
             some = wanted[start : start + IN_CHUNK]
             self.database.write(lambda conn, some=some: work(conn, some), settle=run_again)  # type: ignore[misc]
 
-    def restore_commits(self, repository_id: str, mark_id: str) -> tuple[Mark, int]:
+    @write_transaction
+    def restore_commits(self, conn: Connection, repository_id: str, mark_id: str) -> tuple[Mark, int]:
         """Let some pending commits live again that the mark being restored has; how many, and the mark.
 
         To be called until none is left. The mark is restored then. Raises ``MarkRefused``.
         """
+        lock_repository(conn, repository_id)
+        mark = find_mark(conn, repository_id, mark_id)
+        if mark.state is MarkState.RESTORED:
+            return mark, 0
+        _check_state(mark, MarkState.RESTORING)
+        values: dict[str, object] = {"repository": repository_id}
+        some = conn.execute(select(COMMIT.c.id).where(_HERE, _PENDING).limit(IN_CHUNK), values).scalars().all()
+        if some:
+            conn.execute(_REVIVE, values | {"some": some})
+            after = f"{len(some)} commits live again"
+        else:
+            update_mark(conn, repository_id, mark_id, state=MarkState.RESTORED.value)
+            after = MarkState.RESTORED.value
+        self.record(conn, repository_id, "restore-commits", "mark", mark_id, mark.state.value, after)
+        return find_mark(conn, repository_id, mark_id), len(some)
 
-        def work(conn: Connection) -> tuple[Mark, int]:
-            lock_repository(conn, repository_id)
-            mark = find_mark(conn, repository_id, mark_id)
-            if mark.state is MarkState.RESTORED:
-                return mark, 0
-            _check_state(mark, MarkState.RESTORING)
-            values: dict[str, object] = {"repository": repository_id}
-            some = conn.execute(select(COMMIT.c.id).where(_HERE, _PENDING).limit(IN_CHUNK), values).scalars().all()
-            if some:
-                conn.execute(_REVIVE, values | {"some": some})
-                after = f"{len(some)} commits live again"
-            else:
-                update_mark(conn, repository_id, mark_id, state=MarkState.RESTORED.value)
-                after = MarkState.RESTORED.value
-            self.record(conn, repository_id, "restore-commits", "mark", mark_id, mark.state.value, after)
-            return find_mark(conn, repository_id, mark_id), len(some)
-
-        return self.database.write(work, settle=run_again)
-
-    def pruned(self, repository_id: str) -> bool:
+    @read_transaction
+    def pruned(self, conn: Connection, repository_id: str) -> bool:
         """Whether history was ever pruned: then a commit that a known one descends from may be gone."""
-        return self.database.read(lambda conn: find_repository(conn, repository_id).pruned is not None)
+        return find_repository(conn, repository_id).pruned is not None
 
     def prune(self, repository_id: str, plan: PrunePlan, *, limit: int, dry_run: bool = False) -> PruneStep:
         """Remove at most ``limit`` rows that are past their time, or find out which these would be."""

@@ -28,7 +28,7 @@ from hashlib import md5
 
 from sqlalchemy import Connection, Table
 
-from lakeops.catalog.database import PREFIX, VERSION_TABLE
+from lakeops.catalog.database import PREFIX, VERSION_TABLE, read_transaction, write_transaction_once
 from lakeops.catalog.guards import CatalogPart, find_repository
 from lakeops.catalog.tables import (
     AUDIT,
@@ -259,7 +259,10 @@ END $$"""
 class Roles(CatalogPart):
     """What logins of the database may do."""
 
-    def role_statements(self, role: str, login: str | None = None, repositories: Sequence[str] = ()) -> list[str]:
+    @read_transaction
+    def role_statements(
+        self, conn: Connection, role: str, login: str | None = None, repositories: Sequence[str] = ()
+    ) -> list[str]:
         """The statements that make the four roles, and let a login have one of them and no other.
 
         With ``repositories`` the login has it in these alone, and in all of them otherwise.
@@ -271,25 +274,22 @@ class Roles(CatalogPart):
         """
         self._check(role, login, repositories)
 
-        def work(conn: Connection) -> list[str]:
-            return list(_statements(conn, role, login, repositories))
+        return list(_statements(conn, role, login, repositories))
 
-        return self.database.read(work)
-
-    def grant_role(self, role: str, login: str | None = None, repositories: Sequence[str] = ()) -> list[str]:
+    @write_transaction_once
+    def grant_role(
+        self, conn: Connection, role: str, login: str | None = None, repositories: Sequence[str] = ()
+    ) -> list[str]:
         """Run these statements in one transaction, as the owner of the tables. Returns them. Raises as they do."""
         self._check(role, login, repositories)
 
-        def work(conn: Connection) -> list[str]:
-            self.database.dialect.lock_schema(conn)
-            statements = list(_statements(conn, role, login, repositories))
-            for statement in statements:
-                conn.exec_driver_sql(statement)
-            for repository_id in repositories or ("",):
-                self.record(conn, repository_id, "grant", "role", role, None, login)
-            return statements
-
-        return self.database.write(work)
+        self.database.dialect.lock_schema(conn)
+        statements = list(_statements(conn, role, login, repositories))
+        for statement in statements:
+            conn.exec_driver_sql(statement)
+        for repository_id in repositories or ("",):
+            self.record(conn, repository_id, "grant", "role", role, None, login)
+        return statements
 
     def _check(self, role: str, login: str | None, repositories: Sequence[str]) -> None:
         if self.database.dialect.name != "postgresql":

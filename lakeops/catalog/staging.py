@@ -29,7 +29,15 @@ from sqlalchemy import (
 )
 
 from lakeops.catalog.commits import earlier_commit, find_branch_and_head, find_head, look_at_branch, with_head
-from lakeops.catalog.database import AnyRow, Lookup, PageLookup, run_again
+from lakeops.catalog.database import (
+    AnyRow,
+    Lookup,
+    PageLookup,
+    read_transaction,
+    run_again,
+    write_transaction,
+    write_transaction_once,
+)
 from lakeops.catalog.guards import (
     PROTECTING,
     CatalogPart,
@@ -97,29 +105,23 @@ _VALUES = [column for column in STAGED.columns if column.name not in {"repositor
 class Staging(CatalogPart):
     """Uncommitted changes, and uploads in flight."""
 
-    def stageable(self, repository_id: str, branch: str) -> BranchAt:
+    @read_transaction
+    def stageable(self, conn: Connection, repository_id: str, branch: str) -> BranchAt:
         """The branch, when it may be staged to now.
 
         Raises ``PreconditionFailed`` (``protected_branch``, ``read_only_repository``).
         """
+        row = _find_stageable(conn, _WITH_HEAD, repository_id, branch)
+        state, head = branch_record(row[_BRANCH]), row[_HEAD]
+        if head[0] is None:
+            raise no_commit(repository_id, state.commit_id)
+        return BranchAt(state, commit_record(head), self.database.dialect.now(conn))
 
-        def work(conn: Connection) -> BranchAt:
-            row = _find_stageable(conn, _WITH_HEAD, repository_id, branch)
-            state, head = branch_record(row[_BRANCH]), row[_HEAD]
-            if head[0] is None:
-                raise no_commit(repository_id, state.commit_id)
-            return BranchAt(state, commit_record(head), self.database.dialect.now(conn))
-
-        return self.database.read(work)
-
-    def staging_time(self, repository_id: str, branch: str) -> datetime:
+    @read_transaction
+    def staging_time(self, conn: Connection, repository_id: str, branch: str) -> datetime:
         """The database's time, when the branch may be staged to now. Raises as ``stageable``."""
-
-        def work(conn: Connection) -> datetime:
-            _find_stageable(conn, _ALLOWED, repository_id, branch)
-            return self.database.dialect.now(conn)
-
-        return self.database.read(work)
+        _find_stageable(conn, _ALLOWED, repository_id, branch)
+        return self.database.dialect.now(conn)
 
     def put_staged(
         self,
@@ -131,19 +133,14 @@ class Staging(CatalogPart):
         expect: ExpectedState | None = None,
         upload: str | None = None,
     ) -> BranchState:
-        """Insert or replace staged rows under the branch's active token.
+        """Insert or replace staged rows under the branch's active token, and end an ``upload`` with them.
 
-        Args:
-            repository_id: the repository.
-            branch: the branch.
-            rows: a short list, or for bulk an Arrow table of ``model.schema.STAGED_SCHEMA``.
-            started: when the attempt began.
-            expect: what the rows rest on. Nothing is written when it is not so.
-            upload: the upload that ends in the same transaction.
+        ``rows`` are a short list, or for bulk an Arrow table of ``STAGED_SCHEMA``. Nothing is written unless the branch
+        is as they ``expect`` it.
 
         Raises:
             PreconditionFailed: ``protected_branch``, ``read_only_repository``.
-            AttemptExpired: it began too long ago.
+            AttemptExpired: it ``started`` too long ago.
             BranchMoved: it is not as it was expected, or there is a mark that was not looked into.
             Transient: ``collection_running``: a mark is being made, and the rows link old objects.
         """
@@ -180,21 +177,21 @@ class Staging(CatalogPart):
 
         return self.database.write(work, settle=run_again)
 
-    def change_counter(self, state: BranchState, place: str, *, below: bool) -> ChangeCounter:
+    @read_transaction
+    def change_counter(self, conn: Connection, state: BranchState, place: str, *, below: bool) -> ChangeCounter:
         """How often something was staged at a path, or ``below`` a prefix."""
-        return self.database.read(lambda conn: _count_changes(conn, state, place, below=below))
+        return _count_changes(conn, state, place, below=below)
 
-    def pin(self, repository_id: str, branch: str, place: str, *, below: bool) -> ExpectedState:
+    @read_transaction
+    def pin(self, conn: Connection, repository_id: str, branch: str, place: str, *, below: bool) -> ExpectedState:
         """A branch and its change counter at a path, or ``below`` a prefix, for a transition after a look at them."""
+        state = find_branch(conn, repository_id, branch)
+        return ExpectedState(state, _count_changes(conn, state, place, below=below))
 
-        def work(conn: Connection) -> ExpectedState:
-            state = find_branch(conn, repository_id, branch)
-            return ExpectedState(state, _count_changes(conn, state, place, below=below))
-
-        return self.database.read(work)
-
+    @write_transaction
     def seal(
         self,
+        conn: Connection,
         repository_id: str,
         branch: str,
         *,
@@ -209,26 +206,22 @@ class Staging(CatalogPart):
         commits any more. ``intent`` is kept with the newest sealed token, in case somebody else commits it.
         Raises ``KeyReused`` when the key was used with another fingerprint.
         """
-
-        def work(conn: Connection) -> Sealed:
-            repository = lock_repository(conn, repository_id)
-            state = before = lock_branch(conn, repository_id, branch, exclusive=True)
-            now, head = self.database.dialect.now(conn), find_head(conn, state)
-            earlier = earlier_commit(conn, repository_id, key, fingerprint)
-            if earlier is not None:
-                return Sealed(state, head, now, earlier)
-            check_writable(conn, repository, action="seal", branch=branch)
-            if state.staging_token != token and any_staged(conn, state, state.staging_token):
-                state = replace(state, staging_token=token, sealed_tokens=state.tokens)
-            if intent is not None and state.sealed_tokens:  # a call that is repeated has its intent there
-                others = tuple(one for one in state.intents if not one[1].same_call(intent))
-                kept = (at for at, one in state.intents if one.same_call(intent))
-                state = replace(state, intents=(*others, (next(kept, state.sealed_tokens[0]), intent)))
-            if state != before:
-                conn.execute(branch_update(state).values(branch_values(state)))
-            return Sealed(state, head, now)
-
-        return self.database.write(work, settle=run_again)
+        repository = lock_repository(conn, repository_id)
+        state = before = lock_branch(conn, repository_id, branch, exclusive=True)
+        now, head = self.database.dialect.now(conn), find_head(conn, state)
+        earlier = earlier_commit(conn, repository_id, key, fingerprint)
+        if earlier is not None:
+            return Sealed(state, head, now, earlier)
+        check_writable(conn, repository, action="seal", branch=branch)
+        if state.staging_token != token and any_staged(conn, state, state.staging_token):
+            state = replace(state, staging_token=token, sealed_tokens=state.tokens)
+        if intent is not None and state.sealed_tokens:  # a call that is repeated has its intent there
+            others = tuple(one for one in state.intents if not one[1].same_call(intent))
+            kept = (at for at, one in state.intents if one.same_call(intent))
+            state = replace(state, intents=(*others, (next(kept, state.sealed_tokens[0]), intent)))
+        if state != before:
+            conn.execute(branch_update(state).values(branch_values(state)))
+        return Sealed(state, head, now)
 
     def discard(self, state: BranchState, tokens: tuple[str, ...]) -> None:
         """Retire sealed tokens whose rows change nothing over ``state``'s head.
@@ -249,8 +242,10 @@ class Staging(CatalogPart):
         if tokens:
             self.database.write(work, settle=run_again)
 
+    @write_transaction_once
     def reset(
         self,
+        conn: Connection,
         repository_id: str,
         branch: str,
         *,
@@ -265,25 +260,22 @@ class Staging(CatalogPart):
         """
         chosen = [STAGED.c.path == path] if path is not None else under(STAGED.c.path, prefix or "")
 
-        def work(conn: Connection) -> int:
-            check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
-            state = lock_branch(conn, repository_id, branch, exclusive=True)
-            check_expected(conn, state, expect)
-            gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *chosen)
-            dropped = conn.execute(gone.returning(STAGED.c.token, STAGED.c.path)).all()
-            if not dropped:
-                return 0
-            tokens = {row.token for row in dropped}
-            sealed = not tokens.isdisjoint(state.sealed_tokens)
-            counts: dict[str, Any] = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
-            if state.intents:  # those whose rows are all gone have nothing left to commit
-                empty = [token for token in tokens if not any_staged(conn, state, token)]
-                counts["intents"] = intent_values(tuple(one for one in state.intents if one[0] not in empty))
-            conn.execute(branch_update(state).values(**counts))
-            self.record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
-            return len({row.path for row in dropped})
-
-        return self.database.write(work)
+        check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
+        state = lock_branch(conn, repository_id, branch, exclusive=True)
+        check_expected(conn, state, expect)
+        gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *chosen)
+        dropped = conn.execute(gone.returning(STAGED.c.token, STAGED.c.path)).all()
+        if not dropped:
+            return 0
+        tokens = {row.token for row in dropped}
+        sealed = not tokens.isdisjoint(state.sealed_tokens)
+        counts: dict[str, Any] = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
+        if state.intents:  # those whose rows are all gone have nothing left to commit
+            empty = [token for token in tokens if not any_staged(conn, state, token)]
+            counts["intents"] = intent_values(tuple(one for one in state.intents if one[0] not in empty))
+        conn.execute(branch_update(state).values(**counts))
+        self.record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
+        return len({row.path for row in dropped})
 
     def purge_retired(self, repository_id: str, *, waiting: bool = False) -> int:
         """Remove the rows of retired tokens. Returns how many. Called after publishing.
@@ -313,43 +305,39 @@ class Staging(CatalogPart):
             return 0
         return self.database.write(work, settle=run_again)
 
-    def consumed_by(self, repository_id: str, token: str) -> str | None:
+    @read_transaction
+    def consumed_by(self, conn: Connection, repository_id: str, token: str) -> str | None:
         """The commit that consumed a sealed token, if one did (not: a reset)."""
         query = select(RETIRED.c.commit_id).where(RETIRED.c.repository_id == repository_id, RETIRED.c.token == token)
-        return self.database.read(lambda conn: conn.execute(query).scalar())
+        return conn.execute(query).scalar()
 
-    def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:
+    @read_transaction
+    def staged_one(self, conn: Connection, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:
         """The newest staged row of a path, and the commit that the branch points to at the same instant."""
         values = {"repository": repository_id, "branch": branch, "path": path}
 
-        def work(conn: Connection) -> tuple[Commit, Staged | None]:
-            state, head, rest = look_at_branch(conn, _AT_HEAD_AND_PATH, values)
-            if rest[0] is not None:
-                return head, staged_record(rest)
-            if not state.sealed_tokens:
-                return head, None
-            found = {row.token: row for row in conn.execute(_SEALED, values | {"tokens": state.sealed_tokens})}
-            newest = next((found[token] for token in state.sealed_tokens if token in found), None)
-            return head, None if newest is None else staged_record(newest)
+        state, head, rest = look_at_branch(conn, _AT_HEAD_AND_PATH, values)
+        if rest[0] is not None:
+            return head, staged_record(rest)
+        if not state.sealed_tokens:
+            return head, None
+        found = {row.token: row for row in conn.execute(_SEALED, values | {"tokens": state.sealed_tokens})}
+        newest = next((found[token] for token in state.sealed_tokens if token in found), None)
+        return head, None if newest is None else staged_record(newest)
 
-        return self.database.read(work)
-
+    @read_transaction
     def staged_page(
-        self, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
+        self, conn: Connection, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> StagedPage:
         """Up to ``limit`` staged paths under a prefix and after a path, newest token first, at one instant."""
-
-        def work(conn: Connection) -> StagedPage:
-            state, head = find_branch_and_head(conn, repository_id, branch)
-            newest: dict[str, AnyRow] = {}
-            for token in reversed(state.tokens):
-                # The first ``limit`` paths of all tokens are among the first ``limit`` of each.
-                mine = {"repository": repository_id, "token": token}
-                rows = _PAGE.page(conn, mine, prefix=prefix, after=after, limit=limit)
-                newest.update((row.path, row) for row in rows)
-            return StagedPage(state, head, [staged_record(newest[path]) for path in islice(sorted(newest), limit)])
-
-        return self.database.read(work)
+        state, head = find_branch_and_head(conn, repository_id, branch)
+        newest: dict[str, AnyRow] = {}
+        for token in reversed(state.tokens):
+            # The first ``limit`` paths of all tokens are among the first ``limit`` of each.
+            mine = {"repository": repository_id, "token": token}
+            rows = _PAGE.page(conn, mine, prefix=prefix, after=after, limit=limit)
+            newest.update((row.path, row) for row in rows)
+        return StagedPage(state, head, [staged_record(newest[path]) for path in islice(sorted(newest), limit)])
 
     def staged_table(
         self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None
@@ -369,11 +357,15 @@ class Staging(CatalogPart):
         found, tables = self.database.read(work)
         return found, newest_rows([from_columns(table) for table in tables])
 
-    def has_staged(self, repository_id: str, branch: str) -> bool:
+    @read_transaction
+    def has_staged(self, conn: Connection, repository_id: str, branch: str) -> bool:
         """Whether any row is staged on the branch, effective or not."""
-        return self.database.read(lambda conn: any_staged(conn, find_branch(conn, repository_id, branch)))
+        return any_staged(conn, find_branch(conn, repository_id, branch))
 
-    def staged_counts(self, repository_id: str, branches: Collection[str], *, most: int) -> dict[str, int]:
+    @read_transaction
+    def staged_counts(
+        self, conn: Connection, repository_id: str, branches: Collection[str], *, most: int
+    ) -> dict[str, int]:
         """How many paths are staged on each of the branches, effective or not. Each is counted to ``most``.
 
         Branches without any are left out. One statement, and one more where a branch has sealed tokens.
@@ -389,54 +381,43 @@ class Staging(CatalogPart):
             paths = select(STAGED.c.path).where(mine, STAGED.c.token.in_(branch.tokens)).distinct().limit(most)
             return select(literal(branch.id), func.count()).select_from(paths.subquery())
 
-        def work(conn: Connection) -> dict[str, int]:
-            rows = conn.execute(here).all()
-            found = {row.name: row.staged for row in rows}
-            sealed = [branch for row in rows if (branch := branch_record(row)).sealed_tokens]
-            if sealed:
-                found |= {row[0]: row[1] for row in conn.execute(union_all(*map(of_all_tokens, sealed)))}
-            return {name: staged for name, staged in found.items() if staged}
+        rows = conn.execute(here).all()
+        found = {row.name: row.staged for row in rows}
+        sealed = [branch for row in rows if (branch := branch_record(row)).sealed_tokens]
+        if sealed:
+            found |= {row[0]: row[1] for row in conn.execute(union_all(*map(of_all_tokens, sealed)))}
+        return {name: staged for name, staged in found.items() if staged}
 
-        return self.database.read(work)
-
-    def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
+    @write_transaction
+    def begin_upload(self, conn: Connection, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
         """Record that objects are being written below ``address``. Returns when, for ``started``.
 
         Raises ``AttemptExpired`` when the clock is behind the GC watermark: nothing that begins now could be linked.
         """
         here = UPLOAD.c.repository_id == repository_id
 
-        def work(conn: Connection) -> datetime:
-            repository = lock_repository(conn, repository_id)
-            check_writable(conn, repository, action="stage", branch=branch)
-            find_branch(conn, repository_id, branch)
-            started = self.database.dialect.now(conn)
-            check_started(repository, started, started)  # here, and not only once everything is written
-            conn.execute(delete(UPLOAD).where(here, UPLOAD.c.id == upload))  # of an earlier run whose answer was lost
-            given_up = UPLOAD.c.started < epoch_micros(started - grace_of(repository).at(started))
-            conn.execute(delete(UPLOAD).where(here, given_up))
-            values = {"id": upload, "branch": branch, "address": address, "started": epoch_micros(started)}
-            conn.execute(insert(UPLOAD).values(repository_id=repository_id, **values))
-            return started
+        repository = lock_repository(conn, repository_id)
+        check_writable(conn, repository, action="stage", branch=branch)
+        find_branch(conn, repository_id, branch)
+        started = self.database.dialect.now(conn)
+        check_started(repository, started, started)  # here, and not only once everything is written
+        conn.execute(delete(UPLOAD).where(here, UPLOAD.c.id == upload))  # of an earlier run whose answer was lost
+        given_up = UPLOAD.c.started < epoch_micros(started - grace_of(repository).at(started))
+        conn.execute(delete(UPLOAD).where(here, given_up))
+        values = {"id": upload, "branch": branch, "address": address, "started": epoch_micros(started)}
+        conn.execute(insert(UPLOAD).values(repository_id=repository_id, **values))
+        return started
 
-        return self.database.write(work, settle=run_again)
-
-    def end_upload(self, repository_id: str, upload: str) -> None:
+    @write_transaction
+    def end_upload(self, conn: Connection, repository_id: str, upload: str) -> None:
         """Forget an upload that will not be linked. What it wrote becomes garbage."""
+        conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
 
-        def work(conn: Connection) -> None:
-            conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
-
-        self.database.write(work, settle=run_again)
-
-    def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
+    @read_transaction
+    def uploads(self, conn: Connection, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
         """Uploads in flight, none older than the deadline: id to (address, started)."""
-
-        def work(conn: Connection) -> Mapping[str, tuple[str, datetime]]:
-            repository = find_repository(conn, repository_id)
-            return uploads_in_flight(conn, repository, self.database.dialect.now(conn))
-
-        return self.database.read(work)
+        repository = find_repository(conn, repository_id)
+        return uploads_in_flight(conn, repository, self.database.dialect.now(conn))
 
 
 def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:

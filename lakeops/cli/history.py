@@ -22,6 +22,7 @@ from lakeops.cli.options import (
     RefUri,
     SkipSpecial,
     flag,
+    lake_uri,
     parse_metadata,
     parsed,
     uri,
@@ -75,12 +76,15 @@ def import_(
     session: Session,
     source: Annotated[str, value("--from", "URL", "s3://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))],
     to: Annotated[
-        LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(LakeUri.parse))
+        LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(lake_uri))
     ],
     message: Message,
     meta: Metadata = None,
     allow_empty_source: Annotated[bool, flag("--allow-empty-source", "Let an empty source empty the folder.")] = False,
     skip_special: SkipSpecial = False,
+    inventory: Annotated[
+        str | None, value("--inventory", "FILE", "Take the keys from Parquet, CSV or an S3 Inventory's manifest.json.")
+    ] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> None:
     """Import objects without copying them.
@@ -99,6 +103,7 @@ def import_(
             idempotency_key=idempotency_key,
             allow_empty_source=allow_empty_source,
             skip_special=skip_special,
+            inventory=inventory,
         )
     objects = counted(int(made.metadata["lakeops.import.objects"]), "object")
     size = human_size(int(made.metadata["lakeops.import.bytes"]))

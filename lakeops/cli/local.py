@@ -12,6 +12,7 @@ from lakeops.cli.changes import change_line
 from lakeops.cli.options import Message, Metadata, flag, parse_metadata, ref_in, uri, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
+from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.names import LakeUri
 from lakeops.model.records import Change
@@ -54,6 +55,8 @@ def init(session: Session, source: Followable, directory: Place = HERE) -> None:
 
 
 def _ref(session: Session, source: LakeUri) -> tuple[Ref, str]:
+    if source.connection:
+        raise InvalidInput("a directory follows a ref of the lake that the settings name, and of no connection's")
     repository, ref, prefix = source.with_prefix()
     return session.lake.repository(repository).ref(ref), prefix
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from threading import Thread
@@ -12,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from lakeops.model.errors import InvalidInput
-from lakeops.model.names import SCHEME, LakeUri
+from lakeops.model.names import OTHER_SCHEME, SCHEME, LakeUri, split_connection
 
 T = TypeVar("T")
 
@@ -83,10 +84,16 @@ def parsed(parse: Callable[[str], T]) -> Callable[[str], T]:
     return read
 
 
+def lake_uri(text: str) -> LakeUri:
+    """Parse a ``lakefs://`` URI, with the Airflow connection that it may name. Raises ``InvalidInput``."""
+    connection, plain = split_connection(text) if text.startswith((SCHEME, OTHER_SCHEME)) else ("", text)
+    return replace(LakeUri.parse(plain), connection=connection)
+
+
 def uri(shape: str, text: str) -> Any:  # noqa: ANN401 - typer's own type for this
     """Declare an argument that takes a ``lakefs://`` URI of this shape."""
     return typer.Argument(
-        parser=parsed(LakeUri.parse), metavar=shape, help=text, show_default=False, autocompletion=complete
+        parser=parsed(lake_uri), metavar=shape, help=text, show_default=False, autocompletion=complete
     )
 
 
@@ -164,11 +171,11 @@ def parse_metadata(pairs: list[str] | None) -> dict[str, str]:
     return found
 
 
-def ref_in(repository: str, text: str) -> str:
-    """Parse a ref of this repository, given as a URI or alone. Raises ``InvalidInput`` for another repository."""
-    if not text.startswith(SCHEME):
+def ref_in(repository: str, text: str | LakeUri) -> str:
+    """The ref of this repository, given as a URI or alone. Raises ``InvalidInput`` for another repository."""
+    if isinstance(text, str) and not text.startswith(SCHEME):
         return text
-    other, ref = LakeUri.parse(text).only_ref()
+    other, ref = (LakeUri.parse(text) if isinstance(text, str) else text).only_ref()
     if other != repository:
         raise InvalidInput(
             f"both refs must be in one repository, not in {repository!r} and {other!r}", kind="invalid_uri"

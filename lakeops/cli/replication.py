@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakeops.cli.options import flag, parsed, url_of, value
+from lakeops.cli.options import flag, lake_uri, parsed, url_of, value
 from lakeops.cli.output import Printer, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import pause
@@ -27,7 +27,7 @@ app: typer.Typer = typer.Typer(add_completion=False)
 OptionalRepositoryUri = Annotated[
     LakeUri | None,
     typer.Argument(
-        parser=parsed(LakeUri.parse),
+        parser=parsed(lake_uri),
         metavar="lakefs://REPO",
         help="A repository, whose storage namespace is the source; or a mirror, which knows source and destination.",
         show_default=False,

@@ -70,7 +70,11 @@ def command(
 
         @wraps(run)
         def invoke(*, json: bool, yes: bool = False, progress: bool | None = None, **given: Any) -> None:  # noqa: ANN401
-            with Session(json, yes=yes, show_progress=progress) as session:
+            uris = [one for value in given.values() for one in (value if isinstance(value, list) else [value])]
+            named = {one.connection for one in uris if isinstance(one, LakeUri)} or {""}
+            with Session(json, yes=yes, show_progress=progress, connection=named.pop()) as session:
+                if named:
+                    raise InvalidInput("the URIs name several lakes; write one connection in all", kind="invalid_uri")
                 cast("Callable[..., None]", run)(session, **given)
 
         signature = inspect.signature(run, eval_str=True)
@@ -89,10 +93,14 @@ class Session(Printer):
         as_json: whether stdout carries JSON.
         yes: the user has agreed beforehand, so nothing is asked.
         show_progress: whether to show progress. None: where a person watches.
+        connection: the Airflow connection that the arguments name; empty without one.
     """
 
-    def __init__(self, as_json: bool, *, yes: bool = False, show_progress: bool | None = None) -> None:
+    def __init__(
+        self, as_json: bool, *, yes: bool = False, show_progress: bool | None = None, connection: str = ""
+    ) -> None:
         super().__init__(as_json)
+        self._connection = connection
         self.yes = yes
         self._show_progress = show_progress
         self._opened = ExitStack()
@@ -103,21 +111,24 @@ class Session(Printer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened.close()
+        self._opened.__exit__(kind, error, trace)
 
     @cached_property
     def lake(self) -> Lake:
-        """The lake that the settings name."""
+        """The lake of the connection that the URIs name, or that the settings name."""
         from lakeops.lake import Lake
 
         if not gc.isenabled():  # main() switched it off for the imports, which are done now
             gc.freeze()
             gc.enable()
-        from lakeops.settings import ENVIRONMENT, strange_keys, strange_variables
+        from lakeops.settings import ENVIRONMENT, LakeAddress, strange_keys, strange_variables
 
         for name in strange_variables():  # before the lake, which it may be to blame for
             self._warn_of(name, ENVIRONMENT)
-        lake = self._opened.enter_context(Lake.open())
+        address = LakeAddress.of(self._connection)
+        lake = self._opened.enter_context(address.open(Lake.open))
+        if address.connection is not None:
+            self._opened.enter_context(address.naming(lake.catalog.database.shown))
         for name, file in strange_keys():  # after it, which says what cannot be read
             self._warn_of(name, file)
         return lake
@@ -156,7 +167,7 @@ class Session(Printer):
     def two_refs(self, left: LakeUri, right: LakeUri) -> tuple[Repository, str, str]:
         """The repository that two URIs share, and their refs. Raises ``InvalidInput``."""
         name, ref = left.only_ref()
-        other = ref_in(name, str(right))
+        other = ref_in(name, right)
         return self.lake.repository(name), ref, other
 
     def note_left_out(self, dirty: Sequence[str], advice: str = "") -> None:

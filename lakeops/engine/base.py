@@ -21,7 +21,7 @@ from lakeops.store.in_flight import IN_FLIGHT
 
 
 class Numbered(Protocol):
-    """A result that says which task it is of."""
+    """A result with the number of its task."""
 
     @property
     def index(self) -> int:
@@ -87,13 +87,9 @@ class TaskRows:
 
     table: pa.Table
 
-    def to_bytes(self) -> bytes:
-        """The rows as an Arrow IPC stream."""
-        return to_ipc(self.table)
-
     def __reduce__(self) -> tuple[Callable[[bytes], TaskRows], tuple[bytes]]:
-        # A table that is a slice would take all of what it is a slice of along.
-        return _task_rows, (self.to_bytes(),)
+        # A slice of a table would take the whole table along.
+        return _task_rows, (to_ipc(self.table),)
 
 
 def _task_rows(data: bytes) -> TaskRows:

@@ -1,6 +1,6 @@
-"""Which engine: in process, or on Spark when there is one and the work is worth the way.
+"""The choice of an engine: in process, or on Spark when there is one and it promises half the time.
 
-The estimate follows measurements: what a task and a job cost on Spark, and what it takes to start.
+The estimate follows measurements of Spark: the time of a task, of a job, and of its start.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 _WORTH_ASKING = 0.8
 """Seconds of work. For less nobody asks whether there is a Spark: a job takes half of that."""
 _ADVANTAGE = 2.0
-"""Spark has to promise half the time, for what is estimated is not certain."""
+"""Spark has to promise half the time, for an estimate is not certain."""
 
 
 class ChoosingEngine:
-    """In process, or on Spark when there is one and the work is worth the way. Work of an unknown size is not.
+    """Runs work in process, or on Spark when there is one and it is quicker. Work of an unknown size stays here.
 
     Args:
-        local: for work that is not worth the way.
-        make_spark: makes the engine for the rest. Called once there is work that might be.
+        local: the engine in process.
+        make_spark: makes the other one. Called once there is work that it might be quicker for.
         cores: how many this process may use.
     """
 

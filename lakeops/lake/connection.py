@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
-from lakeops.model.errors import naming_what_ran_out
+from lakeops.model.errors import out_of_resources
 from lakeops.model.records import Progress, RepositoryRecord, quiet
 from lakeops.ops.batcher import StageBatcher
 from lakeops.ops.context import Context
@@ -63,6 +63,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def naming_what_ran_out(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, raising ``out_of_resources`` where Python's own errors say that memory or descriptors ran out."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (MemoryError, OSError, ImportError) as error:
+            found = out_of_resources(error)
+            if found is None:
+                raise
+        raise found
+
+    return call
+
+
 class LatePackage:
     """A package whose modules are imported when they are first named."""
 
@@ -83,12 +99,12 @@ class Verb(Generic[P, R]):
 
     Args:
         find: gives the function. Called at each use, so that tests can replace the function.
-        supplied: the handle's attributes that are the function's first arguments.
+        of: the attribute of the handle that is the function's second argument, after the context.
     """
 
-    def __init__(self, find: Callable[[], Callable[..., R]], *supplied: str) -> None:
+    def __init__(self, find: Callable[[], Callable[..., R]], of: str | None = None) -> None:
         self._find = find
-        self._supplied = supplied
+        self._of = of
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -109,8 +125,10 @@ class Verb(Generic[P, R]):
 
         @wraps(function)
         @naming_what_ran_out
-        def method(handle: object, /, *args: object, **options: object) -> R:
-            return self._find()(*(getattr(handle, name) for name in self._supplied), *args, **options)
+        def method(handle: Any, /, *args: object, **options: object) -> R:  # noqa: ANN401 - a handle with a context
+            if self._of is not None:
+                args = (getattr(handle, self._of), *args)
+            return self._find()(handle._ctx, *args, **options)  # noqa: SLF001 - a method of the handle
 
         method.__name__, method.__qualname__ = self._name, self._full_name
         method.__signature__ = self._signature(function)  # type: ignore[attr-defined]
@@ -122,23 +140,23 @@ class Verb(Generic[P, R]):
         returned = found.return_annotation
         if hasattr(function, "__wrapped__"):  # a context manager, written as a generator
             returned = returned.replace("Iterator", "AbstractContextManager")
-        rest = list(found.parameters.values())[len(self._supplied) :]
+        rest = list(found.parameters.values())[1 if self._of is None else 2 :]
         return found.replace(parameters=[handle, *rest], return_annotation=returned)
 
 
 def verb(find: Callable[[], Callable[Concatenate[Context, P], R]]) -> Verb[P, R]:
     """Make a function of a context a method of a repository's handle."""
-    return Verb(find, "_ctx")
+    return Verb(find)
 
 
 def ref_verb(find: Callable[[], Callable[Concatenate[Context, str, P], R]]) -> Verb[P, R]:
     """Make a function of a context and a ref a method of a ref's handle."""
-    return Verb(find, "_ctx", "id")
+    return Verb(find, "id")
 
 
 def folder_verb(find: Callable[[], Callable[Concatenate[Context, Path, P], R]]) -> Verb[P, R]:
     """Make a function of a context and a directory a method of a clone's handle."""
-    return Verb(find, "_ctx", "directory")
+    return Verb(find, "directory")
 
 
 IMPATIENT = {"max_attempts": 2, "connect_timeout": 3, "read_timeout": 8}

@@ -28,7 +28,7 @@ from lakeops.model.mirrors import (
 from lakeops.model.names import check_repository, flaw
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.settings import CATALOG_FILE, Settings
+from lakeops.settings import CATALOG_FILE, LakeAddress, Settings
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.failover import Loss
@@ -72,9 +72,8 @@ class Mirror(Repository):
         Raises:
             NotAMirror: it was promoted to a writable repository.
             PreconditionFailed: ``not_a_replica``: source or storage namespace belong to another repository.
-            LakeopsError, Corrupted: ``replica_mismatch``: something arrived that is not what the source recorded. Refs
-                that do not need
-                it have been promoted.
+            LakeopsError, Corrupted: ``replica_mismatch``: a file arrived that is not the one that the source recorded.
+                Refs that do not need it have been promoted.
             Transient, CatalogError, InvalidInput: the source cannot be reached.
         """
         return ops.mirror.sync.sync(self._ctx, lambda: self._open_source(source), only=only)
@@ -163,8 +162,8 @@ class Mirror(Repository):
 
     def source_namespace(self, source: LakeConnection | None = None) -> str:
         """The storage namespace that must be replicated to the mirror's own. Asks the source."""
-        with self._origin(source) as (_, namespace):
-            return namespace
+        with self._reached(source) as (lake, name):
+            return lake.catalog.repositories.get(name).storage_namespace
 
     def replicate(
         self, source: LakeConnection | None = None, *, delete: bool = False, force: bool = False
@@ -187,7 +186,8 @@ class Mirror(Repository):
         """
         if self.configuration.promoted_writable is not None:
             raise NotAMirror(f"{self.id!r} is a writable repository now; nothing is copied over it")
-        with self._origin(source) as (lake, namespace):
+        with self._reached(source) as (lake, name):
+            namespace = lake.catalog.repositories.get(name).storage_namespace
             ops.overlap.check_apart(self._ctx.catalog, self._ctx.stores, self.storage_namespace, mirrors=True)
             return ops.replicate.replicate(
                 lake.stores().at(namespace),
@@ -199,17 +199,16 @@ class Mirror(Repository):
             )
 
     @contextmanager
-    def _origin(self, given: LakeConnection | None) -> Iterator[tuple[LakeConnection, str]]:
-        """The source's lake, and the storage namespace of the repository there."""
+    def _reached(self, given: LakeConnection | None) -> Iterator[tuple[LakeConnection, str]]:
+        """The source's lake, and the name of the repository there."""
         reference = self.configuration.source
         with reaching(reference, self._clock, given=given or self._source) as lake:
-            yield lake, lake.catalog.repositories.get(reference.repository).storage_namespace
+            yield lake, reference.repository
 
     @contextmanager
     def _open_source(self, given: LakeConnection | None) -> Iterator[Source]:
-        reference = self.configuration.source
-        with reaching(reference, self._clock, given=given or self._source) as lake:
-            yield ops.mirror.source.Source(lake.catalog, reference.repository)
+        with self._reached(given) as (lake, name):
+            yield ops.mirror.source.Source(lake.catalog, name)
 
     @contextmanager
     def _try(self, given: LakeConnection | None) -> Iterator[Source | None]:
@@ -257,25 +256,23 @@ def reaching(
     """Open the source lake: the given one, or the one that the reference leads to, which is closed afterwards.
 
     Raises:
-        Transient, CatalogError, PreconditionFailed, InvalidInput: ``catalog_version``: it cannot be
-            opened. No message holds a
-            password.
+        Transient, CatalogError, InvalidInput, PreconditionFailed: ``catalog_version``: it cannot be opened. No message
+            holds a password.
     """
     if given is not None:
         yield given
         return
-    try:
-        lake = open_source(reference, clock)
+    try:  # no part of the source is created or upgraded
+        if reference.kind is SourceKind.CONNECTION:
+            lake = LakeAddress(reference.place).open(LakeConnection.open)
+        else:
+            settings = Settings.load(**_source_settings(reference))
+            lake = LakeConnection.open(settings=settings, clock=clock, must_exist=True)
     except (Transient, CatalogError, InvalidInput, PreconditionFailed) as error:
         said = f"the source {_for_message(reference)} cannot be reached: {error.message}"
         raise type(error)(said, kind=error.kind) from None
     with lake:
         yield lake
-
-
-def open_source(reference: SourceReference, clock: Clock) -> LakeConnection:
-    """Open the lake that a reference leads to. No part of it is created or upgraded."""
-    return LakeConnection.open(settings=Settings.load(**_source_settings(reference)), clock=clock, must_exist=True)
 
 
 def _source_settings(reference: SourceReference) -> dict[str, Any]:
@@ -285,7 +282,14 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
         case SourceKind.HOME:
             given: dict[str, Any] = {"home": place}
         case SourceKind.SETTINGS:
-            given = _from_file(Path(place))
+            try:
+                given = tomllib.loads(Path(place).read_text())
+            except OSError as error:
+                raise InvalidInput(
+                    f"settings file {place!r} cannot be read: {error.strerror}", kind="invalid_settings"
+                ) from None
+            except ValueError:  # what a parser says may repeat a line, and a line may hold a password
+                raise InvalidInput(f"settings file {place!r} is not TOML", kind="invalid_settings") from None
         case SourceKind.DATABASE:
             given = {"database_url": place}
         case SourceKind.ENVIRONMENT:
@@ -295,28 +299,11 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
                     kind="invalid_settings",
                 )
             given = {"database_url": os.environ[place]}
-        case SourceKind.CONNECTION:
-            raise InvalidInput(
-                f"it is Airflow's connection {place!r}, which only tasks of Airflow can follow; sync this mirror there",
-                kind="invalid_settings",
-            )
     if "database_url" not in given:
         home = Path(given.get("home", "~/.lakeops")).expanduser().absolute()
         given["database_url"] = f"sqlite:///{home / CATALOG_FILE}"
     stores = {"s3_endpoint_url": reference.s3_endpoint_url, "s3_region": reference.s3_region}
     return {**given, **{name: value for name, value in stores.items() if value is not None}}
-
-
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise InvalidInput(
-            f"settings file {str(file)!r} cannot be read: {error.strerror}", kind="invalid_settings"
-        ) from None
-    except ValueError:
-        # What a parser says may repeat a line, and a line may hold a password.
-        raise InvalidInput(f"settings file {str(file)!r} is not TOML", kind="invalid_settings") from None
 
 
 def _for_message(reference: SourceReference) -> str:

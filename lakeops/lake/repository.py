@@ -272,7 +272,7 @@ class Repository:
     # --- refs ---
 
     def ref(self, expression: str) -> Ref:
-        """A handle for reading at any ref expression. The expression is resolved when the handle is used."""
+        """A handle for reading at a ref expression, which is resolved when the handle is used."""
         return Ref(self._ctx, expression)
 
     def branch(self, name: str) -> Branch:
@@ -346,7 +346,7 @@ class Repository:
         actor: str | None = None,
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:
-        """Who changed what here, newest first. See ``Lake.audit``."""
+        """The audit records of this repository, newest first. See ``Lake.audit``."""
         return ops.history.audit(
             self._ctx.catalog, self._ctx.repository_id, since=since, until=until, actor=actor, amount=amount
         )

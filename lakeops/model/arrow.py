@@ -1,8 +1,8 @@
 """Arrow arrays from values of Python and numpy, and back, without pandas.
 
 pyarrow imports pandas, where that is installed, as soon as it is given a Python value or a numpy array, or gives one. A
-process that commits once would spend as much CPU on that as on all the rest. So what a short task does makes and reads
-arrays by what is here. ``tests/ops/test_pandas.py`` runs the verbs and finds out who does not.
+process that commits once would spend as much CPU on that as on all the rest. So short tasks make and read arrays by the
+functions here. ``tests/ops/test_pandas.py`` runs the verbs and finds code that does not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PYTHON: dict[int, type] = {
     **{kind.id: int for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
     pa.bool_().id: bool,
 }
-"""What values of a type are in Python, by the type's number. Other types are left to Arrow."""
+"""The Python type of a value, by the number of its Arrow type. Other types are left to Arrow."""
 
 
 def from_numpy(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:

@@ -11,9 +11,8 @@ Bad input is a ``ValueError`` too, and a missing object a ``FileNotFoundError``.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from lakeops.model.sanitising import excerpt, masked, safe
 
@@ -76,7 +75,7 @@ class Corrupted(LakeopsError):
 
 
 class RecordRefused(LakeopsError):
-    """What a mirror's source, or a dump, says cannot be so: a commit, a ref's name, an entry. It was not taken over."""
+    """A record of a mirror's source, or of a dump, that cannot be so. It was not taken over."""
 
     kind = "record_refused"
 
@@ -199,7 +198,7 @@ class ObjectNotFound(NotFound, FileNotFoundError):
 
 
 class NotReplicated(ObjectNotFound):
-    """What a mirror does not have: it has not arrived yet, or was deleted at the source. Heads are always whole."""
+    """A file that a mirror lacks: it has not arrived yet, or was deleted at the source. Heads are always whole."""
 
     kind = "not_replicated"
 
@@ -359,9 +358,6 @@ KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
 """The kinds that have no class of their own, by the class that is raised."""
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 
@@ -394,22 +390,6 @@ def _has_free_descriptor() -> bool:
             return True
     except OSError as error:
         return error.errno not in _NO_DESCRIPTOR
-
-
-def naming_what_ran_out(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, raising ``out_of_resources`` where Python's own errors say that memory or descriptors ran out."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except (MemoryError, OSError, ImportError) as error:
-            found = out_of_resources(error)
-            if found is None:
-                raise
-        raise found
-
-    return call
 
 
 __all__ = [

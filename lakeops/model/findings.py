@@ -1,12 +1,11 @@
-"""What ``fsck`` can find, and what to do about each of it.
+"""Findings of ``fsck``: the table of their kinds, each with a severity and the advice for it.
 
-The table of kinds is the whole vocabulary: a check names a kind, and severity and advice follow from it. Kinds are
-stable, programs match on them. ``docs/fsck.md`` has the same table for people.
+A check names a kind, and severity and advice follow from it. Kinds are stable: programs match on them. ``docs/fsck.md``
+has the same table for people.
 
 * An *error* is damage: something that a live version needs is missing, altered or contradicts itself.
-* A *warning* is nothing lost, but not as lakeops leaves it. Somebody should look.
-* An *information* is what every healthy repository may have: files that garbage collection has yet to take, uploads
-  that were given up, files of others.
+* A *warning* is no loss, but not as lakeops leaves things. Somebody should look.
+* An *information* is normal in a healthy repository: garbage, uploads that were given up, files of others.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from lakeops.model.records import JsonRecord
@@ -29,7 +29,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of finding: how bad it is, and what to do."""
+    """A kind of finding: its severity, and the advice for it."""
 
     severity: Severity
     advice: str
@@ -37,18 +37,18 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Finding(JsonRecord):
-    """One thing that ``fsck`` found.
+    """A finding of ``fsck``.
 
     Attributes:
         kind: a stable word.
         severity: ``error``, ``warning`` or ``info``.
         where: the place: ``branch main``, ``commit <id>``, a file's key in the namespace, ``object <path>`` ...
-        message: what is wrong there, in one line.
-        advice: what to do.
+        message: the fault, in one line.
+        advice: the remedy.
         commits: ids of a few of the live commits that are affected.
         commit_count: how many are affected in all.
-        count: how many things the finding sums up: files, rows.
-        size_bytes: how large they are together, where that is known.
+        count: how many files or rows the finding sums up.
+        size_bytes: the sum of their sizes, where that is known.
     """
 
     kind: str
@@ -72,22 +72,10 @@ def found(
     """A finding of a kind of ``KINDS``. ``commits`` are all the affected ones, of which a few are named."""
     known = KINDS[kind]
     named = tuple(commits[:NAMED])
-    return Finding(
-        kind, known.severity, where, message, known.advice, named, len(commits), count=count, size_bytes=size_bytes
-    )
+    return Finding(kind, known.severity, where, message, known.advice, named, len(commits), count, size_bytes)
 
 
-def _error(advice: str) -> Kind:
-    return Kind(Severity.ERROR, advice)
-
-
-def _warning(advice: str) -> Kind:
-    return Kind(Severity.WARNING, advice)
-
-
-def _info(advice: str) -> Kind:
-    return Kind(Severity.INFO, advice)
-
+_error, _warning, _info = (partial(Kind, severity) for severity in Severity)
 
 _CATALOG = "restore the catalog from its backup"
 _FILE = "restore the file from a version of the bucket, a backup or a mirror"
@@ -175,7 +163,7 @@ KINDS: dict[str, Kind] = {
 
 
 class ReportKind(StrEnum):
-    """What a report is about."""
+    """The subject of a report."""
 
     CHECK = "check"
     LAG = "lag"
@@ -187,19 +175,13 @@ KEPT = {ReportKind.CHECK: 1, ReportKind.LAG: 300}
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found.
-
-    Attributes:
-        at: when, in Unix seconds.
-        actor: who ran it.
-        found: what it found, as the kind has it.
-    """
+    """The report of a run, at a time in Unix seconds. ``found`` has the keys of its kind."""
 
     at: int
     actor: str
     found: Mapping[str, Any]
 
     def number(self, name: str) -> int:
-        """A number of what was found; 0 where it is none."""
+        """A number of ``found``. 0 where there is none of this name."""
         value = self.found.get(name)
         return value if isinstance(value, int) else 0

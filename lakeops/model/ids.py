@@ -1,7 +1,7 @@
-"""Commit ids: the digest of all that a commit says.
+"""Commit ids, and the checks of texts and numbers from outside.
 
-What this room keeps true: equal commits have equal ids on any engine, in any process and at any mirror, and two
-different commits never have the same input to the digest. The encoding is fixed. Changing it means a new version tag.
+Equal commits have equal ids on any engine, in any process and at any mirror, and two different commits never have the
+same input to the digest. The encoding is fixed. Changing it means a new version tag.
 """
 
 from __future__ import annotations
@@ -20,34 +20,13 @@ from lakeops.model.sanitising import excerpt
 VERSION = "lakeops:commit:v1"
 
 
-def _integer(value: int) -> bytes:
-    return b"i" + value.to_bytes(8, "big", signed=True)
-
-
 def _text(value: str) -> bytes:
     data = value.encode()
     return b"s" + len(data).to_bytes(8, "big") + data
 
 
-def _list(values: Sequence[str]) -> bytes:
-    return b"l" + len(values).to_bytes(8, "big") + b"".join(map(_text, values))
-
-
-def _map(values: Mapping[str, str]) -> bytes:
-    pairs = b"".join(_text(key) + _text(values[key]) for key in sorted(values))
-    return b"m" + len(values).to_bytes(8, "big") + pairs
-
-
-def commit_id(
-    *,
-    committer: str,
-    message: str,
-    meta_range_id: str,
-    creation_date: int,
-    metadata: Mapping[str, str],
-    parents: Sequence[str],
-) -> str:
-    """The id of a commit: 64 hex digits, the SHA-256 of these values written one after another.
+def id_of(commit: Commit) -> str:
+    """Compute the id of a commit: 64 hex digits, the SHA-256 of these values written one after another.
 
     ::
 
@@ -67,27 +46,17 @@ def commit_id(
     The generation is not part of it (it follows from the parents), nor are the metarange's file name and digest
     (they belong to one copy of the commit).
     """
-    return hashlib.sha256(
-        _text(VERSION)
-        + _text(committer)
-        + _text(message)
-        + _text(meta_range_id)
-        + _integer(creation_date)
-        + _map(metadata)
-        + _list(parents)
-    ).hexdigest()
-
-
-def id_of(commit: Commit) -> str:
-    """The id that a commit should have, by all that it says."""
-    return commit_id(
-        committer=commit.committer,
-        message=commit.message,
-        meta_range_id=commit.meta_range_id,
-        creation_date=commit.creation_date,
-        metadata=commit.metadata,
-        parents=commit.parents,
-    )
+    state = hashlib.sha256()
+    for text in (VERSION, commit.committer, commit.message, commit.meta_range_id):
+        state.update(_text(text))
+    state.update(b"i" + commit.creation_date.to_bytes(8, "big", signed=True))
+    state.update(b"m" + len(commit.metadata).to_bytes(8, "big"))
+    for key in sorted(commit.metadata):
+        state.update(_text(key) + _text(commit.metadata[key]))
+    state.update(b"l" + len(commit.parents).to_bytes(8, "big"))
+    for parent in commit.parents:
+        state.update(_text(parent))
+    return state.hexdigest()
 
 
 def make_commit(
@@ -101,39 +70,35 @@ def make_commit(
     meta_range_file: str = "",
     meta_range_digest: str = "",
 ) -> Commit:
-    """A new commit on its parents, with its id and generation worked out.
+    """Make a commit on its parents, and compute its id and generation.
 
     Args:
         parents: none for the initial commit, one, or two for a merge: destination first, source second.
         committer: who commits.
         message: why.
         creation_date: when, in whole Unix seconds.
-        meta_range_id: the id of what is committed.
+        meta_range_id: the id of the metarange.
         metadata: user metadata of the commit.
         meta_range_file: the file that holds the metarange here; not part of the id.
         meta_range_digest: the SHA-256 of that file's bytes; not part of the id.
     """
-    metadata = dict(metadata or {})
-    ids = tuple(parent.id for parent in parents)
-    return Commit(
-        id=commit_id(
-            committer=committer,
-            message=message,
-            meta_range_id=meta_range_id,
-            creation_date=creation_date,
-            metadata=metadata,
-            parents=ids,
-        ),
-        parents=ids,
+    ids, generation = [], 1
+    for parent in parents:
+        ids.append(parent.id)
+        generation = max(generation, parent.generation + 1)
+    commit = Commit(
+        id="",
+        parents=tuple(ids),
         committer=committer,
         message=message,
         creation_date=creation_date,
-        metadata=metadata,
+        metadata=dict(metadata or {}),
         meta_range_id=meta_range_id,
-        generation=1 + max((parent.generation for parent in parents), default=0),
+        generation=generation,
         meta_range_file=meta_range_file,
         meta_range_digest=meta_range_digest,
     )
+    return replace(commit, id=id_of(commit))
 
 
 def with_along(commit: Commit, others: Sequence[Along]) -> Commit:
@@ -172,16 +137,10 @@ EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
 
 
 def check_text(what: str, text: str, *, at_most: int, at_least: int = 0) -> str:
-    """The text, when every store and database can keep it and its UTF-8 size is within the bounds.
+    """Return a text that every store and database can keep, of so many bytes in UTF-8.
 
-    Args:
-        what: what the text is, for the message (``commit message``).
-        text: the text.
-        at_most: the most bytes it may take.
-        at_least: the fewest bytes it must take.
-
-    Raises:
-        InvalidInput: it is not text, holds NUL or half a character, or is too short or too long.
+    ``what`` names it for the message. Raises ``InvalidInput`` where it is not text, holds NUL or half a character, or
+    is too short or too long.
     """
     reason = flaw(text, at_least=at_least, at_most=at_most)
     if reason is not None:
@@ -190,12 +149,9 @@ def check_text(what: str, text: str, *, at_most: int, at_least: int = 0) -> str:
 
 
 def check_metadata(metadata: Mapping[str, str] | None, *, at_most: int = OBJECT_METADATA_BYTES) -> dict[str, str]:
-    """A copy of user metadata (None counts as empty), when it is within the bounds.
+    """Copy user metadata (None counts as empty). Keys take 1 to 256 bytes, keys and values together ``at_most``.
 
-    Keys take 1 to 256 bytes, keys and values together ``at_most`` (pass ``COMMIT_METADATA_BYTES`` for a commit's).
-
-    Raises:
-        InvalidInput: it is not a map from text to text, or too big. The message names the key.
+    Raises ``InvalidInput``, naming the key, where it is not a map from text to text, or too big.
     """
     pairs: object = {} if metadata is None else metadata
     if not isinstance(pairs, Mapping):
@@ -225,66 +181,53 @@ class Origin(dict[str, str]):
 
 
 def check_commit_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """A copy of a commit's metadata from a caller, when it is within the bounds and claims no other origin.
+    """Copy a commit's metadata from a caller. Raises ``InvalidInput`` for reserved keys, and as ``check_metadata``.
 
     Whoever reads a log takes ``airflow_run_id`` and ``approved_by`` for true. It keeps a mistake or a careless script
     from saying such things. A program that runs as the provider does can say them. Nobody can say which commit was
     squashed, reverted or picked: a protected branch takes a squashed merge by that.
-
-    Raises:
-        InvalidInput: it breaks a rule of metadata, or has a key that is reserved for others than the caller.
     """
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
-    reserved = [key for key in pairs if key.startswith(PROVENANCE if isinstance(metadata, Origin) else RESERVED)]
-    if reserved:
-        raise InvalidInput(
-            f"metadata key {excerpt(reserved[0])} is reserved: tasks of Airflow or lakeops alone set it; rename it"
-        )
+    reserved = PROVENANCE if isinstance(metadata, Origin) else RESERVED
+    for key in pairs:
+        if key.startswith(reserved):
+            raise InvalidInput(
+                f"metadata key {excerpt(key)} is reserved: tasks of Airflow or lakeops alone set it; rename it"
+            )
     return pairs
 
 
 def check_message(message: str) -> str:
-    """A commit message, when it is text of at most 64 KiB. It may be empty.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Return a commit message of at most 64 KiB, which may be empty. Raises ``InvalidInput`` for another one."""
     return check_text("commit message", message, at_most=MAX_MESSAGE_BYTES)
 
 
 def check_content_type(content_type: str) -> str:
-    """A content type, when it can be sent as a header: 1 to 255 printable ASCII characters.
-
-    Raises:
-        InvalidInput: it cannot. A line end in it would begin another header.
-    """
-    check_text("content type", content_type, at_least=1, at_most=MAX_CONTENT_TYPE_BYTES)
-    if not (content_type.isascii() and content_type.isprintable()):
-        raise InvalidInput(f"content type: {excerpt(content_type)} holds more than printable ASCII")
-    return content_type
+    """Return a content type of 1 to 255 printable ASCII characters. Raises ``InvalidInput`` for another one."""
+    return _check_header("content type", content_type, MAX_CONTENT_TYPE_BYTES)
 
 
 def check_checksum(checksum: str) -> str:
-    """A checksum, when it can be sent as a header, as an ETag is: 1 to 256 printable ASCII characters.
+    """Return a checksum of 1 to 256 printable ASCII characters, as an ETag is. Raises ``InvalidInput``."""
+    return _check_header("checksum", checksum, MAX_CHECKSUM_BYTES)
 
-    Raises:
-        InvalidInput: it cannot.
-    """
-    check_text("checksum", checksum, at_least=1, at_most=MAX_CHECKSUM_BYTES)
-    if not (checksum.isascii() and checksum.isprintable()):
-        raise InvalidInput(f"checksum: {excerpt(checksum)} holds more than printable ASCII")
-    return checksum
+
+def _check_header(what: str, text: str, at_most: int) -> str:
+    check_text(what, text, at_least=1, at_most=at_most)
+    if not (text.isascii() and text.isprintable()):  # a line end would begin another header
+        raise InvalidInput(f"{what}: {excerpt(text)} holds more than printable ASCII")
+    return text
 
 
 def check_size(size_bytes: int) -> int:
-    """An object's size in bytes, when there can be such an object. Raises ``InvalidInput``."""
+    """Return an object's size in bytes. Raises ``InvalidInput`` where there can be no such object."""
     if not 0 <= size_bytes <= MAX_OBJECT_BYTES:
         raise InvalidInput(f"size_bytes: {size_bytes} is no object's size; give 0 to {MAX_OBJECT_BYTES} bytes")
     return size_bytes
 
 
 def check_mtime(mtime: int) -> int:
-    """A time in Unix seconds, when it can be written as a date. Raises ``InvalidInput``."""
+    """Return a time in Unix seconds. Raises ``InvalidInput`` where it cannot be written as a date."""
     if not EARLIEST <= mtime <= LATEST:
         raise InvalidInput(
             f"mtime: {mtime} is no date between the years 1 and 9999; give whole seconds since 1970, not milliseconds"

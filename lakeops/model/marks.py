@@ -1,4 +1,4 @@
-"""Marks: what one run of garbage collection found and may delete, and how far that has come.
+"""Marks of garbage collection, their states, and the owner records that say which catalog may delete.
 
 ::
 
@@ -10,16 +10,17 @@
               restored                    v
                                         carried       a newer mark that is swept holds what was left
 
-``failed`` and ``stale`` are marks that a newer one followed before they were swept. Only a marked one may begin to be
-swept, and a sweep that began may always go on. Until it begins, the commits that the mark expired can be restored. From
-``marking`` on, until nothing of it can be deleted any more, no object that the mark may hold can be linked again.
+A mark lists the files that one run found and may delete. ``failed`` and ``stale`` are marks that a newer one followed
+before they were swept. Only a marked one may begin to be swept, and a sweep that began may always go on. Until it
+begins, the commits that the mark expired can be restored. From ``marking`` on, until nothing of it can be deleted any
+more, no object that the mark may hold can be linked again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -35,7 +36,7 @@ class Identity:
 
     Attributes:
         catalog: its id, which a copy of the database has too.
-        database: what tells the database from a copy. What the server does not tell is left out.
+        database: facts that tell the database from a copy, as far as the server tells them.
         shown: the database for people, without user and password.
     """
 
@@ -67,10 +68,6 @@ class Owner:
     nonce: str
     at: int
 
-    def again(self, nonce: str, at: int) -> Owner:
-        """The record of the same owner with a fresh nonce."""
-        return replace(self, nonce=nonce, at=at)
-
     def to_json(self) -> dict[str, Any]:
         """The record for programs."""
         return {
@@ -87,7 +84,7 @@ class Owner:
 
 
 def read_owner(text: str | bytes) -> Owner | None:
-    """The record that a text holds. None when it is none."""
+    """Read a record. None for a text that is none."""
     try:
         found = json.loads(text)
         identity = found["identity"]
@@ -119,31 +116,27 @@ class MarkState(StrEnum):
 
 
 SWEEPABLE = frozenset({MarkState.MARKED, MarkState.SWEEPING, MarkState.INCOMPLETE})
-"""Marks that a sweep may begin with, or go on with."""
-
+"""Marks that a sweep may begin with, or go on with: there are never more than two or three."""
 
 UNPROVED = "unproved"
 """Stands in place of a mark where a fail-over expired commits that nobody has looked at since."""
 
 BEGUN = (MarkState.SWEEPING, MarkState.INCOMPLETE, MarkState.SWEPT, MarkState.CARRIED)
-"""What was swept, at least in part: the commits that it expired are gone for good."""
-
-HOLDING = (MarkState.MARKED, MarkState.SWEEPING, MarkState.INCOMPLETE)
-"""What has a list and may still delete what is on it. There are never more than two or three of these."""
+"""Marks that were swept, at least in part: the commits that they expired are gone for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One run of garbage collection.
+    """A mark.
 
     Attributes:
-        id: the run. Begins with the second that it began in.
-        state: where it is.
-        created: when it began to decide about commits, by the database's clock.
-        cutoff: what was begun after this is too young to be looked at.
+        id: its id, which begins with the second that the run began in.
+        state: where it is in its life.
+        created: when the run began to decide about commits, by the database's clock.
+        cutoff: files that were begun after this are too young to be looked at.
         digest: the SHA-256 of the mark file, in hex. Empty until there is one.
         rows: how many files the mark holds, metadata files included.
-        objects: how many of them are objects, and ``bytes`` how large these are together.
+        objects: how many of them are objects, and ``bytes`` the sum of their sizes.
         listed: how many objects there were in all.
         swept: how many of its rows, from the first, are known to be deleted.
         refused: how many files the store refused to delete, and ``failures`` some of them: key and reason.

@@ -1,4 +1,4 @@
-"""What a mirror knows: where its source is, which refs it follows, and how far each of them is.
+"""Records of mirrors: their source, the refs that they follow, and the progress of each ref.
 
 A *mirror* is a read-only repository whose objects are replicated from another one. Each ref that it follows has a
 *promoted* commit, which is complete here and which readers see, and at most one *candidate*, which is being waited for
@@ -28,7 +28,7 @@ _HOW = "write HOME#REPO, SETTINGS.toml#REPO, postgresql+psycopg://user@host/db#R
 
 
 class SourceKind(StrEnum):
-    """What leads to the source lake."""
+    """The kind of place that leads to the source lake."""
 
     HOME = "home"
     SETTINGS = "settings"
@@ -42,7 +42,7 @@ class SourceReference(JsonRecord):
     """A repository of another lake.
 
     Attributes:
-        kind: what ``place`` is.
+        kind: the kind of ``place``.
         place: a directory, a settings file, a database URL without a password, a variable's or a connection's name.
         repository: the repository there.
         s3_endpoint_url: the S3-compatible server of its storage, where it is not the one that settings name.
@@ -68,23 +68,14 @@ class SourceReference(JsonRecord):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SourceReference:
-        """The reference that ``to_json`` gave."""
+        """Read a reference that ``to_json`` wrote."""
         return cls(**{**values, "kind": SourceKind(values["kind"])})
 
 
-def parse_source(
-    text: str, default: str, *, s3_endpoint_url: str | None = None, s3_region: str | None = None
-) -> SourceReference:
-    """The source that a text names.
+def parse_source(text: str, default: str) -> SourceReference:
+    """Read a reference from a text, such as ``HOME#REPO``. ``default`` is the repository where the text names none.
 
-    Args:
-        text: see the module.
-        default: the repository, where the text names none.
-        s3_endpoint_url: the S3-compatible server of its storage.
-        s3_region: its region.
-
-    Raises:
-        InvalidInput: it is none of these, or holds a password, which must not be stored.
+    Raises ``InvalidInput`` for a text that leads to no lake, or holds a password, which must not be stored.
     """
     broken = flaw(text, at_least=1, at_most=_MAX_BYTES)
     if broken is not None:
@@ -93,12 +84,11 @@ def parse_source(
     if not mark:
         place, repository = text, default
     check_repository(repository)
-    kind, place = _parse_place(place)
-    return SourceReference(kind, place, repository, s3_endpoint_url, s3_region)
+    return SourceReference(*_parse_place(place), repository)
 
 
 def check_no_password(url: str) -> str:
-    """The database URL, when it holds no password. Raises ``InvalidInput``. The message repeats nothing of it."""
+    """Return a database URL without a password. Raises ``InvalidInput``, whose message repeats nothing of the URL."""
     try:
         parts = urlsplit(url)
         options = {name.lower() for name, _ in parse_qsl(parts.query)}
@@ -155,14 +145,14 @@ SAMPLE = 5
 
 
 def check_stall_timeout(seconds: int) -> int:
-    """The seconds, when a mirror can be as patient. Raises ``InvalidInput``."""
+    """Return a stall timeout of 1 second to 366 days. Raises ``InvalidInput`` for another one."""
     if not 1 <= seconds <= LONGEST_STALL_TIMEOUT:
         raise InvalidInput(f"a mirror's stall timeout is between 1 second and {LONGEST_STALL_TIMEOUT // 86_400} days")
     return seconds
 
 
 class RefKind(StrEnum):
-    """What a mirror follows: branches move, tags come and go."""
+    """A kind of ref: branches move, tags come and go."""
 
     BRANCH = "branch"
     TAG = "tag"
@@ -176,10 +166,10 @@ class RefName(NamedTuple):
 
 
 class Remaining(NamedTuple):
-    """How much of a candidate has not arrived, as far as can be told. What is smaller is further along.
+    """How much of a candidate has not arrived, as far as can be told.
 
-    A metarange that is missing says nothing of ranges, and a range nothing of objects. So what comes first counts most,
-    and whatever arrives makes it smaller.
+    A metarange that is missing says nothing of ranges, and a range nothing of objects. So metaranges count most, and
+    whatever arrives makes the tuple smaller.
     """
 
     metaranges: int = 0
@@ -189,7 +179,7 @@ class Remaining(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Something that a candidate lacks: its address in the namespace, and a path of the repository that needs it."""
+    """A file that a candidate lacks: its address in the namespace, and a path of the repository that needs it."""
 
     address: str
     path: str = ""
@@ -202,13 +192,13 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How the wait for a candidate goes.
+    """The wait for a candidate.
 
     Attributes:
         since: when it began, Unix seconds.
         progressed: when something of the candidate arrived last, or the wait began.
         best: the least that was remaining at any look. None before the first.
-        missing: some of what it lacked at the last look.
+        missing: some of the files that it lacked at the last look.
         fallbacks: how many candidates a newer head replaced since the last promotion, as nothing of them arrived.
         heads: commits that the source showed since, oldest first. Newer ones and a few old ones.
     """
@@ -242,12 +232,12 @@ class Wait:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that ``from_json`` reads."""
+        """The wait as plain data, for ``from_json``."""
         return {**asdict(self), "best": None if self.best is None else [*self.best]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Wait:
-        """What ``to_json`` wrote."""
+        """Read a wait that ``to_json`` wrote."""
         best = None if data["best"] is None else Remaining(*data["best"])
         missing = tuple(Missing(**one) for one in data["missing"])
         return cls(**{**data, "best": best, "missing": missing, "heads": tuple(data["heads"])})
@@ -255,28 +245,28 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class MirrorRecord:
-    """How a repository mirrors another one.
+    """The configuration of a mirror, and how its last pass ended.
 
     Attributes:
         repository_id: the mirror's own name.
         source: where the source lake is.
         registration: the name under which the source knows this mirror. Unique.
         branches: glob patterns of the branches that are followed.
-        tags: the same of tags.
+        tags: glob patterns of the tags that are followed.
         reports: whether the mirror tells the source which commits it needs, so that garbage collection there keeps
             them. False when it may only read its source.
         check_imported: whether objects outside the namespace are looked for as well.
         created: Unix seconds.
-        sequence: counts what the mirror's passes and candidates are numbered by.
+        sequence: the counter that numbers the mirror's passes and candidates.
         last_sync: when the source was last seen, Unix seconds.
-        error: what the last pass ended with, None when it went well.
+        error: the error of the last pass. None when it went well.
         promoted_writable: when the mirror became a writable repository, None while it is one that follows its source.
         stall_timeout: for how many seconds nothing of a candidate may arrive before a newer one is looked at.
         kept: the commits that the source has agreed to keep for this mirror and for the mirrors of it.
         rules: the source's retention rules as they were last seen. They hold here from a fail-over on.
-        protections: the same of its patterns of protected branches.
+        protections: its patterns of protected branches as they were last seen.
         refusals: how many records of the source were refused at the last pass, because they cannot be so.
-        refused: why, for some of them.
+        refused: the reasons for some of them.
     """
 
     repository_id: str
@@ -341,12 +331,12 @@ class MirrorRef:
         promoted: the commit that readers see here. None before the first promotion.
         candidate: the commit that is waited for.
         ticket: the number of that wait. A new candidate gets a new one, so a slow pass cannot take one for another.
-        noticed: since when ``source_head`` is not what is promoted, Unix seconds.
-        missing_objects: how many objects the candidate lacked when it was last looked at, as far as could be told.
+        noticed: since when ``source_head`` is not the promoted commit, Unix seconds.
+        missing_objects: how many objects the candidate lacked at the last look, as far as could be told.
         missing_bytes: their size.
         checked: when that was, Unix seconds.
         error: why the candidate cannot be promoted although it arrived, if that is so.
-        wait: how the wait for the candidate goes. None when there is none.
+        wait: the wait for the candidate. None when there is none.
     """
 
     kind: RefKind
@@ -381,7 +371,7 @@ class MirrorState:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The commits that the source must keep: those shown and waited for here, and what mirrors of this one need."""
+        """The commits that the source must keep: promoted ones, candidates, and those that mirrors of this one need."""
         own = frozenset(commit for ref in self.refs for commit in (ref.promoted, ref.candidate) if commit is not None)
         return own.union(*(mirror.commits for mirror in self.mirrors))
 
@@ -409,8 +399,8 @@ class RefStatus:
 
     ``lag_commits`` counts first parents from the source's head to what is promoted. None when the source went back or
     elsewhere, or nothing is promoted yet. ``lag_seconds`` is the age of the oldest commit that readers here do not see
-    yet: 0 when there is none. ``missing_objects`` and ``missing_bytes`` are what the last look found missing. What a
-    file that has not arrived itself will ask for is not in them.
+    yet: 0 when there is none. ``missing_objects`` and ``missing_bytes`` are those that the last look found missing,
+    without those that a missing file will ask for.
     """
 
     id: str
@@ -429,7 +419,7 @@ class RefStatus:
 
     @property
     def awaited(self) -> str:
-        """What is waited for, in words: the commit, since when nothing arrived, and some of what is missing."""
+        """The candidate in words: the commit, since when nothing arrived, and some of the missing files."""
         if self.wait is None or self.candidate is None:
             return "nothing"
         since = datetime.fromtimestamp(self.wait.progressed, UTC)
@@ -441,17 +431,9 @@ class RefStatus:
 
     def to_json(self) -> dict[str, Any]:
         """One row of ``mirror status``."""
+        seen = ("id", "promoted", "candidate", "source_head", "lag_commits", "lag_seconds", "missing_objects")
         return {
-            "id": self.id,
-            "promoted": self.promoted,
-            "candidate": self.candidate,
-            "source_head": self.source_head,
-            "lag_commits": self.lag_commits,
-            "lag_seconds": self.lag_seconds,
-            "missing_objects": self.missing_objects,
-            "missing_bytes": self.missing_bytes,
-            "last_check": self.last_check,
-            "error": self.error,
+            **{name: getattr(self, name) for name in (*seen, "missing_bytes", "last_check", "error")},
             "waiting_since": None if self.wait is None else self.wait.since,
             "last_arrival": None if self.wait is None else self.wait.progressed,
             "missing": [] if self.wait is None else [one.to_json() for one in self.wait.missing],
@@ -478,7 +460,7 @@ class MirrorStatus(Mapping[str, RefStatus]):
         return len(self.branches)
 
     def problems(self, now: int, *, max_lag: int | None = None) -> list[str]:
-        """What somebody should look at, in words. Nothing when the mirror does as it should.
+        """Problems that somebody should look at, in words. None when the mirror does as it should.
 
         Args:
             now: Unix seconds.

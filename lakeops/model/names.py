@@ -274,18 +274,33 @@ OTHER_SCHEME = "lakeops://"
 MAX_URI_BYTES = 128 * 1024
 """Longest URI that is looked at."""
 MAX_SHOWN = 80
+DEFAULT_CONN_ID = "lakeops_default"
+"""The connection that counts in Airflow where none is named. Where nobody defined it, it is the environment's lake."""
+
+
+def connection_in(path: object) -> str:
+    """The Airflow connection that a path or URL names before an ``@`` in its first part. Empty without one."""
+    first = str(path).removeprefix(SCHEME).removeprefix(OTHER_SCHEME).lstrip("/").partition("/")[0]
+    return first.rpartition("@")[0]
+
+
+def split_connection(uri: str) -> tuple[str, str]:
+    """The connection that a URI names (empty without one), and the URI without it."""
+    connection = connection_in(uri)
+    return connection, uri.replace(f"{connection}@", "", 1) if connection else uri
 
 
 @dataclass(frozen=True, slots=True)
 class LakeUri:
     """A repository, maybe a ref expression in it, maybe a path or prefix in that.
 
-    ``str()`` gives the URI. ``LakeUri.parse(str(uri)) == uri``.
+    ``str()`` gives the URI without the Airflow ``connection`` of its lake. ``LakeUri.parse(str(uri)) == uri``.
     """
 
     repository: str
     ref: str | None = None
     path: str | None = None
+    connection: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str) -> LakeUri:
@@ -373,7 +388,7 @@ class LakeUri:
 
 
 def _suggestion(text: str) -> str:
-    """What to write instead. A text that only lacks the scheme is shown with it."""
+    """The advice for a text that is no URI. One that only lacks the scheme is shown with it."""
     if "://" not in text and len(text) <= MAX_SHOWN:
         with suppress(InvalidInput):
             meant = LakeUri.parse(SCHEME + text)

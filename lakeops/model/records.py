@@ -1,7 +1,7 @@
-"""The domain's records: frozen, plain, comparable.
+"""Records of the domain: repositories, refs, commits, entries, changes, protections, hooks and audit records.
 
-Attribute names are the JSON keys of the public contract (lakeFS's API names). Times are whole Unix seconds, UTC.
-``to_json`` gives exactly the keys of the contract. What is stored beside them (file names, digests) stays out of it.
+All are frozen and comparable. Attribute names are the JSON keys of the public contract (lakeFS's API names), and
+``to_json`` writes exactly these keys. File names and digests stay out of it. Times are whole Unix seconds, UTC.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OF_THE_ATTEMPT = frozenset({"airflow_try_number", "airflow_link"})
 
 
 def check_key(key: str) -> str:
-    """An idempotency key, when it is 1 to 256 bytes of printable text. Raises ``InvalidInput``."""
+    """Return an idempotency key of 1 to 256 bytes of printable text. Raises ``InvalidInput`` for another one."""
     reason = flaw(key, at_least=1, at_most=MAX_KEY_BYTES)
     if reason is None and not key.isprintable():
         reason = "has a character that cannot be printed"
@@ -71,15 +71,15 @@ def check_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """What a call asks for.
+    """A call of a verb, as an idempotency key remembers it.
 
     Attributes:
         action: the verb.
         branch: the branch, or another ref that it makes.
-        parts: what else the verb takes, by name.
+        parts: the verb's other arguments, by name.
         message: the commit's message as it was given. None when it was left to the verb.
         metadata: the commit's metadata as it was given.
-        key: the idempotency key. ``InvalidInput`` for what cannot be one.
+        key: the idempotency key. Raises ``InvalidInput`` for a bad one.
     """
 
     action: str
@@ -96,14 +96,16 @@ class IdempotentRequest:
     @property
     def fingerprint(self) -> str:
         """The request as text of bounded size, to be kept with the key. Equal for equal requests only."""
-        given = {name: value for name, value in self.metadata.items() if name not in OF_THE_ATTEMPT}
-        long = {"message": self.message, "metadata": dict(sorted(given.items()))}
+        given = dict(self.metadata)
+        for name in OF_THE_ATTEMPT:
+            given.pop(name, None)
         values = {"verb": self.action, "ref": self.branch, **self.parts}
-        return json.dumps({**values, **{name: _digest(value) for name, value in long.items()}}, sort_keys=True)
+        values |= {"message": _digest(self.message), "metadata": _digest(given)}
+        return json.dumps(values, sort_keys=True)
 
 
 def difference(known: str, asked: str) -> list[str]:
-    """What differs between two fingerprints, by name: ``message``, ``source``. Empty when nothing does."""
+    """Names of the parts in which two fingerprints differ, such as ``message`` and ``source``."""
     if known == asked:
         return []
     one, other = _fields(known), _fields(asked)
@@ -124,14 +126,11 @@ def _digest(value: object) -> str:
 
 MAX_ASKED_BYTES = 1024
 MAX_AMOUNT = (1 << 63) - 1
-"""What a database can count to."""
+"""The largest number of a database."""
 
 
 def check_asked(text: str, what: str) -> str:
-    """A name or a part of one that the catalog can be asked for. It may be empty.
-
-    Raises ``InvalidInput`` (``invalid_name``).
-    """
+    """Return a text that the catalog can be asked for. Raises ``InvalidInput`` (``invalid_name``) for another one."""
     reason = flaw(text, at_most=MAX_ASKED_BYTES)
     if reason is not None:
         raise InvalidInput(f"{excerpt(text)} cannot be {what}: it {reason}", kind="invalid_name")
@@ -139,7 +138,7 @@ def check_asked(text: str, what: str) -> str:
 
 
 def check_amount(amount: int, what: str) -> int:
-    """How many of something a caller wants: 0 or more. Raises ``InvalidInput``."""
+    """Return the number of things that a caller asks for: 0 or more. Raises ``InvalidInput``."""
     if isinstance(amount, bool) or not isinstance(amount, int):
         raise InvalidInput(f"{what} is {excerpt(amount)}; give a whole number")
     if not 0 <= amount <= MAX_AMOUNT:
@@ -153,7 +152,7 @@ ACTIONS = (
     *("commit", "merge", "revert", "cherry-pick", "import"),
     *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
 )
-"""What hooks run beside, as the reflog calls it."""
+"""Changes that hooks run beside, as the reflog calls them."""
 SECONDS, MOST_SECONDS = 60, 3600
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MAX_PATTERN_BYTES = 1024
@@ -161,11 +160,11 @@ _MAX_PATTERN_BYTES = 1024
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hook(JsonRecord):
-    """What runs beside changes of refs.
+    """A hook: code that runs beside changes of refs.
 
     Attributes:
         name: the entry point's name in the group ``lakeops.hooks``.
-        when: ``before``: what it raises stops the change. ``after``: what it raises is logged.
+        when: ``before``: its errors stop the change. ``after``: its errors are logged.
         actions: beside which of ``ACTIONS`` it runs. Empty: all of them.
         pattern: a glob pattern of the branches and tags.
         seconds: how long it may take.
@@ -183,7 +182,7 @@ class Hook(JsonRecord):
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Hook:
-        """What ``to_json`` wrote. Raises ``TypeError``, ``KeyError``, ``InvalidInput``."""
+        """Read a hook that ``to_json`` wrote. Raises ``TypeError``, ``KeyError``, ``InvalidInput``."""
         hook = Hook(values["name"], values["when"], tuple(values["actions"]), values["pattern"], values["seconds"])
         return hook if hook == REFS_DUMP else check_hook(hook)
 
@@ -194,15 +193,15 @@ REFS_DUMP = Hook("refs-dump", AFTER)
 
 @dataclass(frozen=True, slots=True)
 class HookEvent:
-    """A change of a ref, as a hook is told of it.
+    """A change of a branch or tag, as a hook is told of it.
 
     Attributes:
         repository: the repository's name.
         action: one of ``ACTIONS``.
-        ref: the branch or tag that changes.
-        old: the commit that it points to before the change. None when there is no such ref yet.
-        new: the commit that it points to afterwards. None when it is deleted. Before a commit or merge is published
-            its final id is not known, so it is None as well.
+        ref: the branch or tag.
+        old: the commit that it points to before. None when there is no such ref yet.
+        new: the commit that it points to afterwards. None when it is deleted, and before a commit or merge is
+            published, whose final id is not known yet.
         parents: the parents of the commit that is made: of a merge the destination, then the source.
         message: its message.
         metadata: its metadata.
@@ -219,7 +218,7 @@ class HookEvent:
 
 
 def check_hook(hook: Hook) -> Hook:
-    """The hook, when it makes sense. Raises ``InvalidInput``."""
+    """Return a hook whose values make sense. Raises ``InvalidInput`` for another one."""
     check_asked(hook.name, "a hook")
     check_asked(hook.pattern, "a pattern")
     if not _NAME.fullmatch(hook.name) or hook.name == REFS_DUMP.name:
@@ -252,15 +251,6 @@ class Split:
     min_entries: int = 1_400
     target_entries: int = 1_400
     max_entries: int = 10_000
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, int]) -> Split:
-        """The split of ``to_json``. Raises ``TypeError`` for other names."""
-        return cls(**record)
-
-    def to_json(self) -> dict[str, int]:
-        """What catalogs, claims and dumps hold of it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +298,7 @@ class RefRecord(JsonRecord):
 
 
 ALONG = "lakeops.along."
-"""How the keys of a commit's metadata begin that hold its co-author notes."""
+"""The beginning of the keys of a commit's metadata that hold its co-author notes."""
 DECLARED = "lakeops.checks"
 """The key of a commit's metadata with the names of the checks that it declares, a line each."""
 VOUCHED, DESPITE = f"{DECLARED}.passed", f"{DECLARED}.despite"
@@ -318,7 +308,7 @@ Each line is a commit's id, a space, and the check's name."""
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A co-author note: what a caller said of changes that somebody else's commit covers.
+    """A co-author note: committer, message and metadata of a caller whose changes somebody else's commit covers.
 
     ``cut`` says that it was too long to be kept whole.
     """
@@ -330,7 +320,7 @@ class Along:
 
     @classmethod
     def parse(cls, text: str) -> Along:
-        """What a value of a commit's metadata says. One that nobody can read is taken for the message."""
+        """Read a note from a value of a commit's metadata. A value that is no JSON is taken for the message."""
         try:
             found = json.loads(text)
             metadata = {str(key): str(value) for key, value in found["metadata"].items()}
@@ -339,7 +329,7 @@ class Along:
             return cls("", text)
 
     def to_text(self) -> str:
-        """This record as a value of a commit's metadata."""
+        """Write the note as a value of a commit's metadata."""
         cut = {"cut": True} if self.cut else {}
         parts = {"committer": self.committer, "message": self.message, "metadata": dict(self.metadata), **cut}
         return json.dumps(parts, ensure_ascii=False, sort_keys=True)
@@ -370,7 +360,7 @@ class Commit:
 
     @property
     def along(self) -> list[Along]:
-        """The co-author notes: what other callers said whose changes this commit covers. See ``Branch.commit``."""
+        """The co-author notes of callers whose changes this commit covers. See ``Branch.commit``."""
         found = (self.metadata.get(f"{ALONG}{number}") for number in range(1, len(self.metadata) + 1))
         return [Along.parse(text) for text in found if text is not None]
 
@@ -378,8 +368,10 @@ class Commit:
     def declared_checks(self) -> list[str]:
         """The checks that the commit declares, and those of the commits that it covers, by name.
 
-        No merge takes it before they have passed.
+        No merge takes it before they have passed. What a cherry-pick has made of it declares none.
         """
+        if "cherry-pick-origin" in self.metadata:
+            return []
         makers = self.metadata, *(one.metadata for one in (self.along if f"{ALONG}1" in self.metadata else ()))
         return sorted({name for made in makers for name in made.get(DECLARED, "").split("\n") if name})
 
@@ -389,22 +381,13 @@ class Commit:
         return self.generation == 0
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``commit`` record. One that retention took has ``expired`` beside it."""
-        return {
-            "id": self.id,
-            "parents": list(self.parents),
-            "committer": self.committer,
-            "message": self.message,
-            "creation_date": self.creation_date,
-            "metadata": dict(self.metadata),
-            "meta_range_id": self.meta_range_id,
-            "generation": self.generation,
-            **({"expired": True} if self.expired else {}),
-        }
+        """The contract's ``commit`` record, with ``expired`` where retention took the commit."""
+        names = ("id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation")
+        return {**{name: encode(getattr(self, name)) for name in names}, **({"expired": True} if self.expired else {})}
 
 
 def gone(commit_id: str) -> Commit:
-    """What stands for a commit that was pruned: expired, older than everything, and without parents."""
+    """Make the stand-in for a commit that was pruned: expired, older than everything, and without parents."""
     return Commit(commit_id, (), "", "", 0, {}, "", 0, expired=True)
 
 
@@ -422,13 +405,8 @@ class BranchHead:
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``ref`` record, with who committed last, when and why."""
-        return {
-            "id": self.id,
-            "commit_id": self.commit.id,
-            "committer": self.commit.committer,
-            "creation_date": self.commit.creation_date,
-            "message": self.commit.message,
-        }
+        said = {name: getattr(self.commit, name) for name in ("committer", "creation_date", "message")}
+        return {"id": self.id, "commit_id": self.commit.id, **said}
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +432,7 @@ class Entry:
 
     @property
     def identity(self) -> tuple[str, int, str, tuple[tuple[str, str], ...]]:
-        """What a user calls the same object, at one path: checksum, size, content type, user metadata."""
+        """Checksum, size, content type and user metadata: equal for what a user calls the same object at one path."""
         return (self.checksum, self.size_bytes, self.content_type, tuple(sorted(self.metadata.items())))
 
     def to_json(self) -> dict[str, Any]:
@@ -473,7 +451,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class CommonPrefix(JsonRecord):
-    """A folder of a listing with a delimiter: every object below it is summed up as this one row.
+    """A folder of a listing with a delimiter: one row for every object below it.
 
     It has an object's attributes, which are None: a listing can be read without telling the two apart.
     """
@@ -522,7 +500,7 @@ BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION = "branch", "tag", "check"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Protection:
-    """What refs that match a glob pattern do not take.
+    """A rule that protects refs that match a glob pattern.
 
     Attributes:
         kind: ``branch``: they change through merges only. ``tag``: they are neither moved nor deleted. ``check``:
@@ -539,7 +517,7 @@ class Protection:
 
     @property
     def text(self) -> str:
-        """As one text. No pattern has a slash."""
+        """The rule as one text. No pattern has a slash."""
         if self.kind == BRANCH_PROTECTION:
             return self.pattern
         below = f"\n{self.prefix}" if self.prefix else ""  # no check's name has a line end
@@ -547,7 +525,7 @@ class Protection:
 
     @staticmethod
     def parse(text: str) -> Protection:
-        """What ``text`` wrote down."""
+        """Read a rule that ``text`` wrote."""
         kind, *rest = text.split("/", 2)
         if kind in {TAG_PROTECTION, CHECK_PROTECTION} and len(rest) > 1:
             return Protection(kind, rest[0], *rest[1].split("\n", 1))
@@ -603,13 +581,13 @@ class AuditRecord(JsonRecord):
 
     Attributes:
         sequence: rises from record to record.
-        repository: the repository. Empty for what concerns the whole catalog.
+        repository: its name. Empty for the whole catalog.
         action: the transition.
-        kind: what it was done to: ``branch``, ``tag``, ``repository``, ``protection``, ``mark`` and so on.
-        ref: the name of that.
-        before: what was there: a commit id, a setting. None when there was nothing.
-        after: what is there now.
-        actor: who did it, as far as that is known: a user of Airflow, or else the database login.
+        kind: the kind of thing that changed: ``branch``, ``tag``, ``repository``, ``protection``, ``mark`` and so on.
+        ref: the name of that thing.
+        before: its commit id or setting before. None when there was none.
+        after: the one now.
+        actor: who did it: a user of Airflow, or else the database login.
         login: the database login; with SQLite the account of the process.
         claimed: the committer's name that the caller gave. Nobody has checked it.
         at: when, in Unix seconds, by the database's clock.
@@ -629,7 +607,7 @@ class AuditRecord(JsonRecord):
 
 
 def maker(record: type[T]) -> Callable[..., T]:
-    """What makes records of a frozen dataclass with slots in a third of the time that its constructor takes.
+    """A function that makes records of a frozen dataclass with slots, in a third of the time of its constructor.
 
     It takes a value for every field, in order: no defaults, no names, and no ``__post_init__``.
     """
@@ -644,7 +622,7 @@ def maker(record: type[T]) -> Callable[..., T]:
 
 
 def maker_of_many(record: type[T]) -> Callable[..., list[T]]:
-    """What makes such records of columns: an iterable for every field, in order, all of the same length."""
+    """A function that makes such records of columns: an iterable for every field, in order, of equal length."""
     twin = _unfrozen(record)
 
     def make(*columns: Iterable[object]) -> list[T]:
@@ -657,13 +635,13 @@ def maker_of_many(record: type[T]) -> Callable[..., list[T]]:
 
 
 def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is not until its fields are set
-    """A twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
+    """Make a twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
     names = [field.name for field in fields(cast("Any", record))]
     return make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
 
 
 class ChangeType(StrEnum):
-    """What happened to a path."""
+    """A change of a path."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -698,8 +676,8 @@ class Summary(JsonRecord):
 class Written:
     """An object and the commit that wrote it.
 
-    ``boundary`` says that what was before the commit was not looked at, so that an earlier one may have written it:
-    retention took it, or it lies deeper than the call was to look.
+    ``boundary`` says that an earlier commit may have written it, which was not looked at: retention took it, or it lies
+    deeper than the call was to look.
     """
 
     path: str
@@ -720,16 +698,9 @@ class Written:
 
     def to_json(self) -> dict[str, Any]:
         """The object, and who wrote it."""
-        return {
-            "path": self.path,
-            "size_bytes": self.size_bytes,
-            "commit_id": self.commit.id,
-            "committer": self.commit.committer,
-            "creation_date": self.commit.creation_date,
-            "message": self.commit.message,
-            "dag_run": self.dag_run,
-            "boundary": self.boundary,
-        }
+        made = {name: getattr(self.commit, name) for name in ("committer", "creation_date", "message")}
+        written = {"path": self.path, "size_bytes": self.size_bytes, "commit_id": self.commit.id, **made}
+        return {**written, "dag_run": self.dag_run, "boundary": self.boundary}
 
 
 @dataclass(frozen=True, slots=True)
@@ -760,18 +731,13 @@ StrategyName = Literal["source-wins", "dest-wins"]
 
 @dataclass(frozen=True, slots=True)
 class MergeResult(JsonRecord):
-    """What a merge did: ``reference`` is the new commit's id, or None when there was nothing to merge.
+    """The result of a merge: ``reference`` is the new commit's id, or None when there was nothing to merge.
 
     ``source_uncommitted``: the source is a branch with uncommitted changes, which the merge left out.
     ``repeated``: an earlier call under the same idempotency key made the commit, and this one changed nothing.
     """
 
-    json_keys: ClassVar[tuple[str, ...]] = (
-        "reference",
-        "up_to_date",
-        "summary",
-        "source_uncommitted",
-    )
+    json_keys: ClassVar[tuple[str, ...]] = ("reference", "up_to_date", "summary", "source_uncommitted")
 
     reference: str | None
     up_to_date: bool
@@ -781,7 +747,7 @@ class MergeResult(JsonRecord):
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with a label, how much is done, and how much there is."""
 
 
 def quiet(label: str, done: int, total: int) -> None:
@@ -793,7 +759,7 @@ class ByteCounter:
 
     Args:
         report: where to.
-        label: what is being done.
+        label: the label to report.
         total: how many bytes there are.
     """
 

@@ -1,9 +1,8 @@
-"""Retention: which commits garbage collection keeps, as a function of rules, refs, commits and the time.
+"""Retention rules, and the commits that live by them: a function of rules, refs, commits and the time.
 
-A commit lives while it is, or was within its branch's window, a branch's head. Nobody records for how long a commit
-was the head; but it stopped to be when its successor was made, so the first parent of every commit younger than the
-window was a head within it. What this room keeps true: the answer follows from the definition alone, whatever order
-refs and commits come in, and age exactly equal to a window is past it.
+A commit lives while it is a branch's head, or was one within the branch's window. It stopped to be the head when its
+successor was made, so the first parent of every commit younger than the window was a head within it. The answer follows
+from this definition alone, whatever order refs and commits come in. An age exactly equal to a window is past it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from lakeops.model.graph import Lineage, shared
 from lakeops.model.names import broken_rule
 
 UNDO_DAYS = 7
-"""For how many days everything that a ref showed stays after the ref moved or went. Rules may only lengthen it."""
+"""For how many days the commit that a ref showed stays after the ref moved or went. Rules may only lengthen it."""
 
 LOG_DAYS = 365
 """For how long moves of refs and expired commits stay on record, unless the rules say otherwise.
@@ -82,7 +81,7 @@ class _Entry(_ParsedRules):
 
 
 class BranchRule(_Entry):
-    """What holds for the branches that a name or pattern covers.
+    """A rule for the branches that a name or pattern covers.
 
     Attributes:
         branch_id: a name, or a glob pattern.
@@ -106,7 +105,7 @@ class BranchRule(_Entry):
 
 
 class TagRule(_Entry):
-    """What holds for the tags that a name or pattern covers: for how many days one may exist."""
+    """A rule for the tags that a name or pattern covers: for how many days one may exist."""
 
     tag_id: Pattern
     expire_after_days: Expiry
@@ -121,11 +120,11 @@ class Rules(_ParsedRules):
     """A repository's retention rules.
 
     Attributes:
-        default_retention_days: for how long commits live that no branch's entry is for.
+        default_retention_days: for how long commits live that no branch's rule covers.
         branches: entries for branches. The most specific one that has a number decides.
         tags: entries for tags.
-        mirror_lag_days: what was a head within the last so many days is kept for mirrors that cannot report.
-        undo_days: what a ref showed stays for so many days after the ref moved or went.
+        mirror_lag_days: for how long former heads are kept for mirrors that cannot report.
+        undo_days: for how long the commit that a ref showed stays after the ref moved or went.
         log_days: for how long moves of refs and expired commits stay on record. Never shorter than ``undo_days``.
         key_days: for how long idempotency keys stay.
     """
@@ -169,19 +168,15 @@ class Rules(_ParsedRules):
         return _most_specific(self.tags, tag, "expire_after_days")
 
     def to_json(self) -> dict[str, Any]:
-        """The rules as they are set. What was left out stays out."""
+        """The rules as they are set, without defaults."""
         shown = self.model_dump(mode="json", exclude_defaults=True)
         if self.log_days == max(LOG_DAYS, self.undo_days):
             shown.pop("log_days", None)
         return {"default_retention_days": self.default_retention_days, "branches": [], **shown}
 
-    def to_text(self) -> str:
-        """The rules as JSON text, for keeping."""
-        return json.dumps(self.to_json())
-
 
 def read_rules(text: str) -> Rules:
-    """The rules that a JSON text holds. Raises ``InvalidInput`` (``invalid_rules``)."""
+    """Read rules from a JSON text. Raises ``InvalidInput`` (``invalid_rules``)."""
     try:
         given = json.loads(text, object_pairs_hook=_no_repeats)
     except InvalidInput:  # a ValueError too
@@ -194,12 +189,11 @@ def read_rules(text: str) -> Rules:
 
 
 def parse_rules(given: object) -> Rules:
-    """The rules that parsed JSON says.
+    """Read rules from parsed JSON.
 
     Raises:
         InvalidInput: ``invalid_rules``: a key is unknown, missing or comes twice, a number is not a whole one of days,
-            the log is shorter
-            than the undo window, a name cannot be one. The message says where.
+            the log is shorter than the undo window, a name cannot be one. The message says where.
     """
     if not isinstance(given, Mapping):
         raise InvalidInput(f"the rules must be a JSON object, not {_for_message(given)}", kind="invalid_rules")
@@ -305,7 +299,7 @@ def only_for_mirrors(refs: Lineage, rules: Rules | None, now: int) -> dict[str, 
 
 
 def _pointed_to(refs: Lineage) -> dict[str, RetentionReason]:
-    """What something points to, by the first reason that holds."""
+    """Commits that a ref or a mirror points to, by the first reason that holds."""
     kept = {commit_id: RetentionReason.MIRROR for needed in refs.mirrors.values() for commit_id in needed}
     kept.update(dict.fromkeys(refs.tags.values(), RetentionReason.TAG))
     kept.update(dict.fromkeys(refs.branches.values(), RetentionReason.HEAD))
@@ -313,7 +307,7 @@ def _pointed_to(refs: Lineage) -> dict[str, RetentionReason]:
 
 
 def _within_undo(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionReason]:
-    """What a ref showed until less than the undo window ago, or until a mirror that lags might still show it."""
+    """Commits that a ref showed within the undo window, or that a mirror that lags might still show."""
     undo, lag = rules.undo_days * DAY, rules.mirror_lag_days * DAY
     return {
         commit_id: RetentionReason.UNDO if now - at < undo else RetentionReason.MIRROR
@@ -323,44 +317,32 @@ def _within_undo(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionRe
 
 
 def _bases(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionReason]:
-    """What merges rest on, of any two branches that are there or can be brought back."""
+    """Merge bases of any two branches that are there or can be brought back."""
     back = {commit_id for commit_id in refs.deleted if now - refs.left.get(commit_id, 0) < rules.undo_days * DAY}
     return dict.fromkeys(shared(refs.commits, back.union(refs.branches.values())), RetentionReason.BASE)
 
 
 def _within_window(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionReason]:
-    """What was a head, or the end of a line, within a window."""
+    """Commits that were a head, or the end of a line, within a window."""
     kept: dict[str, RetentionReason] = {}
     ends = refs.commits.keys() - {commit.parents[0] for commit in refs.commits.values() if commit.parents}
-    lag = rules.mirror_lag_days * DAY
-    windows = dict.fromkeys(ends, rules.default_retention_days * DAY) | _head_windows(refs, rules)
     ends -= set(refs.branches.values())
+    lag = rules.mirror_lag_days * DAY
+    windows = dict.fromkeys(ends, rules.default_retention_days * DAY)  # seconds
+    for name, commit_id in refs.branches.items():
+        windows[commit_id] = max(windows.get(commit_id, 0), rules.retention_days(name) * DAY)
     # Walks that meet go on as one, with the longest of their windows: what any of them keeps, that one keeps.
     for commit in sorted(refs.commits.values(), key=lambda commit: -commit.generation):
         window = windows[commit.id]
         age = now - commit.creation_date
         if age < max(window, lag):
             why = RetentionReason.RETENTION if age < window else RetentionReason.MIRROR
-            if commit.id in ends:
-                _keep(kept, commit.id, why)
-            for parent in commit.parents[:1]:
-                _keep(kept, parent, why)
+            for one in (*commit.parents[:1], *([commit.id] if commit.id in ends else ())):
+                if kept.get(one) is not RetentionReason.RETENTION:
+                    kept[one] = why
         for parent in commit.parents[:1]:
             windows[parent] = max(windows.get(parent, 0), window)
     return kept
-
-
-def _head_windows(refs: Lineage, rules: Rules) -> dict[str, int]:
-    """The window, in seconds, that the walk from each head begins with."""
-    windows: dict[str, int] = {}
-    for name, commit_id in refs.branches.items():
-        windows[commit_id] = max(windows.get(commit_id, 0), rules.retention_days(name) * DAY)
-    return windows
-
-
-def _keep(kept: dict[str, RetentionReason], commit_id: str, why: RetentionReason) -> None:
-    if kept.get(commit_id) is not RetentionReason.RETENTION:
-        kept[commit_id] = why
 
 
 def counted(kept: Iterable[RetentionReason]) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""What two commits are merged over: their best common ancestor, or the merge of several that are equally good.
+"""Inputs and decision of a merge: the best common ancestor of two commits, or the merge of several that are as good.
 
 Several come from criss-cross histories: two branches that took each other's changes at once. As git's recursive merge
 does, they are merged into one, oldest first, over their own bases, and so on down. The outcome follows from the commits
-alone. It is never published: files that it takes lie in a directory of this machine.
+alone. It is never published: its files lie in a directory of this machine.
 
 Levels further down are looked at only where the outcome depends on them. One that retention took, or that lies deeper
 than ``DEEPEST``, counts as unknown: a path on which the bases above it differ is then a conflict.
@@ -42,7 +42,7 @@ class Ancestor:
     """The base of a merge.
 
     Attributes:
-        metarange: what the ancestor holds, at every path at which the sides differ.
+        metarange: the ancestor's, right at every path at which the sides differ.
         reader: reads it; the namespace's own reader where the ancestor is one commit.
         commits: the commits that it was made of.
     """
@@ -69,18 +69,18 @@ class _Folding:
         """The merge of the bases, or a metarange that is the same at every path at which the sides differ."""
         # With three branches or more, several merges above rest on the same one.
         key = level, tuple(base.id for base in bases)
-        if key not in self._merged:
-            trees = [self._tree(base) for base in bases]
-            if len(trees) == 1 or not bases_matter(self._reader, sides, trees):
-                return trees[0]
-            self._merged[key] = self._merge(bases, trees, level)
-        return self._merged[key]
-
-    def _merge(self, bases: Sequence[Commit], trees: Sequence[Metarange], level: int) -> Metarange:
-        """The merge of the bases, whatever it is needed for."""
+        if key in self._merged:
+            return self._merged[key]
+        trees = [self._ctx.metarange(base) for base in bases]
+        self._read.update((base.id, base) for base in bases)
+        if len(trees) == 1 or not bases_matter(self._reader, sides, trees):
+            return trees[0]
         merged, tips = trees[0], [bases[0].id]
         for base, tree in zip(bases[1:], trees[1:], strict=True):
-            below = self._below(tips, base.id, (tree, merged), level + 1)
+            older = graph.merge_bases(self._get, tips, [base.id])
+            below: Metarange | None = None  # where nobody knows it
+            if level < DEEPEST and not any(one.expired for one in older):
+                below = self._folded(older, (tree, merged), level + 1) if older else Metarange.empty()
             tips.append(base.id)
             merged = merged_base(
                 self._reader,
@@ -91,25 +91,13 @@ class _Folding:
                 split=self._ctx.repository.split,
                 attempt=self._ctx.ids.new(),
             )
+        self._merged[key] = merged
         return merged
-
-    def _below(
-        self, tips: Sequence[str], base_id: str, sides: tuple[Metarange, Metarange], level: int
-    ) -> Metarange | None:
-        """The base of a base and of those that were merged before; None where nobody knows it."""
-        bases = graph.merge_bases(self._get, tips, [base_id])
-        if level > DEEPEST or any(base.expired for base in bases):
-            return None
-        return self._folded(bases, sides, level) if bases else Metarange.empty()
-
-    def _tree(self, base: Commit) -> Metarange:
-        self._read[base.id] = base
-        return self._ctx.metarange(base)
 
 
 @dataclass(frozen=True)
 class MergeInputs:
-    """What is merged into what, over what.
+    """The commits of a merge: source and destination, and ``bases``.
 
     ``bases`` is one commit, or the best common ancestors of a criss-cross history, oldest first. ``get`` gives the
     commits that were read to find them, and others.
@@ -127,13 +115,13 @@ class MergeInputs:
 
     @property
     def commits(self) -> tuple[Commit, ...]:
-        """All of them."""
+        """All commits."""
         return (self.source, self.destination, *self.bases)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do to the destination, and the commits whose ranges it may reuse."""
+    """The plan of a merge, and the commits whose ranges it may reuse."""
 
     plan: MergePlan
     reused_commits: tuple[Commit, ...]
@@ -151,11 +139,11 @@ def check_strategy(strategy: str | Strategy | None) -> Strategy | None:
 
 
 def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tuple[str, str]) -> MergeInputs:
-    """The sides of a merge. ``names`` are what source and destination are called.
+    """The commits of a merge. ``names`` are those of source and destination, for errors.
 
     Raises:
         PreconditionFailed: ``no_merge_base``: they share no history.
-        CommitExpired: what they share was pruned.
+        CommitExpired: their common ancestor was pruned.
     """
     near = near_history(ctx)
     bases = merge_bases(ctx, destination.id, source.id, near)
@@ -168,7 +156,7 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
 
 
 def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, Metarange]:
-    """What a merge is done over, and the metaranges of source and destination. All are asked for in one round.
+    """The ancestor of a merge, and the metaranges of source and destination. All are asked for in one round.
 
     Raises ``CommitExpired`` where retention took one of the bases.
     """
@@ -181,7 +169,7 @@ def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, M
 def decide(
     ctx: Context, sides: MergeInputs, strategy: Strategy | None, names: tuple[str, str], *, replayed: bool = False
 ) -> Decision:
-    """What to change in the destination, path by path. Raises ``MergeConflict`` with all conflicting paths."""
+    """Plan a merge, path by path. Raises ``MergeConflict`` with all conflicting paths."""
     base, new, here = read_sides(ctx, sides)
     # Workers cannot read what lies in a directory of this machine.
     engine = ctx.engine if len(base.commits) == 1 else LocalEngine()
@@ -194,7 +182,7 @@ def decide(
 def foretell(
     ctx: Context, sides: MergeInputs, strategy: Strategy | None = None, *, prefix: str = ""
 ) -> Iterator[Change]:
-    """What ``decide`` would change in the destination, by path, and its conflicts; read as it is asked for."""
+    """The changes that ``decide`` would make in the destination, by path, and its conflicts; read while you iterate."""
     return each_change(foretold_tables(ctx, sides, strategy, prefix=prefix))
 
 
@@ -205,7 +193,9 @@ def foretold_tables(
 
     def found() -> Iterator[pa.Table]:
         base, new, here = read_sides(ctx, sides)
-        before, new = sides_behind(base.metarange, new, after)
-        yield from preview(base.reader, before, new, here.behind(after), strategy, prefix=prefix)
+        before = base.metarange
+        if after:
+            (before, new), here = sides_behind(before, new, after), here.behind(after)
+        yield from preview(base.reader, before, new, here, strategy, prefix=prefix)
 
     return watched(ctx, sides.commits, found())

@@ -1,7 +1,7 @@
 """Searches for the first bad commit: with a function that looks, or by hand over several calls, as ``git bisect`` does.
 
-The words of a search by hand are kept in a file below the lake's home, one for each repository. What is left of it is
-computed anew each time. Neither changes anything in the catalog.
+A search by hand keeps its verdicts in a file below the lake's home, one for each repository, and computes what is left
+anew each time. Neither changes anything in the catalog.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def bisect(
         RefNotFound, CommitExpired: there is no such commit, or retention took one that had to be looked at.
     """
     get = lookup(ctx).get
-    first, last = resolve_commit(ctx, good), resolve_commit(ctx, bad)
-    if first.id == last.id or not graph.is_ancestor(get, first.id, last.id):
+    first, last = resolve_commit(ctx, good).id, resolve_commit(ctx, bad).id
+    if first == last or not graph.is_ancestor(get, first, last):
         raise InvalidInput(f"{bad!r} does not descend from {good!r}; give a good commit and a later, bad one")
-    search = Search(between(get, first.id, last.id, first_parent=first_parent))
+    search = Search(between(get, first, last, first_parent=first_parent))
     while not search.is_done:
         commit = search.next()
         if commit is None:
@@ -74,14 +74,14 @@ Verdict = Literal["good", "bad", "skip"]
 
 @dataclass(frozen=True)
 class Bisection:
-    """How far a search is.
+    """The progress of a search by hand.
 
     Attributes:
         repository: its repository.
         bad: the earliest commit that is known to be bad. None before one was named.
         good: commits that are known to be good.
         skipped: commits of which nothing could be told.
-        first_parent: whether what was merged is left out.
+        first_parent: whether merged commits are left out.
         left: how many commits may still be the first bad one. 0 until a good and a bad one are known.
         next: the commit to look at. None when the search is over, or waits for a good or a bad one.
         first_bad: the first bad commit, once it is found.
@@ -155,9 +155,9 @@ def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
         case "bad":
             told = replace(before, bad=ids[0])
         case "good":
-            told = replace(before, good=_add_known(before.good, ids))
+            told = replace(before, good=tuple(dict.fromkeys((*before.good, *ids))))
         case "skip":
-            told = replace(before, skipped=_add_known(before.skipped, ids))
+            told = replace(before, skipped=tuple(dict.fromkeys((*before.skipped, *ids))))
         case _:
             raise InvalidInput(f"a commit is good, bad or skipped, not {verdict!r}")
     return _kept(ctx, _searched(ctx, told))
@@ -169,10 +169,6 @@ def end_bisect(ctx: Context) -> None:
         _file(ctx).unlink()
 
 
-def _add_known(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*known, *more)))
-
-
 def _searched(ctx: Context, said: Bisection) -> Bisection:
     if said.bad is None or not said.good:
         return said
@@ -180,18 +176,17 @@ def _searched(ctx: Context, said: Bisection) -> Bisection:
     for good in said.good:
         if good == said.bad or not graph.is_ancestor(get, good, said.bad):
             raise InvalidInput(f"the bad commit {said.bad[:16]} does not descend from the good one {good[:16]}")
-    first, *others = said.good
-    search = Search(between(get, first, said.bad, first_parent=said.first_parent))
-    for one in (*others, *said.skipped):
+    search = Search(between(get, said.good[0], said.bad, first_parent=said.first_parent))
+    for one in (*said.good[1:], *said.skipped):
         commit = next((commit for commit in search.left if commit.id == one), None)
         if commit is not None:
             search.tell(commit, None if one in said.skipped else True)
-    found = search.left[0] if search.is_done else None
-    waiting = None if search.is_done else search.next()
-    if waiting is not None:
-        require_live(waiting)
-    untold = () if waiting or found else tuple(commit.id for commit in search.left)
-    return replace(said, left=len(search.left), next=waiting, first_bad=found, untold=untold)
+    if search.is_done:
+        return replace(said, left=1, first_bad=search.left[0])
+    waiting = search.next()
+    if waiting is None:
+        return replace(said, left=len(search.left), untold=tuple(commit.id for commit in search.left))
+    return replace(said, left=len(search.left), next=require_live(waiting))
 
 
 def _file(ctx: Context) -> Path:

@@ -1,7 +1,7 @@
-"""Who wrote what a ref shows: the commit that wrote each object, and every commit that wrote one of them.
+"""Blame, the commit that wrote each object of a ref, and history, every commit that wrote one object.
 
 Both walk from child to parent and follow merges as git does: at a merge, the first parent that has the same object is
-followed. Ranges that a commit shares with its parent are left unread, so the cost grows with what commits changed.
+followed. Ranges that a commit shares with its parent are left unread, so the cost grows with the changes of commits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import islice
 from typing import TypeAlias
 
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import array
 from lakeops.model.errors import CommitExpired, ObjectNotFound
-from lakeops.model.graph import CommitSource
+from lakeops.model.graph import CommitSource, Walk
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, check_amount, maker
 from lakeops.ops.context import Context, explain_expired, lookup, resolve_commit, watched
@@ -34,10 +33,13 @@ PAGE = 1_000_000
 """At most about so many objects are traced in one walk over the history. Memory holds their paths and sizes."""
 
 PAGE_BYTES = 64 * 1024 * 1024
-"""What the paths of these objects come to at most, about."""
+"""About so many bytes of their paths are held at most."""
 
 _AT_ONCE = 10_000
 """Objects that become records in one step."""
+
+_COLUMNS = ["path", "size_bytes"]
+_written = maker(Written)
 
 
 def blame(
@@ -81,10 +83,6 @@ def blame(
     return watched(ctx, (start,), found() if most else iter(()))
 
 
-_COLUMNS = ["path", "size_bytes"]
-_written = maker(Written)
-
-
 def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
     """The first rows in pages of one chunk: ``PAGE`` rows or ``PAGE_BYTES``, or more by less than one batch."""
     held: list[pa.Table] = []
@@ -94,30 +92,25 @@ def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
         most -= held[-1].num_rows
         rows, size = rows + held[-1].num_rows, size + held[-1].nbytes
         if rows >= PAGE or size >= PAGE_BYTES or not most:
-            yield _joined(held)
+            table = pa.concat_tables(held)
+            held.clear()  # so that nobody keeps its memory
+            yield table.combine_chunks()
             rows = size = 0
         if not most:
             break
     if held:
-        yield _joined(held)
-
-
-def _joined(held: list[pa.Table]) -> pa.Table:
-    """Join tables into one of one chunk, and empty the list, so that nobody keeps their memory."""
-    table = pa.concat_tables(held)
-    held.clear()
-    return table.combine_chunks()
+        yield pa.concat_tables(held).combine_chunks()
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """The paths that are with one commit: the numbers of their sets, and how many paths these hold."""
+    """The sets of paths that are with one commit, by their numbers, and how many paths they hold."""
 
     sets: list[int]
     count: int
 
     def among(self, sets: Sets) -> Positions:
-        """Which of some paths, by the sets that they are in, are these."""
+        """The positions of these paths among some, by the sets that those are in."""
         return np.flatnonzero(sets == self.sets[0] if len(self.sets) == 1 else np.isin(sets, self.sets))
 
 
@@ -126,8 +119,8 @@ def _trace(
 ) -> tuple[Sets, tuple[list[Commit], list[bool]]]:
     """For each path the number of its set; for each set the commit that wrote its objects, and whether an earlier may.
 
-    A set is with one commit at a time, and goes to a parent as it is. What the parent does not have is a set of its own
-    from then on. So a commit costs what it changed, and not what is traced.
+    A set is with one commit at a time, and goes to a parent as it is. Objects that the parent lacks are a set of their
+    own from then on. So a commit costs what it changed, however many objects are traced.
 
     Args:
         ctx: the repository.
@@ -140,9 +133,9 @@ def _trace(
     ends: list[tuple[Commit, bool]] = [(start, False)]
     # The sets whose objects a commit has as ``start`` has them.
     waiting = {start.id: _Waiting([0], len(paths))}
-    queue, looked = [_by_generation(start)], 0
-    while queue:
-        commit = heappop(queue)[-1]
+    walk, looked = Walk(get, [(start.id, 1)]), 0
+    while walk.marks:
+        commit, _ = walk.pop()
         rest = waiting.pop(commit.id)
         deepest -= 1
         looked += 1
@@ -160,8 +153,7 @@ def _trace(
                 continue
             if len(changed) == rest.count:
                 continue
-            if parent not in waiting:
-                heappush(queue, _by_generation(before))
+            walk.reach(parent, 1)
             other = waiting.get(parent, _Waiting([], 0))
             waiting[parent] = _Waiting(other.sets + rest.sets, other.count + rest.count - len(changed))
             rest = _Waiting([len(ends)] if len(changed) else [], len(changed))
@@ -204,7 +196,7 @@ def _changed(ctx: Context, before: Commit, after: Commit, paths: pa.Array, sets:
 
 @dataclass(frozen=True)
 class _PathState:
-    """What a commit has at a path, the range that says so, and the entry's digest. Empty where no range covers it."""
+    """The entry of a commit at a path, its range and its digest. Empty where no range covers the path."""
 
     entry: Entry | None
     range_id: bytes = b""
@@ -237,10 +229,9 @@ def history(
         known, left = False, deepest
         with explain_expired(ctx, (start,)):
             seen = {start.id: _version_at(ctx, start, path, _PathState(None))}
-        queue = [_by_generation(start)]
-        passed: set[str] = {start.id}
-        while queue:
-            commit = heappop(queue)[-1]
+        walk = Walk(get, [(start.id, 1)])
+        while walk.marks:
+            commit, _ = walk.pop()
             here = seen.pop(commit.id)
             left -= 1
             ctx.progress("looking at commits", deepest - left, 0)
@@ -254,10 +245,8 @@ def history(
             if version is not None:
                 yield version
             for parent, there in follow:
-                if parent.id not in passed:
-                    passed.add(parent.id)
-                    seen[parent.id] = there
-                    heappush(queue, _by_generation(parent))
+                walk.reach(parent.id, 1)
+                seen[parent.id] = there
         if not known:
             raise ObjectNotFound(f"no commit that {ref!r} of repository {ctx.repository_id!r} leads to has {path!r}")
 
@@ -271,7 +260,7 @@ def _deepest(depth: int | None) -> int:
 def _step(
     ctx: Context, commit: Commit, here: _PathState, parents: list[Commit], path: str
 ) -> tuple[Version | None, list[tuple[Commit, _PathState]]]:
-    """What a commit did to an object, and the parents to go on at, with what they have."""
+    """The version of an object that a commit made, and the parents to go on at, with their states."""
     others: list[tuple[Commit, _PathState]] = []
     unknown = False
     for parent in parents:
@@ -281,7 +270,7 @@ def _step(
         except CommitExpired:
             unknown = True
             continue
-        if _identity(there) == _identity(here):
+        if (there.entry and there.entry.identity) == (here.entry and here.entry.identity):
             return None, [(parent, there)]
         others.append((parent, there))
     before = others[0][1].entry if others else None
@@ -292,12 +281,8 @@ def _step(
     return Version(path, shown.size_bytes, commit, unknown, kind, shown.checksum), others
 
 
-def _identity(seen: _PathState) -> object:
-    return None if seen.entry is None else seen.entry.identity
-
-
 def _version_at(ctx: Context, commit: Commit, path: str, known: _PathState) -> _PathState:
-    """What a commit has at a path. Nothing is read where ``known`` says it of the same range."""
+    """The state of a commit at a path. Nothing is read where ``known`` is of the same range."""
     key = path.encode()
     metarange = ctx.metarange(commit)
     index = metarange.find(key)
@@ -313,7 +298,3 @@ def _version_at(ctx: Context, commit: Commit, path: str, known: _PathState) -> _
     digest = file.digests[at].as_py()
     entry = known.entry if digest == known.digest else entries(file.take(np.array([at])))[0]
     return _PathState(entry, row.id, digest)
-
-
-def _by_generation(commit: Commit) -> tuple[int, int, str, Commit]:
-    return (-commit.generation, -commit.creation_date, commit.id, commit)

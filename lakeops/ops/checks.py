@@ -131,7 +131,7 @@ def brought(ctx: Context, sides: MergeInputs) -> list[Commit]:
     try:
         return list(graph.unshared(sides.get or lookup(ctx).get, sides.source.id, bases))
     except graph.FarApart:
-        shape = Shape(ctx, ahead=100, known=[sides.source.id, *bases])
+        shape = Shape(ctx, known=[sides.source.id, *bases])
         ids = [one.id for one in graph.unshared(shape, sides.source.id, bases)]
         commits = ctx.catalog.commits.get_many(ctx.repository_id, ids)
         return [commits[one] for one in ids if one in commits]

@@ -145,7 +145,7 @@ def _refuse_other(ctx: Context, request: IdempotentRequest, known: Commit, head:
     """
     for batch in effective(ctx, head, staged):
         rows = staged.filter(pc.is_in(staged["path"], value_set=in_one(batch["path"])))
-        held = not known.expired and graph.merge_base(lookup(ctx).get, head.id, known.id) == known.id
+        held = not known.expired and graph.is_ancestor(lookup(ctx).get, known.id, head.id)
         other = next(effective(ctx, known, rows), None) if held else batch
         if other is not None:
             raise KeyReused(request.key or "", known.id, [f"content ({excerpt(other['path'][0].as_py())} for one)"])

@@ -1,4 +1,4 @@
-"""What every verb works with: a repository, the store, catalog, clock and names that its work goes through, and refs.
+"""The context of a verb: a repository with the store, catalog, clock and ids that its work goes through, and its refs.
 
 A verb takes a context first and plain values after it. A test that hands in its own can fail, delay or count any
 effect on the world.
@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
-from lakeops.catalog.records import BranchAt, BranchState
+from lakeops.catalog.records import BranchAt
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     CommitExpired,
@@ -36,13 +36,10 @@ from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import MANAGED, absolute
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from lakeops.catalog.open import Catalog
     from lakeops.engine.base import Engine
     from lakeops.ranges.metarange import Metarange
     from lakeops.ranges.read import RangeCache, RangeReader
-    from lakeops.store.base import ObjectStore
     from lakeops.store.disk_cache import DiskCache
     from lakeops.store.open import AddressPolicy, Stores
 
@@ -115,7 +112,7 @@ class Context:
 
     @cached_property
     def repository_id(self) -> HeldRepository:
-        """The repository's name, which the catalog refuses once it names a repository that was made anew elsewhere."""
+        """The repository's name. The catalog refuses it once the repository was made anew elsewhere."""
         return HeldRepository(self.repository.id, self.repository.storage_namespace)
 
     @property
@@ -177,13 +174,20 @@ class Context:
     def reader(self) -> RangeReader:
         """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
-        from lakeops.store.disk_cache import with_cache
 
-        return RangeReader(with_cache(self.readable, self.open_disk_cache()), self.open_cache())
+        store = self.readable
+        if store.remote:
+            from lakeops.store.disk_cache import with_cache
+
+            store = with_cache(store, self.open_disk_cache())
+        return RangeReader(store, self.open_cache())
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
         """A reader whose store writes in the background. All files are there when the ``with`` ends."""
+        if not self.reader.store.remote:
+            yield self.reader
+            return
         from lakeops.ranges.read import RangeReader
         from lakeops.store.disk_cache import background_writes
 
@@ -212,10 +216,6 @@ class Context:
     def seconds(self, moment: datetime | None = None) -> int:
         """A moment, or now by the catalog's clock, as Unix seconds."""
         return unix_seconds(moment or self.catalog.now())
-
-    def head(self, state: BranchState) -> Commit:
-        """The commit that a branch points to."""
-        return self.catalog.commits.get(self.repository_id, state.commit_id)
 
     def stage_queue(self, branch: str) -> StageQueue:
         """The small changes of this process that are on their way to a branch."""
@@ -291,17 +291,17 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
         raise
 
 
+T = TypeVar("T")
+
+
 def watched(ctx: Context, commits: Iterable[Commit], items: Iterable[T]) -> Iterator[T]:
     """Yield items that are read from some commits. Raises as ``explain_expired``."""
     with explain_expired(ctx, commits):
         yield from items
 
 
-T = TypeVar("T")
-
-
 class CatalogLookup:
-    """The refs and commits of a repository, for the ref grammar. Use one for one call: it never grows stale then.
+    """Looks up the refs and commits of a repository, for the ref grammar. Use one for one call, so it is never stale.
 
     ``ahead`` is how many commits of a line are going to be asked for.
     """
@@ -371,22 +371,21 @@ def resolve_id(ctx: Context, text: str) -> str:
     return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
 
 
-def resolve_commit(ctx: Context, text: str, *, live: bool = True, names: CatalogLookup | None = None) -> Commit:
+def resolve_commit(
+    ctx: Context, expression: str | RefExpression, *, live: bool = True, names: CatalogLookup | None = None
+) -> Commit:
     """The commit that a ref expression means. Walks go on with ``names``, which read ahead.
 
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
     """
-    commit = _resolved(ctx, text, names or lookup(ctx))
+    found = names or lookup(ctx)
+    commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
     return require_live(commit) if live or commit.is_gone else commit
 
 
 def resolve_both(ctx: Context, left: str, right: str) -> tuple[Commit, Commit]:
     """The commits that two ref expressions mean at one instant. Raises what ``resolve_commit`` raises."""
     return ctx.catalog.in_snapshot(lambda: (resolve_commit(ctx, left), resolve_commit(ctx, right)))
-
-
-def _resolved(ctx: Context, expression: str | RefExpression, names: CatalogLookup) -> Commit:
-    return ctx.catalog.in_snapshot(lambda: names.get(resolve_expression(expression, names)))
 
 
 def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Callable[[Commit], T]) -> T:
@@ -400,7 +399,7 @@ def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Ca
             return of_branch(text)
         except RefNotFound:
             pass
-    commit = require_live(_resolved(ctx, expression, lookup(ctx)))
+    commit = resolve_commit(ctx, expression)
     with explain_expired(ctx, (commit,)):
         return of_commit(commit)
 
@@ -432,7 +431,7 @@ def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:
 
     Calls that begin within a moment share one check. Raises as ``require_stageable``.
     """
-    queue = ctx.batcher.queue(ctx.catalog, ctx.repository_id, check_name(name))
+    queue = ctx.stage_queue(check_name(name))
     started = queue.check()
     if flush:
         queue.flush_pending()

@@ -1,7 +1,7 @@
 """Copying and deleting objects as plain tasks: in threads of this process or on a cluster.
 
-A task brings the store that it copies from, and is given the one that it copies to. What fails is told, object by
-object, and the rest goes on. Only when a store refuses again and again a task gives up.
+A task brings the store that it copies from, and is given the one that it copies to. An object that fails is reported,
+and the rest goes on. A task gives up only when a store refuses again and again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GIVE_UP = 20
 
 MOST_OBJECTS = 200
 MOST_BYTES = 256 * 1024 * 1024
-"""What one task holds at most. One object may be larger."""
+"""Objects and bytes of one task at most. One object may be larger."""
 
 _BATCH = 1000
 _THREADS = 8
@@ -93,7 +93,7 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
 
 
 def delete_objects(task: DeleteTask, destination: ObjectStore) -> Moved:
-    """Delete what the source does not have, having asked for each key once more.
+    """Delete objects that the source lacks, having asked for each key once more.
 
     Raises ``PreconditionFailed`` (``not_the_owner``).
     """

@@ -6,52 +6,45 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import Staged
-from lakeops.model.arrow import in_one, text
+from lakeops.model.arrow import text
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary, check_amount
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context, check_name, explain_expired, resolve_both, resolve_commit, watched
-from lakeops.ranges.diff import changes, diff, each_change, staged_changes, summary, whole_ranges
+from lakeops.ranges.diff import CHANGE_TYPES, changes, diff, each_change, staged_changes, summary, whole_ranges
 from lakeops.ranges.metarange import Metarange, SortedPaths
 from lakeops.ranges.range_merge import sides_behind
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def two_way(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
-    """What differs between two refs' commits, from left to right, by path. It is read while you iterate.
+    """The changes from one ref's commit to another's, by path. They are read while you iterate.
 
     Args:
-        prefix: what the paths begin with.
+        prefix: only paths that begin with it.
         after: only paths behind this one.
     """
-    return each_change(two_way_tables(ctx, left, right, prefix=prefix, after=after))
-
-
-def two_way_tables(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[pa.Table]:
-    """What ``two_way`` yields, as tables of ``ranges.diff.DIFF_SCHEMA``."""
     check_prefix(prefix)
     check_prefix(after)
     commits = resolve_both(ctx, left, right)
 
     def found() -> Iterator[pa.Table]:
         one, other = ctx.metaranges(*commits)
-        pair = sides_behind(one, other, after)
+        if after:
+            one, other = sides_behind(one, other, after)
         seen = 0
-        for batch in diff(ctx.reader, *pair, prefix=prefix):
+        for batch in diff(ctx.reader, one, other, prefix=prefix):
             seen += batch.num_rows
             ctx.progress("comparing", seen, 0)
             yield batch
 
-    return watched(ctx, commits, behind(found(), after))
+    return each_change(watched(ctx, commits, behind(found(), after)))
 
 
 def since_merge_base(
@@ -63,18 +56,17 @@ def since_merge_base(
     after: str = "",
     strategy: StrategyName | Strategy | None = None,
 ) -> Iterator[Change]:
-    """What merging ``right`` into ``left`` would change there, by path, with its conflicts.
+    """The changes that merging ``right`` into ``left`` would make there, by path, with its conflicts.
 
     A path that both sides changed differently since their merge base is a conflict, unless ``strategy`` settles it. A
     path that ``left`` has the same way already is left out.
 
     Args:
-        prefix: what the paths begin with.
+        prefix: only paths that begin with it.
         after: only paths behind this one.
         strategy: the side that settles conflicts.
     """
-    tables = since_merge_base_tables(ctx, left, right, prefix=prefix, after=after, strategy=strategy)
-    return each_change(tables)
+    return each_change(since_merge_base_tables(ctx, left, right, prefix=prefix, after=after, strategy=strategy))
 
 
 def since_merge_base_tables(
@@ -86,7 +78,7 @@ def since_merge_base_tables(
     after: str = "",
     strategy: StrategyName | Strategy | None = None,
 ) -> Iterator[pa.Table]:
-    """What ``since_merge_base`` yields, as tables of ``ranges.diff.DIFF_SCHEMA``."""
+    """The changes of ``since_merge_base``, as tables of ``ranges.diff.DIFF_SCHEMA``."""
     check_prefix(prefix)
     check_prefix(after)
     settle = check_strategy(strategy)
@@ -105,7 +97,7 @@ def behind(tables: Iterable[pa.Table], after: str) -> Iterator[pa.Table]:
 
 
 def summary_of(ctx: Context, commit: Commit) -> Summary:
-    """What a commit changed against its first parent. Nothing when retention expired either."""
+    """The numbers of paths that a commit changed against its first parent. 0 when retention expired either."""
     if not commit.parents:
         return Summary()
     parent = ctx.catalog.commits.get(ctx.repository_id, commit.parents[0])
@@ -118,7 +110,7 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
 
 @dataclass(frozen=True)
 class DiffCounts:
-    """A difference in short.
+    """A difference in numbers.
 
     ``prefixes`` are the top-level folders (``flights/``) and objects that changed, the first ``limit`` of them in byte
     order. ``partitions`` are the values of one ``name=value`` folder level among the changed paths.
@@ -131,7 +123,7 @@ class DiffCounts:
 
 
 def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = None, limit: int = 100) -> DiffCounts:
-    """What differs between two refs' commits, in short: counts, top-level prefixes and partition values.
+    """The difference between two refs' commits in numbers: counts, top-level prefixes and partition values.
 
     The cost grows with the changes, and no record is made for each path.
 
@@ -142,26 +134,20 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
         limit: how many prefixes are returned at most.
     """
     commits = resolve_both(ctx, left, right)
-    with explain_expired(ctx, commits):
-        return _changed(ctx, commits, partition_by, limit)
-
-
-def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | None, limit: int) -> DiffCounts:
-    pair = ctx.metaranges(*commits)
-    counts = dict.fromkeys(ChangeType, 0)
+    counts = Counts()
     found: dict[str, set[str]] = {"top": set(), "value": set()}
     patterns = {"top": "^(?P<top>[^/]*/?)"}
     if partition_by is not None:
         patterns["value"] = f"(?:^|/){re.escape(partition_by)}=(?P<value>[^/]+)/"
-    for batch in diff(ctx.reader, *pair):
-        for group in pc.value_counts(in_one(batch["type"])).to_pylist():
-            counts[ChangeType(group["values"])] += group["counts"]
-        for name, pattern in patterns.items():
-            values = pc.struct_field(pc.extract_regex(batch["path"], pattern), name)
-            found[name].update(value for value in pc.unique(values).to_pylist() if value is not None)
+    with explain_expired(ctx, commits):
+        for batch in diff(ctx.reader, *ctx.metaranges(*commits)):
+            counts.add(batch)
+            for name, pattern in patterns.items():
+                values = pc.struct_field(pc.extract_regex(batch["path"], pattern), name)
+                found[name].update(value for value in pc.unique(values).to_pylist() if value is not None)
     prefixes = sorted(found["top"], key=str.encode)
     return DiffCounts(
-        Summary(counts[ChangeType.ADDED], counts[ChangeType.REMOVED], counts[ChangeType.CHANGED]),
+        Summary(*(counts.by_kind[kind] for kind in CHANGE_TYPES)),
         tuple(prefixes[:limit]),
         len(prefixes) > limit,
         tuple(sorted(found["value"], key=str.encode)),
@@ -169,7 +155,7 @@ def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | N
 
 
 def uncommitted(ctx: Context, branch: str, prefix: str = "") -> Iterator[Change]:
-    """What a commit would change now, by path. It shows one moment of the branch, and is read while you iterate."""
+    """The changes that a commit would make now, by path: one moment of the branch, read while you iterate."""
     check_prefix(prefix)
     found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
     return each_change(effective(ctx, found.head, staged))
@@ -182,13 +168,13 @@ _PAGES = 20
 def uncommitted_page(
     ctx: Context, branch: str, prefix: str = "", *, after: str = "", amount: int = 100
 ) -> tuple[list[Change], str | None]:
-    """Some of what a commit would change now, by path, and the path behind which the next page begins (None: no more).
+    """A page of the changes that a commit would make now, and the path behind which the next page begins, if any does.
 
     It holds no more than a page in memory, however much is staged.
 
     Args:
-        prefix: what the paths begin with.
-        after: what an earlier call gave.
+        prefix: only paths that begin with it.
+        after: the path that an earlier call gave.
         amount: how many staged paths are looked at at a time.
     """
     check_prefix(prefix)
@@ -208,7 +194,7 @@ def uncommitted_page(
 
 
 def _staged_change(before: Entry | None, row: Staged) -> Change | None:
-    """What a staged row changes over the committed entry of its path. None when it changes nothing."""
+    """The change that a staged row makes to the committed entry of its path, if it makes one."""
     if row.entry is None:
         return None if before is None else Change(ChangeType.REMOVED, row.path, before.size_bytes)
     if before is None:
@@ -221,7 +207,7 @@ def _staged_change(before: Entry | None, row: Staged) -> Change | None:
 def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table]:
     """The staged rows that change something over a commit, in the columns of ``ranges.diff``.
 
-    The same contents put again, and deletions of what is not there, are no changes.
+    Equal contents put again, and deletions of absent paths, are no changes.
     """
     return staged_changes(ctx.reader, ctx.metarange(head), staged) if staged.num_rows else iter(())
 
@@ -232,14 +218,14 @@ KINDS = tuple(kind.value for kind in ChangeType)
 
 @dataclass
 class Counts:
-    """How many paths changed in which way, and the bytes of the objects that are there now, or were removed."""
+    """Numbers of changed paths by kind, and the bytes of their objects: those that are there now, or were removed."""
 
     by_kind: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     bytes: int = 0
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all paths."""
         return sum(self.by_kind.values())
 
     def add(self, rows: pa.Table) -> None:
@@ -248,13 +234,8 @@ class Counts:
             self.by_kind[kind["values"]] += kind["counts"]
         self.bytes += pc.sum(rows.column("size_bytes")).as_py() or 0
 
-    def count(self, kind: str, many: int, size_bytes: int) -> None:
-        """Count so many paths of one kind."""
-        self.by_kind[kind] += many
-        self.bytes += size_bytes
-
     def plus(self, *others: Counts) -> Counts:
-        """Count what others counted, and return itself."""
+        """Add the counts of others, and return itself."""
         for other in others:
             for kind, many in other.by_kind.items():
                 self.by_kind[kind] += many
@@ -264,15 +245,15 @@ class Counts:
 
 @dataclass(frozen=True)
 class Sums:
-    """The differences under a prefix.
+    """The differences under a prefix, in numbers.
 
     Attributes:
-        prefix: what their paths begin with.
-        all: of every path.
-        folders: by what follows the prefix up to a slash: prefixes that end with one, and objects.
-        others: what more folders than were to be told hold.
+        prefix: the prefix.
+        all: the counts of every path.
+        folders: the counts of the first folders, and of objects directly under the prefix, by their paths.
+        others: the counts of all further folders.
         first: the first changes.
-        conflicts: the first conflicts among all that was counted.
+        conflicts: the first conflicts among the counted paths.
         exact: False when there were more changes than were to be read.
     """
 
@@ -303,13 +284,13 @@ def size(ctx: Context, at: str | Commit) -> Size:
 def sums(
     ctx: Context, left: str, right: str, *, two_way: bool, prefix: str = "", most: int, folders: int, first: int
 ) -> Sums:
-    """The sums of what differs between two refs' commits, or of what ``right`` changed since their merge base.
+    """Count the changes between two refs' commits, or those that ``right`` made since their merge base, by folder.
 
     Args:
-        two_way: all that differs, from left to right.
-        prefix: what the paths begin with.
+        two_way: all differences, from left to right.
+        prefix: only paths that begin with it.
         most: how many changes are read and counted.
-        folders: how many folders are told of.
+        folders: how many folders have counts of their own.
         first: how many changes are given as they are; of conflicts at most ``MOST_CONFLICTS``.
     """
     if not two_way:
@@ -322,13 +303,21 @@ def sums(
         return watched(ctx, commits, diff(ctx.reader, *pair, prefix=prefix))
 
     whole, rest = whole_ranges(before, after, prefix)
-    found = _read(differing(*rest), prefix, most, folders, 0 if whole else first)
+    read = _read(differing(*rest), prefix, most, folders, 0 if whole else first)
     if not whole:
-        return found
-    known: dict[str, Counts] = {}
+        return read
+    known: dict[str, Counts] = {}  # ranges that came or went as a whole are counted unread
     for one in whole:
-        known.setdefault(one.folder, Counts()).count(one.type, one.count, one.size_bytes)
-    return _add_sums(found, known, list(islice(each_change(differing(before, after)), first)), folders)
+        here = known.setdefault(one.folder, Counts())
+        here.by_kind[one.type] += one.count
+        here.bytes += one.size_bytes
+    everything, others = Counts().plus(read.all, *known.values()), Counts().plus(read.others)
+    found: dict[str, Counts] = {}
+    for name in sorted({*read.folders, *known}, key=str.encode):
+        both = [counts[name] for counts in (read.folders, known) if name in counts]
+        (found.setdefault(name, Counts()) if len(found) < folders else others).plus(*both)
+    listed = list(islice(each_change(differing(before, after)), first))
+    return Sums(prefix, everything, found, others, listed, [], read.exact)
 
 
 def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, first: int) -> Sums:
@@ -356,18 +345,8 @@ def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, firs
     return Sums(prefix, everything, found, others, listed, conflicts, left_over > 0)
 
 
-def _add_sums(read: Sums, known: dict[str, Counts], listed: list[Change], folders: int) -> Sums:
-    """The sums of what was read and of what is known unread."""
-    everything, others = Counts().plus(read.all, *known.values()), Counts().plus(read.others)
-    found: dict[str, Counts] = {}
-    for name in sorted({*read.folders, *known}, key=str.encode):
-        here = [sums[name] for sums in (read.folders, known) if name in sums]
-        (found.setdefault(name, Counts()) if len(found) < folders else others).plus(*here)
-    return Sums(read.prefix, everything, found, others, listed, [], read.exact)
-
-
 def _folders(table: pa.Table, prefix: str) -> Iterator[tuple[str, int, int]]:
-    """The text that follows a prefix up to a slash, and the rows that have it."""
+    """The folders and objects directly under a prefix, with the rows of each: from one number up to another."""
     paths, start = SortedPaths(table.column("path")), 0
     while start < len(paths):
         path = paths[start].decode()

@@ -19,6 +19,7 @@ from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import (
+    PAGE,
     Context,
     explain_expired,
     history_of,
@@ -38,25 +39,21 @@ MOST = 100_000
 
 
 class Shape:
-    """Commits by id, as a ``CommitSource``: commits, or nodes, which have all that walks ask of a commit.
+    """A ``CommitSource`` for walks over much of the history: it gives nodes, once lines of commits do not suffice.
 
-    Use one for one call, so that it never grows stale.
-
-    Args:
-        ctx: the repository.
-        ahead: how many commits the first miss loads.
-        known: ids of commits that the walk begins with, read in one statement.
+    Use one for one call, so that it never grows stale. ``known`` are ids of commits that the walk begins with, read in
+    one statement.
     """
 
-    def __init__(self, ctx: Context, ahead: int = 1, known: Collection[str] = ()) -> None:
+    def __init__(self, ctx: Context, known: Collection[str]) -> None:
         self._ctx = ctx
-        self._near = lookup(ctx, ahead).get
-        self._heads = ctx.catalog.commits.get_many(ctx.repository_id, known) if known else {}
+        self._near = lookup(ctx, ahead=100).get
+        self._heads = ctx.catalog.commits.get_many(ctx.repository_id, known)
         self._nodes: dict[str, Node] = {}
         self._length = FIRST
 
     def __call__(self, commit_id: str) -> Any:  # noqa: ANN401 - a Commit or a Node
-        """The commit, or its node. Raises ``RefNotFound``."""
+        """The commit, or its node, which has all that walks ask of a commit. Raises ``RefNotFound``."""
         node = self._nodes.get(commit_id) or self._heads.get(commit_id)
         if node is not None:
             return node
@@ -99,8 +96,8 @@ def log(
         since: only commits of this moment or later.
         until: only commits of this moment or earlier.
         author: only commits whose committer's name holds this text.
-        on_expired: called with each commit that is left out because retention took it or a parent, so that nobody can
-            tell what it changed.
+        on_expired: called with each commit whose changes nobody can tell, because retention took it or a parent. It is
+            left out.
     """
     if amount is not None:
         amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)
@@ -138,7 +135,7 @@ def log(
 
 
 def _changed(ctx: Context, commit: Commit, parents: list[Commit], prefix: str, *, exact: bool) -> bool | None:
-    """Tell whether a commit differs from each of its parents under a prefix. None when retention took one of them."""
+    """Whether a commit differs from each of its parents under a prefix. None when retention took one of them."""
     from lakeops.ranges.diff import diff  # late: a log without a prefix reads no ranges
     from lakeops.ranges.metarange import Metarange
 
@@ -185,7 +182,7 @@ def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, 
 
     def found() -> list[tuple[int, int] | None]:
         at, *ids = (one if COMMIT_ID.fullmatch(one) else resolve_id(ctx, one) for one in (base, *refs))
-        return graph.divergences(Shape(ctx, ahead=100, known=ids), at, ids, most=FAR)
+        return graph.divergences(Shape(ctx, ids), at, ids, most=FAR)
 
     return ctx.catalog.in_snapshot(found)
 
@@ -215,16 +212,13 @@ def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Re
             listing(ctx.repository_id, limit=most + 1) for listing in (ctx.catalog.refs.branches, ctx.catalog.refs.tags)
         ]
         listed = [ref for refs in kinds for ref in refs[:most]]
-        get = Shape(ctx, ahead=100, known=[commit_id, *(ref.commit_id for ref in listed)])
+        get = Shape(ctx, [commit_id, *(ref.commit_id for ref in listed)])
         near = [ref for ref in listed if get(ref.commit_id).generation - commit.generation <= FAR]
         whole = all(len(refs) <= most for refs in kinds) and len(near) == len(listed)
         leading = graph.leading_to(get, commit_id, [ref.commit_id for ref in near])
         return [ref for ref in near if ref.commit_id in leading], whole
 
     return ctx.catalog.in_snapshot(found)
-
-
-_PAGE = 1000
 
 
 def audit(
@@ -238,7 +232,7 @@ def audit(
 ) -> Iterator[AuditRecord]:
     """The records of transitions, newest first, read a page at a time. See ``Lake.audit``."""
     left = None if amount is None else check_amount(amount, "the amount")
-    first, last = (None if moment is None else unix_seconds(_parse_time(moment)) for moment in (since, until))
+    first, last = (None if moment is None else _parse_time(moment) for moment in (since, until))
     if actor is not None:
         check_asked(actor, "an actor")
     if repository_id is not None:
@@ -246,7 +240,7 @@ def audit(
 
     def every() -> Iterator[AuditRecord]:
         below: tuple[int, int] | None = None
-        size = _PAGE if left is None else min(_PAGE, left)
+        size = PAGE if left is None else min(PAGE, left)
         while True:
             page = catalog.audit.page(repository_id, since=first, until=last, actor=actor, below=below, limit=size)
             yield from page
@@ -257,24 +251,21 @@ def audit(
     return islice(every(), left)
 
 
-def _parse_time(given: datetime | str) -> datetime:
+def _parse_time(given: datetime | str) -> int:
     try:
         moment = datetime.fromisoformat(given) if isinstance(given, str) else given
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return unix_seconds(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
     except (ValueError, AttributeError):
         raise InvalidInput(f"{excerpt(given)} is no moment; give one such as 2026-01-31 or 2026-01-31T12:00") from None
 
 
 NEAR = 12
-"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
-
+"""Statements for single lines of history, before the merge base of commits far apart is looked for in a stream."""
 
 WALKED = 4_000
 """Generations between two commits. With more of them the statements for single lines would not suffice."""
 
-
 MOST_FAR = 1_000
-
 
 # A commit's id is a digest of its whole history, so the answer is the same in every catalog, and for ever.
 _far: dict[tuple[str, str], set[str]] = {}

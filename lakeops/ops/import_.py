@@ -20,6 +20,7 @@ from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import MAX_PATH_BYTES, as_folder, flaw
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
+from lakeops.ops import inventory as inventories
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, check_name
 from lakeops.ops.diff import uncommitted
@@ -145,6 +146,7 @@ def import_objects(
     idempotency_key: str | None = None,
     allow_empty_source: bool = False,
     skip_special: bool = False,
+    inventory: str | None = None,
     on_head: Callable[[str], None] | None = None,
 ) -> Commit:
     """Replace everything under a prefix with the objects of a bucket's prefix or of a directory, in one commit.
@@ -159,6 +161,8 @@ def import_objects(
         idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
         allow_empty_source: a source without objects empties the prefix. Without it, such a source is an error.
         skip_special: leave out links, devices and names that are not UTF-8. Without it they are an error.
+        inventory: a list of the source's objects that is read in place of a listing: the path or URL of a Parquet or
+            CSV file with their keys, or of an S3 Inventory's ``manifest.json``.
         on_head: called with the id of the head that the commit is about to follow. What it raises ends the call, and
             nothing is published.
 
@@ -178,14 +182,18 @@ def import_objects(
     url = parse_location(source).url
     # A link may lead elsewhere tomorrow. A committed address must not. So the files are recorded where they really lie.
     place = check_source(ctx, without_links(url))
-    parts = {"source": url, "prefix": folder}
+    parts = {"source": url, "prefix": folder} | ({"inventory": inventory} if inventory else {})
     request = IdempotentRequest("import", check_name(branch), parts, text, pairs, key=idempotency_key)
     found = read_first(ctx, request, lambda: ctx.catalog.staging.stageable(ctx.repository_id, branch))
     if isinstance(found, CommitResult):
         return found.commit
     for change in uncommitted(ctx, branch):
         raise dirty(branch, change.path)
-    part = _build(ctx, place, folder, found.head, skip_special=skip_special)
+    store = ctx.stores.at(place)
+    listings = store.scan(skip_special=skip_special)
+    if inventory:
+        listings = inventories.inventory(ctx.stores, inventory, place, store)
+    part = _build(ctx, listings, place, folder, found.head)
     if not part.metarange.count and not allow_empty_source:
         raise ObjectNotFound(f"there is nothing at {url} to import; allow an empty source to empty the prefix")
     pairs = pairs | {
@@ -225,13 +233,13 @@ class _ImportedRanges:
     begun: datetime
 
 
-def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: bool) -> _ImportedRanges:
+def _build(ctx: Context, listings: Iterable[Listing], url: str, folder: str, head: Commit) -> _ImportedRanges:
     begun = ctx.catalog.now()
     base = ctx.metarange(head)
     with background_writes(ctx.store) as store:
         metarange = build(
             store,
-            entries(ctx.stores.at(url).scan(skip_special=skip_special), url, folder),
+            entries(listings, url, folder),
             ctx.repository.split,
             layout.attempt(begun, ctx.ids),
             engine=ctx.engine,

@@ -164,7 +164,8 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
     """Load what tells a source from its merge base into the caches of the process and the machine, if it is far."""
     if not ctx.reader.store.remote:
         return
-    head = ctx.head(ctx.catalog.refs.branch(ctx.repository_id, destination))
+    branch = ctx.catalog.refs.branch(ctx.repository_id, destination)
+    head = ctx.catalog.commits.get(ctx.repository_id, branch.commit_id)
     bases = merge_bases(ctx, head.id, source.id)
     new, *known = ctx.metaranges(source, *bases, head)
     for old in known[:-1]:
@@ -188,7 +189,7 @@ def preview_merge(
     checks: Sequence[str] = (),
     despite_checks: Sequence[str] = (),
 ) -> MergeResult:
-    """What ``merge`` would do now, worked out by the same function. Publishes nothing: ``reference`` is None.
+    """Preview ``merge``, by the function that plans it. Publishes nothing: ``reference`` is None.
 
     Raises what ``merge`` raises, and ``PreconditionFailed`` (``missing_check``, ``read_only_repository``). Hooks do not
     run.
@@ -312,7 +313,7 @@ def _commits_to_revert(ctx: Context, refs: Sequence[str], parent_number: int | N
 
 
 def of_revert(ctx: Context, branch: str, ref: str, parent_number: int | None = None) -> Iterator[Change]:
-    """What ``revert`` would change now, by path, with its conflicts. Publishes nothing."""
+    """The changes that ``revert`` would make now, by path, with its conflicts. Publishes nothing."""
     head = _clean_head(ctx, branch)
     undone, parent = _step(ctx, ref, parent_number)
     return foretell(ctx, MergeInputs((undone,), parent, head))
@@ -366,7 +367,7 @@ def cherry_pick(
 
 
 def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
-    """What ``cherry_pick`` would change now, by path, with its conflicts. Publishes nothing.
+    """The changes that ``cherry_pick`` would make now, by path, with its conflicts. Publishes nothing.
 
     Raises what ``cherry_pick`` raises for the branch and the commit.
     """

@@ -99,12 +99,12 @@ def output(
 
     Args:
         prefix: the folder that the files become objects of.
-        mode: ``replace`` removes what is under the prefix, ``append`` adds to it.
-        on_collision: what ``append`` does with a file whose path is an object already, with other contents. ``refuse``
+        mode: ``replace`` removes the objects under the prefix, ``append`` adds to them.
+        on_collision: how ``append`` treats a file whose path is an object already, with other contents. ``refuse``
             raises ``PathTaken`` and stages nothing, ``rename`` gives the file a name of its own, ``overwrite`` replaces
             the object.
-        idempotency_key: what ``append`` adds under a key takes the place of what an earlier call under the same key has
-            added, whatever the names of the files. So a task that runs again adds its rows once.
+        idempotency_key: files that ``append`` adds under a key take the place of those that an earlier call under the
+            key has added, whatever their names. So a task that runs again adds its rows once.
         allow_empty: let ``replace`` empty the prefix when no file was written. Without it, that is an error.
 
     Raises:
@@ -142,16 +142,13 @@ def open_output(
     folder = as_folder(prefix)
     named = begin_staging(ctx, branch)
     upload = ctx.ids.new()
-    mark = "" if idempotency_key is None else _mark_of(idempotency_key)
+    mark = ""  # the last folder of the address, the same for all outputs under a key
+    if idempotency_key is not None:
+        mark = f"key-{sha256(check_key(idempotency_key).encode()).hexdigest()[:32]}/"
     address = layout.output_prefix(named, ctx.ids) + mark
     started = min(named, ctx.catalog.staging.begin_upload(ctx.repository_id, branch, address, upload=upload))
     url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
     return Output(branch, folder, address, url, started, upload, ctx.store, mark)
-
-
-def _mark_of(key: str) -> str:
-    """The last folder of an output's address, the same for all outputs under a key."""
-    return f"key-{sha256(check_key(key).encode()).hexdigest()[:32]}/"
 
 
 def abandon_output(ctx: Context, opened: Output) -> None:
@@ -213,7 +210,7 @@ def link_output(
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """What earlier outputs under the same key have added: their paths, on a branch as it was ``pinned``."""
+    """Paths that earlier outputs under the same key have added, on a branch as it was ``pinned``."""
 
     pinned: ExpectedState | None
     paths: pa.ChunkedArray
@@ -234,7 +231,7 @@ def _added_before(ctx: Context, opened: Output) -> _Added:
 
 
 def _in_place_of(paths: pa.ChunkedArray, files: pa.Table) -> pa.Table:
-    """Rows that stage files, and the deletion of what is at other ones of these paths."""
+    """Rows that stage files, and the deletion of the objects at those of the paths that no file has."""
     gone = paths.filter(pc.invert(pc.is_in(paths, value_set=files.column("path"))))
     return pa.concat_tables([files, tombstones(gone)]).sort_by("path")
 
@@ -262,7 +259,7 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
         )
     expect = earlier.pinned
     if expect is None:
-        # What is staged with the contents of the commit does not show, and was looked at all the same.
+        # Rows with the contents of the commit do not show, and were looked at all the same.
         looked_at = (files, there, staged)
         shown = frozenset(address for table in looked_at for address in table["physical_address"].to_pylist())
         expect = ExpectedState(state, addresses=shown)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,7 @@ def claim_of(repository: RepositoryRecord) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "repository": repository.id,
-        "split": repository.split.to_json(),
+        "split": asdict(repository.split),
         "id": repository.capabilities.get(CLAIM_ID),
     }
 

@@ -8,7 +8,7 @@ leaves either of the two in the namespace. Both are this catalog's, and the next
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lakeops.catalog.repositories import Ownership
@@ -74,7 +74,7 @@ def renew_lease(ctx: Context) -> None:
         if own.pending_lease is not None:  # an earlier call, or another mark of this catalog: it is finished first
             _write(ctx, own.current_lease or own.pending_lease, own.pending_lease)
             return None
-        fresh = owner.again(ctx.ids.new(), ctx.seconds()).to_text()
+        fresh = replace(owner, nonce=ctx.ids.new(), at=ctx.seconds()).to_text()
         noted = ctx.catalog.repositories.take_owner(ctx.repository_id, fresh).pending_lease
         return (noted == fresh and _write(ctx, own.current_lease, fresh)) or None
 

@@ -126,10 +126,10 @@ class MergedSource:
 
 @dataclass(frozen=True)
 class CommitPlan:
-    """What an attempt wants published.
+    """A commit that an attempt wants published.
 
     Attributes:
-        reused_commits: those whose ranges the metarange reuses.
+        reused_commits: commits whose ranges the metarange reuses.
         begun: when the first file was written, where that was before the attempt: its deadline runs from then on.
         consumed: the sealed tokens that it takes. None: all of them.
         merged: the source of a merge, with its checks.

@@ -7,12 +7,12 @@ instant: so a commit that is published meanwhile never hides an object.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,8 @@ from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_pre
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, at_ref, public, watched
-from lakeops.ranges import read as records
-from lakeops.ranges.metarange import SortedPaths, upper_bound
+from lakeops.ranges.metarange import SortedPaths
+from lakeops.ranges.read import PATH, EntryCursor
 from lakeops.ranges.rewrite import apply_changes
 from lakeops.ranges.validation import ABSOLUTE
 from lakeops.store import layout, recorded
@@ -238,8 +238,6 @@ FEW = 8
 LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
 """Appended to a prefix, this is at or after every path under it."""
 
-_PATH = attrgetter("path")
-
 
 def list_objects(
     ctx: Context, ref: str, prefix: str = "", after: str = "", delimiter: str = ""
@@ -247,8 +245,8 @@ def list_objects(
     """Objects under a prefix in byte order.
 
     Args:
-        prefix: what the paths begin with.
-        after: the last path or common prefix of an earlier listing. Only what follows it in byte order is listed.
+        prefix: only paths that begin with it.
+        after: the last path or common prefix of an earlier listing. Only later paths, in byte order, are listed.
         delimiter: a text such as ``/``. Paths that have it behind the prefix are listed once, as common prefixes.
     """
     check_prefix(prefix)
@@ -288,24 +286,22 @@ def entries(ctx: Context, ref: str, prefix: str = "") -> pa.RecordBatchReader:
         return with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
 
     def of_commit(commit: Commit) -> Iterator[pa.Table]:
-        batches = (batch.select(ENTRY_SCHEMA.names) for batch in ctx.reader.scan(ctx.metarange(commit), prefix))
-        return watched(ctx, (commit,), batches)
+        return watched(ctx, (commit,), ctx.reader.scan(ctx.metarange(commit), prefix))
 
     tables = at_ref(ctx, ref, of_branch, of_commit)
-    batches = (batch for table in tables for batch in _absolute(ctx, table).to_batches())
-    return pa.RecordBatchReader.from_batches(ENTRY_SCHEMA, batches)
+    return pa.RecordBatchReader.from_batches(ENTRY_SCHEMA, _batches(ctx, tables))
+
+
+def _batches(ctx: Context, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Rows of ranges as batches of entries, their addresses as full URLs."""
+    for table in tables:
+        yield from _absolute(ctx, table.select(ENTRY_SCHEMA.names)).to_batches()
 
 
 def _absolute(ctx: Context, table: pa.Table) -> pa.Table:
     index = table.schema.get_field_index("physical_address")
     column = full(ctx.repository.storage_namespace, table.column(index))
     return table.set_column(index, table.schema.field(index), column)
-
-
-def as_entries(ctx: Context, tables: Iterable[pa.Table]) -> pa.Table:
-    """Batches of rows as one table of entries (``ENTRY_SCHEMA``), their addresses as full URLs."""
-    batches = (batch for table in tables for batch in _absolute(ctx, table.select(ENTRY_SCHEMA.names)).to_batches())
-    return pa.Table.from_batches(batches, ENTRY_SCHEMA)
 
 
 def _grouped(cursor: ListingCursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:
@@ -331,67 +327,18 @@ def _folder(path: str, prefix: str, delimiter: str) -> str | None:
     return path[: end + len(delimiter)] if end >= 0 else None
 
 
-class CommitCursor:
-    """A place in a commit's entries under a prefix. Records are made ahead, further the longer a listing goes on."""
-
-    def __init__(self, ctx: Context, commit: Commit, prefix: str) -> None:
-        self._ctx = ctx
-        self._prefix = prefix
-        self._above = upper_bound(prefix)
-        self._inner = records.EntryCursor(ctx.reader, ctx.metarange(commit))
-        self._ahead: list[Entry] = []
-        self._next = 0
-
-    @property
-    def path(self) -> str | None:
-        """The path here."""
-        if self._next < len(self._ahead):
-            return self._ahead[self._next].path
-        path = self._inner.path
-        return path if path is not None and path.startswith(self._prefix) else None
-
-    def take(self, below: str | None = None) -> list[Entry]:
-        """Entries from here on that are before ``below``: as many as are at hand."""
-        if self._next == len(self._ahead):
-            self._ahead, self._next = records.entries(_absolute(self._ctx, self._inner.take(self._above))), 0
-        start, self._next = self._next, len(self._ahead)
-        if below is not None:
-            self._next = bisect_left(self._ahead, below, lo=start, key=_PATH)
-        return self._ahead[start : self._next]
-
-    def advance(self) -> None:
-        """Go behind the entry here."""
-        if self._next < len(self._ahead):
-            self._next += 1
-        else:
-            self._inner.advance()
-
-    def seek(self, after: str) -> None:
-        """Go to the first path behind ``after``."""
-        self._ahead, self._next = [], 0
-        # No path holds NUL, so this is the smallest key behind it.
-        self._inner.seek(max(self._prefix, after + "\0") if after else self._prefix)
-
-    def skip(self, last: str) -> None:
-        """Go to the first path behind ``last``, without a read where it is at hand."""
-        if self._ahead and self._ahead[-1].path > last:
-            self._next = bisect_right(self._ahead, last, key=_PATH)
-        else:
-            self.seek(last)
-
-
 class ListingCursor:
-    """A place in what a ref shows under a prefix: staged rows over a commit's entries, a window of rows at a time.
+    """A place in the listing of a ref under a prefix: staged rows over a commit's entries, a window of rows at a time.
 
     Args:
         ctx: the repository.
-        prefix: what the paths begin with.
+        prefix: the beginning of all paths.
         after: where to begin.
         window: gives the commit, and at most so many staged rows behind a path, both as they were at one instant.
         size: how many staged rows the first window holds.
     """
 
-    _committed: CommitCursor
+    _committed: EntryCursor
 
     def __init__(
         self,
@@ -412,7 +359,9 @@ class ListingCursor:
         """Take the window that begins behind ``after``."""
         commit, self._rows = self._window(after, self._size)
         if self._commit_id != commit.id:
-            self._committed, self._commit_id = CommitCursor(self._ctx, commit, self._prefix), commit.id
+            shown = partial(_absolute, self._ctx)
+            self._committed = EntryCursor(self._ctx.reader, self._ctx.metarange(commit), self._prefix, shown)
+            self._commit_id = commit.id
         self._committed.seek(after)
         self._next = 0
         self._bound = self._rows[-1].path if len(self._rows) == self._size else None
@@ -451,7 +400,7 @@ class ListingCursor:
             self._size = min(4 * self._size, PAGE) if several else FEW
             self._load(last)
             return
-        self._next = bisect_right(self._rows, last, key=_PATH)
+        self._next = bisect_right(self._rows, last, key=PATH)
         self._committed.skip(last)
 
     def _here(self) -> tuple[Staged | None, str | None]:
@@ -472,7 +421,7 @@ class Snapshot:
 
     Attributes:
         commit_id: the commit that the ref meant.
-        folder: what was asked for: a prefix with a slash at its end, or the path of one object.
+        folder: the prefix that was asked for, with a slash at its end, or the path of one object.
         entries: the objects (``ENTRY_SCHEMA``) by path, their addresses as full URLs.
         sources: for each entry the store that it lies in, and its key there.
         algorithms: for each entry how its checksum is computed from the contents. None where it cannot be.
@@ -492,7 +441,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
 
     Args:
         prefix: a folder, with or without a slash at its end, or a path.
-        check: compare the size of every object with what was recorded.
+        check: compare the size of every object with the recorded size.
 
     Raises:
         ObjectNotFound: there is nothing, or one of the objects is missing from the store.
@@ -503,10 +452,12 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
 
     def of_branch(name: str) -> tuple[Commit, pa.Table]:
         found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, prefix=prefix)
-        return found.head, as_entries(ctx, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged))
+        tables = with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
+        return found.head, pa.Table.from_batches(_batches(ctx, tables), ENTRY_SCHEMA)
 
     def of_commit(commit: Commit) -> tuple[Commit, pa.Table]:
-        return commit, as_entries(ctx, ctx.reader.scan(ctx.metarange(commit), prefix))
+        tables = ctx.reader.scan(ctx.metarange(commit), prefix)
+        return commit, pa.Table.from_batches(_batches(ctx, tables), ENTRY_SCHEMA)
 
     commit, entries = at_ref(ctx, ref, of_branch, of_commit)
     exact = entries.filter(pc.equal(entries["path"], prefix))
@@ -516,18 +467,15 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
         entries = entries.filter(pc.starts_with(entries["path"], wanted))
     if not entries.num_rows:
         raise ObjectNotFound(f"there is no object under {wanted!r} at {ref!r} of repository {ctx.repository_id!r}")
-    sources = tuple(_located(ctx, entries))
+    addresses = entries["physical_address"].to_pylist()
+    namespace = ctx.repository.storage_namespace
+    sources = tuple(ctx.stores.locate(ctx.policy, layout.relative(namespace, one)) for one in addresses)
     if check:
         _check_sizes(entries, sources)
-    marks = zip(entries["physical_address"].to_pylist(), entries["checksum"].to_pylist(), strict=True)
+    marks = zip(addresses, entries["checksum"].to_pylist(), strict=True)
     verify = ctx.settings.verify_checksums
     algorithms = tuple(algorithm(ctx, *one) if verify else None for one in marks)
     return Snapshot(commit.id, wanted, entries, sources, algorithms)
-
-
-def _located(ctx: Context, entries: pa.Table) -> Iterator[tuple[ObjectStore, str]]:
-    for address in entries["physical_address"].to_pylist():
-        yield ctx.stores.locate(ctx.policy, layout.relative(ctx.repository.storage_namespace, address))
 
 
 def _check_sizes(entries: pa.Table, sources: tuple[tuple[ObjectStore, str], ...]) -> None:

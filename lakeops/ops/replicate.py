@@ -1,8 +1,8 @@
-"""Copying what a storage namespace has and another one lacks: replication for stores that have none of their own.
+"""Replication for stores that have none of their own: copying the objects that one namespace has and another lacks.
 
-Objects arrive whole, in any order, as with a bucket's replication: a mirror waits for what its next head needs. What is
-to be done is the difference of two listings, so a killed run is run again. Names of written files are never used again,
-so the same name and size means the same object.
+Objects arrive whole, in any order, as with a bucket's replication: a mirror waits for those of its next head. A run
+copies the difference of two listings, so a killed one is run again. Names of written files are never used again, so the
+same name and size means the same object.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakeops.store.open import overlap
 from lakeops.store.reader import parse_json, read_small
 
 MANAGED = (DATA, RANGES, METARANGES)
-"""What is replicated: objects first, so that what names them finds them there when nothing is in a hurry."""
+"""Folders that are replicated: objects first, so that ranges find them there when nothing is in a hurry."""
 
 _LOOKED_AT = 5_000
 """Missing objects that the choice of the engine is made by. The listing goes on while these are copied."""

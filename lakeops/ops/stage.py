@@ -78,11 +78,11 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: ExpectedSta
     """Stage the deletion of every object under a prefix. Returns how many there were.
 
     Args:
-        prefix: what the paths begin with.
-        pinned: what ``pin`` gave for the prefix. Nothing is staged when it shows something else now.
+        prefix: only paths that begin with it.
+        pinned: the state that ``pin`` gave for the prefix. Nothing is staged when the branch shows something else now.
 
     Raises:
-        NotAsSeen: the branch, or what is uncommitted under the prefix, is not what was pinned.
+        NotAsSeen: the branch, or the changes under the prefix, are not as they were pinned.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
     check_prefix(prefix)
@@ -120,10 +120,10 @@ def reset(
     Args:
         prefix: only changes under this prefix.
         path: only the change of this path.
-        pinned: what ``pin`` gave before somebody looked at the changes.
+        pinned: the state that ``pin`` gave before somebody looked at the changes.
 
     Raises:
-        NotAsSeen: there is something else to drop than what was pinned. Nothing was dropped.
+        NotAsSeen: the changes are not as they were pinned. Nothing was dropped.
     """
     name = _check_place(branch, prefix, path)
     ctx.stage_queue(name).flush_pending()
@@ -133,11 +133,11 @@ def reset(
 
 
 def pin(ctx: Context, branch: str, prefix: str | None = None, path: str | None = None) -> ExpectedState:
-    """Remember what a branch is now, for a call that shall do what is about to be shown to a person, or nothing.
+    """Pin the state of a branch now, for a call that shall do what is about to be shown to a person, or nothing.
 
     Args:
-        prefix: only what is uncommitted under it matters.
-        path: only what is uncommitted at it matters.
+        prefix: only changes under it matter.
+        path: only the change at it matters.
     """
     name = _check_place(branch, prefix, path)
     place = (prefix or "") if path is None else path
@@ -162,10 +162,10 @@ def put_consistently(
     started: datetime,
     upload: str | None = None,
 ) -> None:
-    """Stage rows that were worked out from what the branch shows, again when it shows something else meanwhile.
+    """Stage rows that follow from the state of the branch, and compute them again when that changes meanwhile.
 
-    ``rows`` gives the branch as it was before it was looked at, or None where that does not matter, and the rows. What
-    others stage there counts: two that replace a folder at the same time would leave the objects of both in it.
+    ``rows`` gives the state before the look, or None where it does not matter, and the rows. Rows that others stage
+    count: two calls that replace a folder at the same time would leave the objects of both in it.
     """
 
     def attempt() -> None:
@@ -204,9 +204,9 @@ def normalised(ctx: Context, table: pa.Table) -> pa.Table:
         "physical_address": address,
         "checksum": _column(table, "checksum", pa.string()),
         "size_bytes": _column(table, "size_bytes", pa.int64()),
-        "mtime": _seconds(table),
-        "content_type": _optional(table, "content_type", pa.scalar(DEFAULT_CONTENT_TYPE)),
-        "metadata": _optional(table, "metadata", pa.scalar([], METADATA_TYPE)),
+        "mtime": _column(table, "mtime", pa.int64()),
+        "content_type": _column(table, "content_type", pa.string(), pa.scalar(DEFAULT_CONTENT_TYPE)),
+        "metadata": _column(table, "metadata", METADATA_TYPE, pa.scalar([], METADATA_TYPE)),
     }
     staged = pa.table(columns, schema=STAGED_SCHEMA)
     try:
@@ -230,39 +230,24 @@ def normalised(ctx: Context, table: pa.Table) -> pa.Table:
     return ordered
 
 
-def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    if name not in table.column_names:
+def _column(table: pa.Table, name: str, kind: pa.DataType, default: pa.Scalar | None = None) -> pa.ChunkedArray:
+    """A column, cast. ``default`` stands for nulls and for all of a column that is left out, which are errors else."""
+    count = table.column_names.count(name)
+    if count > 1:
+        raise InvalidInput(f"the table has the column {name!r} more than once")
+    if not count and default is None:
         raise InvalidInput(f"the table has no column {name!r}; it needs path, physical_address, checksum, ...")
-    column = _column_of(table, name)
-    if column.null_count:
+    if not count:
+        return pa.chunked_array([pa.repeat(default, len(table))])
+    column = table[name]
+    if column.null_count and default is None:
         raise InvalidInput(f"column {name!r} holds nulls")
+    if name == "mtime" and pa.types.is_timestamp(column.type):
+        column = pc.floor_temporal(column, unit="second").cast(pa.timestamp("s", "UTC"))
     try:
-        return column.cast(kind)
+        column = column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInput(f"column {name!r} is {column.type}, not {kind}: {error}") from None
-
-
-def _column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
-    if table.column_names.count(name) > 1:
-        raise InvalidInput(f"the table has the column {name!r} more than once")
-    return table[name]
-
-
-def _seconds(table: pa.Table) -> pa.ChunkedArray:
-    if "mtime" in table.column_names and pa.types.is_timestamp(_column_of(table, "mtime").type):
-        whole = pc.floor_temporal(table["mtime"], unit="second").cast(pa.timestamp("s", "UTC"))
-        return _column(pa.table({"mtime": whole}), "mtime", pa.int64())
-    return _column(table, "mtime", pa.int64())
-
-
-def _optional(table: pa.Table, name: str, default: pa.Scalar) -> pa.ChunkedArray:
-    if name not in table.column_names:
-        return pa.chunked_array([pa.repeat(default, len(table))])
-    column = _column_of(table, name)
-    try:
-        column = column.cast(default.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInput(f"column {name!r} is {column.type}, not {default.type}: {error}") from None
     if not column.null_count:
         return column
     filled = pc.if_else(pc.is_valid(column), column, pa.repeat(default, len(table)))

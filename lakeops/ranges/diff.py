@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.records import Change, ChangeType, Summary
-from lakeops.ranges.digest import Positions, contains, same_labels
+from lakeops.ranges.digest import Positions, same_labels
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths
 from lakeops.ranges.range_file import RangeFile
 from lakeops.ranges.read import RangeReader
@@ -64,7 +64,7 @@ class DifferingRows:
         numbers = np.arange(span.start, span.stop)
         if other is not None:
             mine, theirs = (one.file.digests.slice(one.start, one.stop - one.start) for one in (span, other))
-            numbers = numbers[~contains(theirs, mine)]
+            numbers = numbers[~to_numpy(pc.is_in(mine, value_set=theirs))]
         table = span.file.take(numbers, columns)
         if prefix:
             under = pc.starts_with(table.column("path"), prefix)

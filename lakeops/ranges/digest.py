@@ -77,11 +77,6 @@ def same_labels(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     return to_numpy(pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right))))
 
 
-def contains(digests: pa.Array, wanted: pa.Array) -> npt.NDArray[np.bool_]:
-    """For each wanted entry digest whether it is among ``digests``."""
-    return to_numpy(pc.is_in(wanted, value_set=digests))
-
-
 def _fixed(data: bytes, width: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(data) // width, [None, pa.py_buffer(data)])
 

@@ -46,7 +46,7 @@ from lakeops.ranges.diff import (
     diff_batches,
     summary,
 )
-from lakeops.ranges.digest import Positions, contains, same_identity
+from lakeops.ranges.digest import Positions, same_identity
 from lakeops.ranges.metarange import Delta, Metarange
 from lakeops.ranges.range_file import RangeFile
 from lakeops.ranges.range_merge import Mask, RangeMerge, Sides, merge_ranges, with_delta_of
@@ -189,7 +189,7 @@ def states(file: RangeFile, changed: ChangedPaths) -> States:
     )
     for side, rows, like in sides:
         asked = np.flatnonzero((rows >= 0) & ~found.present)
-        known = asked[contains(file.digests, side.digests(rows[asked]))]
+        known = asked[to_numpy(pc.is_in(side.digests(rows[asked]), value_set=file.digests))]
         like[known] = found.present[known] = True
     rest = np.flatnonzero(~found.present)
     if len(rest):  # what digests do not tell

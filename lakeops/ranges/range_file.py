@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +36,11 @@ from lakeops.ranges.metarange import (
     range_id,
 )
 from lakeops.store.base import ObjectStore
-from lakeops.store.disk_cache import cache_of
 from lakeops.store.in_flight import IN_FLIGHT, in_parallel
 from lakeops.store.layout import attempt_file, metarange_key, range_key
+
+if TYPE_CHECKING:
+    from lakeops.store.disk_cache import DiskCache
 
 VERSION: Final = 2
 """The version of the format."""
@@ -121,7 +123,7 @@ def fetch(store: ObjectStore, key: str, digest: bytes, size: int | None = None, 
 
     Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
     """
-    cache = cache_of(store) if cached else None
+    cache: DiskCache | None = getattr(store, "disk_cache", None) if cached else None
     if cache is not None and (kept := cache.get(digest)) is not None:
         return kept
     try:
@@ -145,7 +147,8 @@ def fetch(store: ObjectStore, key: str, digest: bytes, size: int | None = None, 
 def _put(store: ObjectStore, key: str, data: bytes) -> str:
     """Write a file, also to this machine's cache. Returns its SHA-256 in hex."""
     digest = store.put(key, data).checksum
-    if (cache := cache_of(store)) is not None:
+    cache: DiskCache | None = getattr(store, "disk_cache", None)
+    if cache is not None:
         cache.put(bytes.fromhex(digest), data)
     return digest
 

@@ -95,8 +95,6 @@ def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange) -> S
 
 def sides_behind(before: Metarange, after: Metarange, path: str) -> Sides:
     """The ranges of both sides that may hold paths behind one, and the delta between these."""
-    if not path:
-        return before, after
     return with_delta_of(after.delta_since(before), before.behind(path), after.behind(path))
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain, pairwise
+from operator import attrgetter
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from lakeops.machine import cores
-from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, to_numpy
+from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, to_numpy
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
 from lakeops.ranges.digest import Positions
@@ -23,6 +25,8 @@ from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
 
 _AT_ONCE = 64
 """Rows of a metarange that become plain data in one step."""
+
+PATH = attrgetter("path")
 
 _entry, _entries = maker(Entry), maker_of_many(Entry)
 *_PLAIN, _METADATA = ENTRY_SCHEMA.names
@@ -257,73 +261,98 @@ class DecodedRange:
 
 
 class EntryCursor:
-    """A position among a commit's entries that moves on or jumps, opening only the ranges it lands in.
+    """A place among a commit's entries under a prefix. It moves on or jumps, and opens only the ranges it lands in.
 
-    It is past the last entry until it is told where to go.
+    Records are made ahead of it, further the longer a listing goes on. It is at the end until it is told where to go.
+
+    Args:
+        reader: the namespace.
+        metarange: the commit's.
+        prefix: the beginning of all paths.
+        shown: changes rows (``RANGE_SCHEMA``) before they become records.
     """
 
-    def __init__(self, reader: RangeReader, metarange: Metarange) -> None:
+    def __init__(
+        self,
+        reader: RangeReader,
+        metarange: Metarange,
+        prefix: str = "",
+        shown: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+    ) -> None:
         self._reader = reader
         self._metarange = metarange
-        self._index = 0
+        self._prefix = prefix
+        self._above = upper_bound(prefix)
+        self._shown = shown
+        self._ahead: list[Entry] = []
+        self._next = 0
+        # The row behind those that are made: a range, which is opened when it is asked for, and a number there.
+        self._index = len(metarange)
         self._range: DecodedRange | None = None
         self._row = 0
         self._run = self._owed = _FIRST_RUN
 
     @property
     def path(self) -> str | None:
-        """The path of the present entry. None past the last."""
+        """The path here. None at the end."""
+        if self._next < len(self._ahead):
+            return self._ahead[self._next].path
         found = self._present()
-        return found.paths[self._row].decode() if found is not None else None
+        path = found.paths[self._row] if found is not None else None
+        return path.decode() if path is not None and (self._above is None or path < self._above) else None
 
-    def entry(self) -> Entry:
-        """The present entry. The cursor must not be past the last."""
-        found = self._present()
-        if found is None:
-            raise IndexError("the cursor is past the last entry")
-        return found.entry(self._row)
-
-    def seek(self, key: str) -> None:
-        """Go to the first entry whose path is ``key`` or comes after it. Forward or back."""
-        raw = key.encode()
-        self._run = self._owed = _FIRST_RUN
-        if self._range is None or not self._range.paths[0] <= raw <= self._range.paths[-1]:
-            self._index = self._metarange.find(raw)
-            self._load()
-        if self._range is not None:
-            self._row = self._range.paths.first_at(raw)
+    def take(self, below: str | None = None) -> list[Entry]:
+        """Entries from here on that are before ``below``: as many as are at hand."""
+        if self._next == len(self._ahead):
+            self._ahead, self._next = [], 0
+            found = self._present()
+            if found is not None:
+                start, stop = self._row, min(self._row + self._owed, len(found.paths))
+                if self._above is not None and found.paths[stop - 1] >= self._above:
+                    stop = max(start, found.paths.first_at(self._above))
+                self._row, self._owed = stop, self._owed - (stop - start)
+                if not self._owed:
+                    self._run = self._owed = min(3 * self._run, _LONGEST_RUN)
+                self._ahead = entries(self._shown(found.table.slice(start, stop - start)))
+        start, self._next = self._next, len(self._ahead)
+        if below is not None:
+            self._next = bisect_left(self._ahead, below, lo=start, key=PATH)
+        return self._ahead[start : self._next]
 
     def advance(self) -> None:
-        """Go to the next entry."""
-        if self._present() is not None:
+        """Go behind the entry here."""
+        if self._next < len(self._ahead):
+            self._next += 1
+        elif self._present() is not None:
             self._row += 1
 
-    def take(self, below: bytes | None = None) -> pa.Table:
-        """The rows from here on that are before ``below``, and go behind them: ``RANGE_SCHEMA``.
-
-        The longer a listing goes on, the more rows it is given at a time. None where it has come to the end.
-        """
+    def seek(self, after: str) -> None:
+        """Go to the first path behind ``after``, forward or back."""
+        self._ahead, self._next = [], 0
+        self._run = self._owed = _FIRST_RUN
+        # No path holds NUL, so this is the smallest key behind it.
+        raw = (max(self._prefix, after + "\0") if after else self._prefix).encode()
+        if self._range is None or not self._range.paths[0] <= raw <= self._range.paths[-1]:
+            self._index, self._range = self._metarange.find(raw), None
+        self._row = 0
         found = self._present()
-        if found is None:
-            return no_rows(RANGE_SCHEMA)
-        start, stop = self._row, min(self._row + self._owed, len(found.paths))
-        if below is not None and found.paths[stop - 1] >= below:
-            stop = max(start, found.paths.first_at(below))
-        self._row, self._owed = stop, self._owed - (stop - start)
-        if not self._owed:
-            self._run = self._owed = min(3 * self._run, _LONGEST_RUN)
-        return found.table.slice(start, stop - start)
+        if found is not None:
+            self._row = found.paths.first_at(raw)
+
+    def skip(self, last: str) -> None:
+        """Go to the first path behind ``last``, without a read where it is at hand."""
+        if self._ahead and self._ahead[-1].path > last:
+            self._next = bisect_right(self._ahead, last, key=PATH)
+        else:
+            self.seek(last)
 
     def _present(self) -> DecodedRange | None:
-        """The range that holds the present entry: the next one is read only when it is asked for."""
+        """The range of the row behind those that are made. The next one is read only when it is asked for."""
         if self._range is not None and self._row == len(self._range.paths):
-            self._index += 1
-            self._load()
+            self._index, self._range, self._row = self._index + 1, None, 0
+        if self._range is None and self._index < len(self._metarange):
+            self._range = self._reader.decoded(self._metarange, self._index)
         return self._range
-
-    def _load(self) -> None:
-        at_end = self._index == len(self._metarange)
-        self._range, self._row = None if at_end else self._reader.decoded(self._metarange, self._index), 0
 
 
 def _below(table: pa.Table, above: bytes | None) -> Iterator[pa.Table]:

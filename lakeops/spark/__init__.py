@@ -33,12 +33,20 @@ def register(spark: SparkSession) -> None:
     The driver's machine and the executors need lakeops installed. The code that range work sends along is not enough,
     because Spark plans with the catalog.
     """
-    from lakeops.settings import Settings
+    from sqlalchemy import make_url
+
+    from lakeops.catalog.database import url_for_message
+    from lakeops.settings import LakeAddress
     from lakeops.spark.source import PruningDataSource
+
+    address = LakeAddress.of()
+    settings = address.settings()
 
     class Registered(PruningDataSource):
         # Spark plans in processes with the environment of its JVM, which may be older than this one's.
-        default_home = str(Settings.load().home) if hasattr(spark, "_sc") else None
+        default_home = str(settings.home) if hasattr(spark, "_sc") else None
+        default_connection = address.connection
+        default_catalog = url_for_message(make_url(settings.catalog_url))
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(Registered)

@@ -24,7 +24,7 @@ from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, Integ
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError
-from lakeops.model.names import LakeUri, as_folder
+from lakeops.model.names import LakeUri, as_folder, split_connection
 from lakeops.model.sanitising import excerpt
 from lakeops.spark.tables import File, Files, files, is_table_file
 from lakeops.store import foreign, recorded
@@ -68,6 +68,9 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
     """
 
     default_home: ClassVar[str | None] = None
+    default_connection: ClassVar[str | None] = None
+    default_catalog: ClassVar[str | None] = None
+    """The catalog that ``register`` has found, without user and password: no other one is opened in its place."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -77,6 +80,7 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
         self.uri: str = options.get("ref") or options.get("path") or ""
         if not self.uri:
             raise InvalidInput("the format lakeops needs a table: option('ref', 'lakefs://REPO/REF/PREFIX')")
+        self.connection, self.plain_uri = split_connection(self.uri)
         self._pinned: Files | None = None
 
     @classmethod
@@ -86,9 +90,13 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
 
     @contextmanager
     def lake(self) -> Iterator[Lake]:
-        """The lake in the directory of the option ``home``, else that of the settings."""
+        """The lake of the URI's connection, of the option ``home``, or else the one of the process that registered.
+
+        Raises ``InvalidInput`` where this process would open another one.
+        """
         try:
             from lakeops.lake import Lake
+            from lakeops.settings import LakeAddress
         except ModuleNotFoundError:  # the workers' part of the code, sent along by range work, hides the whole
             raise LakeopsError(
                 "the format lakeops needs lakeops installed on the driver's machine, and a session that has run no "
@@ -96,7 +104,20 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
                 kind="unsupported",
             ) from None
 
-        with Lake.open(home=self.options.get("home", self.default_home)) as lake:
+        home, own = self.options.get("home"), self.connection
+        if home or own:
+            address = LakeAddress.of(own, home=home)
+        elif self.default_connection:
+            address = LakeAddress(self.default_connection)
+        else:
+            address = LakeAddress(home=self.default_home)
+        with address.open(Lake.open) as lake, address.naming(found := lake.catalog.database.shown):
+            if self.default_catalog not in (None, found) and not (home or own):
+                raise InvalidInput(
+                    f"Spark plans in a process that opens {found}, and the session was registered for "
+                    f"{self.default_catalog}: read with lakeops.spark.read, or give that process the connection",
+                    kind="invalid_settings",
+                )
             yield lake
 
     @property
@@ -104,7 +125,7 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
         """The files, looked up once, so that the reader reads the files that the schema was taken from."""
         if self._pinned is None:
             with self.lake() as lake:
-                self._pinned = files(self.uri, lake=lake)
+                self._pinned = files(self.plain_uri, lake=lake)
         return self._pinned
 
     @property
@@ -220,7 +241,7 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: igno
     """Reads the files that were added or changed since the last commit that was read. Deletions give no rows."""
 
     def __init__(self, source: LakeopsDataSource, schema: StructType) -> None:
-        repository, ref, prefix = LakeUri.parse(source.uri).with_prefix()
+        repository, ref, prefix = LakeUri.parse(source.plain_uri).with_prefix()
         with source.lake() as lake:
             lake.repository(repository).branch(ref)  # a tag or a commit never moves: raise
             start = source.options.get("startingref")
@@ -277,7 +298,7 @@ class Writer(spark_api.DataSourceArrowWriter):  # type: ignore[misc]
         self._source = source
         self._mode: OutputMode = "replace" if overwrite else "append"
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._repository, branch, prefix = LakeUri.parse(source.uri).with_prefix()
+        self._repository, branch, prefix = LakeUri.parse(source.plain_uri).with_prefix()
         self._on_collision: Any = source.options.get("on_collision", "refuse")
         key = source.options.get("idempotency_key")
         with source.lake() as lake:

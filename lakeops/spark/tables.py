@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
 
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
-from lakeops.model.names import LakeUri
+from lakeops.model.names import LakeUri, split_connection
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
     begin with ``_`` or ``.``, are left out.
 
     Args:
-        uri: ``lakefs://REPO/REF/PREFIX``.
-        lake: the lake; that of the settings when left out.
+        uri: ``lakefs://[CONNECTION@]REPO/REF/PREFIX``.
+        lake: the lake; when left out that of the URI's connection, of ``lakeops_default`` in Airflow, or the settings'.
         check: compare the size of each file with the recorded one.
 
     Raises:
@@ -110,8 +110,8 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
         Corrupted: a file has another size than was recorded.
         InvalidInput: the folders of the files stand for different partition columns.
     """
-    repository, ref, prefix = LakeUri.parse(uri).with_prefix()
-    with opened(lake) as found:
+    with opened(uri, lake) as (found, place):
+        repository, ref, prefix = place.with_prefix()
         shown = found.repository(repository).ref(ref).snapshot(prefix, check=check)
     inside = len(shown.folder) if shown.folder.endswith("/") or not shown.folder else shown.folder.rfind("/") + 1
     columns: tuple[str, ...] | None = None
@@ -140,15 +140,27 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
 
 
 @contextmanager
-def opened(lake: Lake | None) -> Iterator[Lake]:
-    """Give the lake that was passed, or open the one of the settings for the block."""
+def opened(uri: str, lake: Lake | None) -> Iterator[tuple[Lake, LakeUri]]:
+    """Open the lake that a URI means for the block, or take the one that was passed; with the URI's parts.
+
+    What is not found says in which lake. Raises ``InvalidInput``.
+    """
+    from lakeops.settings import LakeAddress
+
+    connection, plain = split_connection(uri)
+    place = LakeUri.parse(plain)
     if lake is not None:
-        yield lake
+        if connection and LakeAddress(connection).settings().catalog_url != lake.settings.catalog_url:
+            raise InvalidInput(
+                f"{uri!r} is in the lake of connection {connection!r}, and lake is another one", kind="invalid_uri"
+            )
+        yield lake, place
         return
     from lakeops.lake import Lake
 
-    with Lake.open() as found:
-        yield found
+    address = LakeAddress.of(connection)
+    with address.open(Lake.open) as found, address.naming(found.catalog.database.shown):
+        yield found, place
 
 
 def spark_path(url: str, s3: str) -> str:
@@ -240,11 +252,11 @@ def read(
 
     Args:
         spark: the session, of this process or Spark Connect.
-        uri: ``lakefs://REPO/REF/PREFIX``.
+        uri: ``lakefs://[CONNECTION@]REPO/REF/PREFIX``.
         format: ``parquet``, ``csv``, ``json`` or whatever Spark reads; by the files' names when left out.
         schema: the columns, those of the folders included or not.
         where: a condition on partition columns. Files that it rules out are not opened.
-        lake: the lake; that of the settings when left out.
+        lake: the lake; when left out that of the URI's connection, of ``lakeops_default`` in Airflow, or the settings'.
         check: compare the size of each file with the recorded one before Spark reads it.
         s3: the scheme of Spark's S3 connector.
         **options: the reader's, such as ``header=True``.
@@ -407,7 +419,7 @@ def write(
 
     Args:
         frame: the rows.
-        uri: ``lakefs://REPO/BRANCH/PREFIX``.
+        uri: ``lakefs://[CONNECTION@]REPO/BRANCH/PREFIX``.
         mode: ``append`` adds files, ``overwrite`` replaces all that is under the prefix, ``error`` wants it empty when
             the files are staged, ``ignore`` stages nothing when it is not empty then.
         format: ``parquet``, ``csv``, ``json`` or whatever Spark writes.
@@ -416,7 +428,7 @@ def write(
         success_file: keep the file ``_SUCCESS``.
         idempotency_key: ``append`` replaces the files that it has added under this key, see ``Branch.output``.
         allow_empty: let a job that wrote no file empty the prefix, as one does that partitions no rows.
-        lake: the lake; that of the settings when left out.
+        lake: the lake; when left out that of the URI's connection, of ``lakeops_default`` in Airflow, or the settings'.
         s3: the scheme of Spark's S3 connector.
         **options: the writer's, such as ``compression="zstd"``.
 
@@ -432,9 +444,9 @@ def write(
         raise InvalidInput(f"mode {excerpt(mode)} is not one of 'error', 'append', 'overwrite' and 'ignore'")
     if mode == "overwrite" and partition_by:
         _check_overwrite(frame.sparkSession, options)
-    repository, ref, prefix = LakeUri.parse(uri).with_prefix()
     kind: OutputMode = "append" if mode == "append" else "replace"
-    with opened(lake) as found:
+    with opened(uri, lake) as (found, place):
+        repository, ref, prefix = place.with_prefix()
         branch = found.repository(repository).branch(ref)
         output = branch.open_output(prefix, kind, on_collision, idempotency_key=idempotency_key)
         try:

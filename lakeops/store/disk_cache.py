@@ -175,12 +175,6 @@ def with_cache(store: ObjectStore, cache: DiskCache | None) -> ObjectStore:
     return cast("ObjectStore", _CachedStore(store, cache)) if store.remote and cache is not None else store
 
 
-def cache_of(store: ObjectStore) -> DiskCache | None:
-    """The cache that a store was given, if it was given one."""
-    found: DiskCache | None = getattr(store, "disk_cache", None)
-    return found
-
-
 class _WrappedStore:
     """Delegates every call to the wrapped store, and pickles as the wrapped store."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
+from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from support.errors import has_kind
 
 from lakeops import Lake, Repository
 from lakeops.airflow import get_provider_info
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, Transient
 
 pytest.importorskip("airflow.sdk")
 
@@ -60,7 +63,7 @@ def test_airflow_finds_the_provider_and_its_connection_form() -> None:
     widgets = manager.connection_form_widgets
     fields = {name.removeprefix("extra__lakeops__") for name in widgets if name.startswith("extra__lakeops__")}
     places = {"database_url", "s3_endpoint_url", "s3_region", "aws_conn_id", "default_repository"}
-    assert fields == {*places, "engine", "spark_master", "committer"}
+    assert fields == {*places, "engine", "spark_master", "committer", "create"}
     assert "lakeops.airflow.hook" in ProvidersManagerTaskRuntime().filesystem_module_names
     assert manager.field_behaviours["lakeops"]["relabeling"]["host"] == "Home directory"
 
@@ -152,7 +155,7 @@ def test_a_database_that_does_not_answer_is_said_without_its_password(
 
 def aws(monkeypatch: pytest.MonkeyPatch, home: Path, **given: Any) -> LakeopsHook:
     """A hook whose connection takes its keys from this AWS connection."""
-    mine = {"conn_type": "lakeops", "host": str(home), "extra": {"aws_conn_id": "keys"}}
+    mine = {"conn_type": "lakeops", "host": str(home), "extra": {"aws_conn_id": "keys", "create": True}}
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(mine))
     if given:
         monkeypatch.setenv("AIRFLOW_CONN_KEYS", json.dumps({"conn_type": "aws", **given}))
@@ -379,3 +382,126 @@ def test_a_branch_asset_keeps_its_uri() -> None:
         asset = branch_asset("flights", branch)
         assert asset.uri == asset.name
     assert create_asset(repo="flights", branch="a#b", path="x?").uri == "lakefs://flights/a%23b/x%3F"
+
+
+# --- a connection that does not say what it seems to say ---
+
+TYPOS = [
+    *({name: "x"} for name in ("databse_url", "database-url", "Database_URL", "url", "home", "host", "password", "x")),
+    *(
+        {f"extra__lakeops__{name}": "x"}
+        for name in ("database_url", "s3_endpoint_url", "default_repository", "unknown")
+    ),
+    *({"database_url": value} for value in (5, True, ["sqlite:////x"], {"url": "x"}, 1.5, " sqlite:////x")),
+    *({"default_repository": value} for value in (5, ["flights"], "A B", "lakefs://flights")),
+    *({name: 5} for name in ("s3_endpoint_url", "s3_region", "aws_conn_id", "committer", "spark_master", "engine")),
+    {"engine": "sparky"},
+    {"create": "perhaps"},
+    {"create": ["true"]},
+]
+NOT_OBJECTS = ["{", "database_url=x", "[]", '["database_url"]', "5", '"text"', "null", "true"]
+PLACES: list[tuple[dict[str, Any], str]] = [
+    ({"host": "db.internal", "port": 5432, "schema": "lakeops", "login": "u", "password": "s3cret"}, "host"),
+    *(
+        ({"host": host}, "host")
+        for host in ("db.internal", "localhost", "data/lake", "./lake", "file:///data", "s3://b")
+    ),
+    ({"port": 5432}, "port"),
+    ({"schema": "lakeops"}, "schema"),
+    ({"login": "ada"}, "login"),
+    ({"login": "ada", "extra": {"database_url": "sqlite:////lake/catalog.db"}}, "login"),
+    ({"port": 5432, "extra": {"database_url": "postgresql+psycopg://db.internal/lakeops"}}, "port"),
+    *(({"extra": extra}, next(iter(extra))) for extra in TYPOS),
+    *(({"extra": extra}, "extra") for extra in NOT_OBJECTS),
+]
+
+
+@pytest.mark.parametrize(("given", "field"), PLACES, ids=[str(given) for given, _ in PLACES])
+@pytest.mark.parametrize("name", ["mine", "lakeops_default"])
+def test_a_field_that_means_nothing_is_an_error_and_opens_no_lake(
+    home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], field: str, name: str
+) -> None:
+    from airflow.sdk import Connection
+
+    extra = given.get("extra")
+    fields = {**given, "extra": extra if isinstance(extra, str | None) else json.dumps(extra)}
+    kept = Connection(conn_id=name, conn_type="lakeops", **fields)
+    monkeypatch.setattr(LakeopsHook, "get_connection", classmethod(lambda _cls, _name: kept))
+    hook = LakeopsHook(name)
+    for opens in (hook.get_conn, hook.settings, hook.default_repository, hook.repository_name):
+        with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as caught:
+            opens()
+        said = caught.value.message
+        assert field in said
+        assert f"connection {name!r}" in said
+        assert "s3cret" not in said
+    assert hook.test_connection() == (False, f"invalid_settings: {said}")
+    assert asyncio.run(_event_of(name)) == {"status": "error", "message": f"invalid_settings: {said}"}
+
+
+async def _event_of(connection: str) -> dict[str, Any]:
+    from lakeops.airflow.triggers import LakeopsConditionTrigger, TagExists
+
+    trigger = LakeopsConditionTrigger(
+        repo="flights", condition=TagExists("v1").to_json(), lakeops_conn_id=connection, poll_interval=1
+    )
+    async with aclosing(trigger.run()) as events:
+        payload: dict[str, Any] = (await anext(events)).payload
+        return payload
+
+
+@pytest.mark.parametrize("text", ["{", '{"conn_type": ', "[]", "lakeops://h:port/x"])
+def test_a_connection_that_airflow_cannot_read_is_no_environments_lake(
+    home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKEOPS_DEFAULT", text)
+    works, message = LakeopsHook().test_connection()
+    assert not works
+    assert "lakeops_default" in message.lower()
+
+
+@pytest.mark.parametrize("answer", ["API_SERVER_ERROR", "GENERIC_ERROR", "CONNECTION_NOT_FOUND", None])
+def test_only_a_server_that_says_so_makes_the_default_connection_the_environment(
+    home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch, answer: str | None
+) -> None:
+    from airflow.sdk.exceptions import ErrorType
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    def send(_question: Any) -> Any:
+        if answer is None:
+            raise EOFError
+        return ErrorResponse(error=ErrorType[answer])
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+    if answer == "CONNECTION_NOT_FOUND":
+        assert LakeopsHook().settings().home == home
+    else:
+        with pytest.raises(Transient, match="does not say whether there is a connection 'lakeops_default'"):
+            LakeopsHook().settings()
+
+
+def test_a_connection_makes_a_lake_only_where_it_is_asked_to(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "there"
+    for extra in ({}, {"create": False}, {"create": "false"}):
+        _connection(monkeypatch, "mine", host=str(there), extra=extra)
+        works, message = LakeopsHook("mine").test_connection()
+        assert not works
+        assert f"there is no lake at {there}/catalog.db" in message
+        assert not there.exists()
+    _connection(monkeypatch, "mine", extra={"database_url": f"sqlite:///{there}/other.db"})
+    assert not LakeopsHook("mine").test_connection()[0]
+    _connection(monkeypatch, "mine", host=str(there), extra={"create": True})
+    assert LakeopsHook("mine").test_connection()[0]
+    assert (there / "catalog.db").exists()
+
+
+def test_a_connection_with_a_home_is_not_the_environments_database(
+    home: Path, tmp_path: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEOPS_DATABASE_URL", "postgresql+psycopg://127.0.0.1:1/lakeops")
+    _connection(monkeypatch, "mine", host=str(home))
+    with LakeopsHook("mine").get_conn() as lake:
+        assert [repository.id for repository in lake.repositories()] == ["flights"]

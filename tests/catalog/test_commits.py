@@ -20,7 +20,7 @@ from support.catalogs import (
     put,
     seal,
 )
-from support.histories import make_history, random_parents
+from support.graphs import make_history, random_parents
 from support.statements import statements
 
 from lakeops.catalog import commits

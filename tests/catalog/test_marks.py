@@ -10,7 +10,7 @@ from support.errors import has_kind
 from lakeops.catalog.records import ExpectedState
 from lakeops.catalog.tables import MARK
 from lakeops.model.errors import BranchMoved, MarkRefused, NotFound, Transient
-from lakeops.model.marks import HOLDING, MarkState
+from lakeops.model.marks import SWEEPABLE, MarkState
 
 GRACE = timedelta(hours=24)
 
@@ -215,7 +215,7 @@ def test_a_sweep_takes_over_what_earlier_ones_left_so_the_lists_stay_few(catalog
         catalog.marks.begin_sweep(REPO, f"m{number}")
         if left == "refused":
             catalog.marks.end_sweep(REPO, f"m{number}", refused=1, failures=[("data/x", "locked")])
-        holding = [mark for mark in catalog.marks.on_record(REPO) if mark.state in HOLDING]
+        holding = [mark for mark in catalog.marks.on_record(REPO) if mark.state in SWEEPABLE]
         assert len(holding) == 1
     assert catalog.marks.get(REPO, "m42").state is MarkState.CARRIED
     assert catalog.marks.begin_sweep(REPO, "m42").state is MarkState.CARRIED

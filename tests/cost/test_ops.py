@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Event
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from support.far import Requests, open_far
@@ -20,7 +21,10 @@ from support.scenes import open_faulty
 from support.statements import ours, statements, transactions
 
 from lakeops import Lake, Repository, Settings, Split
+from lakeops.model.errors import PreconditionFailed
 from lakeops.ops import merge as merging
+from lakeops.ranges.metarange import RangeRow
+from lakeops.ranges.read import RangeReader
 from lakeops.testing import Faults, ManualClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "catalog.md"
@@ -221,6 +225,114 @@ def test_a_first_attempt_costs_no_transaction_more(catalog_settings: Settings) -
         repo.merge("dev", "main")
         counted = {name: faults.counts[name] for name in ("seal", "publish", "enqueue", "dequeue")}
         assert counted == {"seal": 1, "publish": 2, "enqueue": 0, "dequeue": 0}
+
+
+def test_a_page_costs_the_same_after_many_refusals(repo: Repository, fill, counted) -> None:
+    fill(repo, "main", same="0")
+    repo.create_branch("dev")
+    fill(repo, "dev", more="1")
+    main = repo.branch("main")
+    main.put("same", b"changed")
+    before = counted(lambda: next(main.list()))
+    for number in range(30):
+        main.put("same", f"changed {number}".encode())
+        with pytest.raises(PreconditionFailed, match="uncommitted"):
+            repo.merge("dev", "main")
+    assert counted(lambda: next(main.list())) == before
+
+
+def test_folders_of_a_branch_take_one_look_at_the_staging_area(repo: Repository, fill, counted) -> None:
+    main = repo.branch("main")
+    fill(repo, "main", **{f"{folder:02}/{name}": "" for folder in range(30) for name in "ab"})
+    main.put("05/c", b"")
+    assert counted(lambda: list(main.list(delimiter="/"))) == 2, "the branch, and its rows"
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "puts", "size", "links"),
+    [
+        ("MOST_OBJECTS", 20, 50, 1, 3),
+        ("MOST_BYTES", 100, 3, 60, 2),
+        ("MOST_OBJECTS", 20, 0, 1, 0),
+    ],
+)
+def test_a_batch_links_in_few_transactions(settings: Settings, monkeypatch, limit, most, puts, size, links) -> None:
+    monkeypatch.setattr(f"lakeops.ops.batcher.{limit}", most)
+    faults = Faults()
+    with open_faulty(settings, faults) as lake:
+        with lake.create_repository("repo").branch("main").batch() as batch:
+            for number in range(puts):
+                batch.put(f"f{number:03}", b"x" * size)
+        assert (faults.counts["put_staged"], faults.counts["put"] >= puts) == (links, True)
+
+
+class Opened:
+    """Counts the ranges that readers open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: list[str] = []
+        method = RangeReader.open
+
+        def call(reader: RangeReader, row: RangeRow) -> object:
+            self.files.append(row.file)
+            return method(reader, row)
+
+        monkeypatch.setattr(RangeReader, "open", call)
+
+
+def test_ranges_that_commits_share_are_not_opened(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = repo.branch("main")
+    for number in range(200):
+        main.put(f"o{number:03}", b"1")
+    main.commit("all")
+    for number in range(20):
+        main.put(f"o{number * 10:03}", b"2")
+        main.commit(f"change {number}")
+    ranges = len(repo._ctx.metarange(main.head))
+    assert ranges > 20
+    opened = Opened(monkeypatch)
+    found = list(main.blame())
+    assert len({one.commit.id for one in found}) == 21
+    # Each range once for its rows, and one of either side for each commit that changed one.
+    assert len(opened.files) <= ranges + 2 * 20
+    opened.files.clear()
+    assert [one.commit.message for one in main.history("o100")] == ["change 10", "all"]
+    assert len(opened.files) <= 2, "one range as it is, and as it was before"
+    opened.files.clear()
+    part = list(main.blame("o10"))
+    assert [one.path for one in part] == [f"o10{number}" for number in range(10)]
+    assert len(opened.files) <= 16, "only the ranges of the prefix, before and after the one change there"
+
+
+def test_an_import_again_writes_no_range_that_stands(repo: Repository, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for number in range(30):
+        (tmp_path / "source" / f"{number:02}").write_text("old")
+    main, ranges = repo.branch("main"), Path(repo.storage_namespace.removeprefix("file://"), "_lakefs/ranges")
+    main.import_objects((tmp_path / "source").as_uri(), "raw", "first")
+    before = {*ranges.iterdir()}
+    (tmp_path / "source" / "29").write_text("changed")
+    main.import_objects((tmp_path / "source").as_uri(), "raw", "second")
+    assert 1 <= len({*ranges.iterdir()} - before) <= 6
+    assert len(before) > 6
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_read_makes_no_more_requests_than_the_store_needs(endpoint_of, buckets, tmp_path: Path, remote: bool) -> None:
+    data, endpoint = bytes(range(256)) * 1200, endpoint_of("moto")
+    namespace = f"s3://{buckets(endpoint)}/{uuid4().hex}" if remote else None
+    faults, chosen = Faults(), Settings.load(home=tmp_path / "home", s3_endpoint_url=endpoint, fsync=False)
+    with open_faulty(chosen, faults) as lake:
+        ref = lake.create_repository("repo", storage_namespace=namespace).branch("main")
+        ref.put("f", data)
+        ref.stat("f")
+        faults.revive()
+        assert ref.read("f") == data
+        assert faults.counts == {"get": 1}
+        faults.revive()
+        with ref.open("f") as file:
+            assert file.read() == data
+        assert faults.counts == {"get_range" if remote else "open": 1}
 
 
 def test_a_merge_reads_nothing_far_in_its_turn(tmp_path: Path, monkeypatch) -> None:

@@ -27,7 +27,7 @@ NUMBERED = {
 @pytest.mark.parametrize("name", NUMBERED.values(), ids=NUMBERED)
 def test_a_flat_folder_of_many_pages_takes_few_rounds(name, root):
     """One page after another would be 40 rounds. What is asked for in vain is bounded, too."""
-    random, requests = Random(1), Requests(0.03)
+    random, requests = Random(1), Requests(0.1)
     names = [root + name(number, random) for number in range(2_000)]
     bucket = Bucket(names, 50, asking=lambda: requests.one("list", ""))
     assert scanned(bucket) == sorted(names)

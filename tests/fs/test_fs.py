@@ -105,7 +105,8 @@ READERS = {
 @pytest.mark.parametrize("cut", [0, 5, -1], ids=["empty", "short", "one byte short"])
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_no_library_reads_a_short_object(repo: Repository, fs: LakeopsFileSystem, read, cut: int) -> None:
-    pd.DataFrame({"n": range(1000)}).to_parquet(fs.open("repo/main/t.parquet", "wb"))
+    with fs.open("repo/main/t.parquet", "wb") as written:
+        pd.DataFrame({"n": range(1000)}).to_parquet(written)
     file = Path(urlsplit(repo.ref("main").stat("t.parquet").physical_address).path)
     file.write_bytes(file.read_bytes()[:cut])
     with pytest.raises(Exception, match=r"t.parquet.* bytes, and .* were recorded"):

@@ -11,12 +11,10 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from services.postgres import postgres_url
+from support.histories import USUAL, Chances, Failure, World
 from support.killing import Workers
+from support.mirror_histories import MirrorWorld
 from support.mixing import EACH, Mixed
-from support.nested import USUAL, Chances, Failure, World
-from support.nested_mirror import MirrorWorld
-from support.nested_operations import OPERATIONS
-from support.nested_verbs import VERBS
 
 from lakeops.model.clock import stopwatch
 
@@ -29,7 +27,7 @@ def history(
     kind: str, seed: int, *, operations: int = 40, chances: Chances = USUAL, verbose: bool = False
 ) -> Counter[str]:
     """Run the history of a seed; what happened how often. Raises ``Failure``."""
-    world = WORLDS[kind](seed, {**OPERATIONS, **VERBS}, chances=chances, verbose=verbose)
+    world = WORLDS[kind](seed, chances=chances, verbose=verbose)
     try:
         world.run(operations)
     finally:

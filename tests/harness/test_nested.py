@@ -1,11 +1,11 @@
-"""Anything inside anything: nested histories of all verbs; see ``support.nested``."""
+"""Anything inside anything: nested histories of all verbs; see ``support.histories``."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 import pytest
-from support.nested import Chances
+from support.histories import Chances
 
 from harness.__main__ import history
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.histories import make_history, random_parents
+from support.graphs import make_history, random_parents
 
 from lakeops.model.graph import Node, shared
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.histories import History, make_history
+from support.graphs import History, make_history
 from support.hostile import HOSTILE
 
 from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.model.ids import commit_id, make_commit
+from lakeops.model.ids import id_of, make_commit
+from lakeops.model.records import Commit
 
 ROOT = make_commit(
     parents=[], committer="", message="Repository created", creation_date=1_600_000_000, meta_range_id=""
@@ -28,8 +30,12 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
+def commit_id(**fields: Any) -> str:
+    return id_of(Commit(id="", generation=1, **fields))
+
+
 def described(fields: dict) -> str:
-    """The docstring of ``commit_id``, word by word."""
+    """The docstring of ``id_of``, word by word."""
 
     def text(value: str) -> bytes:
         data = value.encode("utf-8")

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from support.histories import History, make_history
+from support.graphs import History, make_history, merge_base
 
 from lakeops.model import graph
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import ReadAhead, first_parents, log, merge_base
+from lakeops.model.graph import ReadAhead, first_parents, log
 from lakeops.model.records import Commit
 
 

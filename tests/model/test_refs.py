@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.errors import has_kind
-from support.histories import History, make_history
+from support.graphs import History, make_history
 
 from lakeops.model.errors import InvalidInput, RefNotFound
 from lakeops.model.graph import resolve

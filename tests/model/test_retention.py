@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.histories import make_history, random_dates, random_parents
+from support.graphs import make_history, random_dates, random_parents
 
 from lakeops.model.graph import Lineage, Node, shared
 from lakeops.model.retention import DAY, BranchRule, RetentionReason, Rules, counted, live

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
+from support.copies import open_at, sqlite_url
 from support.quick_joins import quick_joins
-from support.scenes import open_faulty
+from support.scenes import fill_paths, open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.testing import Faults, ManualClock
@@ -45,18 +48,6 @@ def fill() -> Callable[..., str]:
     return fill
 
 
-def fill_paths(repository: Repository, branch: str, files: dict[str, str | None], *, message: str = "") -> str:
-    handle = repository.branch(branch)
-    with handle.batch() as batch:  # one transaction for all
-        for path, contents in files.items():
-            if contents is not None:
-                batch.put(path, contents.encode())
-    for path, contents in files.items():
-        if contents is None:
-            handle.delete(path)
-    return handle.commit(message or f"on {branch}").id
-
-
 @pytest.fixture
 def contents() -> Callable[[Repository, str], dict[str, str]]:
     """Everything that a ref shows: path to contents."""
@@ -66,3 +57,46 @@ def contents() -> Callable[[Repository, str], dict[str, str]]:
         return {item.path: handle.read(item.path).decode() for item in handle.list()}
 
     return contents
+
+
+PATHS = [f"{folder}/{number}" for folder in ("a", "ab", "b") for number in range(9)] + ["a", "top"]
+
+
+@pytest.fixture
+def wander(repo: Repository, clock: ManualClock) -> Callable[..., Repository]:
+    """Random steps on three branches: each ``every``-th merges two of them, the others change paths of ``PATHS``."""
+
+    def wander(seed: int, *, steps: int, every: int, changes: int, seconds: tuple[int, ...]) -> Repository:
+        draw, names = Random(seed), ["main", "left", "right"]
+        for name in names[1:]:
+            repo.create_branch(name)
+        for step in range(steps):
+            clock.advance(seconds=draw.choice(seconds))
+            name = draw.choice(["main", *names])
+            if step % every == every - 1:
+                other = draw.choice([each for each in names if each != name])
+                repo.merge(other, name, strategy=draw.choice(["source-wins", "dest-wins"]))
+                continue
+            branch = repo.branch(name)
+            for path in draw.sample(PATHS, changes):
+                if draw.random() < 0.3 and branch.exists(path):
+                    branch.delete(path)
+                else:
+                    branch.put(path, f"{draw.randrange(3)}".encode())
+            branch.commit(f"step {step}", allow_empty=True)
+        return repo
+
+    return wander
+
+
+@pytest.fixture
+def opened(clock: ManualClock, tmp_path: Path) -> Iterator[Callable[..., Lake]]:
+    """Opens lakes, each over a catalog of its own name, or at a URL."""
+    with ExitStack() as stack:
+
+        def open_one(name: str, faults: Faults | None = None) -> Lake:
+            url = name if "://" in name else sqlite_url(tmp_path / name)
+            (tmp_path / name).mkdir(exist_ok=True) if "://" not in name else None
+            return stack.enter_context(open_at(tmp_path / "home", url, clock, faults))
+
+        yield open_one

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
 from support.errors import has_kind
 from support.mirrors import Pair, open_pair
-from support.scenes import SPLIT
+from support.scenes import SPLIT, table
 
 from lakeops import Lake, Repository, Settings
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import InvalidInput, PreconditionFailed, RecordRefused
+from lakeops.model.errors import (
+    InvalidInput,
+    PreconditionFailed,
+    RecordRefused,
+)
 from lakeops.model.mirrors import SourceKind, SourceReference
 from lakeops.model.records import Entry
 from lakeops.store.open import AddressPolicy
 from lakeops.testing import ManualClock
 
 
-def row(address: str, size: int = 6) -> pa.Table:
-    return pa.table(
-        {"path": ["x"], "physical_address": [address], "checksum": ["c"], "size_bytes": [size], "mtime": [0]}
-    )
+def row(address: str) -> pa.Table:
+    return table({"x": address}, checksum=["c"], size_bytes=[6])
 
 
 def listing(lake: Lake, *prefixes: str) -> Lake:
@@ -119,10 +123,7 @@ def test_nothing_is_allowed_when_nothing_is_listed(lake: Lake, repo: Repository)
 )
 def test_a_repository_in_a_bucket(prefixes, files: bool, address: str, refused: bool) -> None:
     policy = AddressPolicy("s3://bucket/ns", prefixes, files)
-    if refused:
-        with pytest.raises(PreconditionFailed, check=has_kind("address_refused")):
-            policy.check(address)
-    else:
+    with pytest.raises(PreconditionFailed, check=has_kind("address_refused")) if refused else nullcontext():
         assert policy.check(address) == address
 
 
@@ -152,8 +153,6 @@ def test_the_setting(monkeypatch) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path, clock: ManualClock):
-    from random import Random
-
     with open_pair(tmp_path, clock=clock, random=Random(1)) as opened:
         yield opened
 

@@ -15,9 +15,17 @@ from support.scenes import open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.model import errors
+from lakeops.model.errors import (
+    InvalidInput,
+    ObjectNotFound,
+)
 from lakeops.model.ids import make_commit
+from lakeops.model.names import LakeUri
 from lakeops.model.records import Commit
+from lakeops.ops.files import translated
+from lakeops.ops.gc.unreferenced import _explained
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID
+from lakeops.store.local import translated as translated_by_the_store
 from lakeops.testing import Faults, ManualClock
 
 
@@ -89,6 +97,7 @@ BAD_CALLS = [
     (lambda repo: repo.merge("dev", "main~1"), "invalid_ref", "main~1"),
     (lambda repo: repo.merge("dev", "main", strategy="mine"), errors.InvalidInput, "mine"),
     (lambda repo: repo.branch("main").revert("main~1"), "invalid_ref", "initial"),
+    (lambda repo: list(repo.branch("main").revert_changes("main~1")), "invalid_ref", "initial commit"),
     (lambda repo: repo.cherry_pick("dev", "main", parent_number=2), "invalid_ref", "parent 2"),
     (lambda repo: repo.branch("main").reset(prefix="a", path="a"), errors.InvalidInput, "both"),
     (lambda repo: repo.protect(""), "invalid_name", "glob"),
@@ -234,6 +243,7 @@ def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fi
     assert expire_commits(lake.catalog, "repo", [old]) == [old]
     for call in (
         lambda: seeded.ref(old).read("a"),
+        lambda: seeded.ref("main~1").stat("a"),
         lambda: seeded.ref("main~1").list(),
         lambda: seeded.ref(old).entries(),
         lambda: seeded.diff(old, "main"),
@@ -242,10 +252,13 @@ def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fi
         lambda: seeded.create_tag("v2", old),
         lambda: seeded.merge(old, "dev"),
         lambda: seeded.branch("main").revert(old),
+        lambda: seeded.branch("main").revert("main"),
         lambda: seeded.cherry_pick(old, "main"),
+        lambda: seeded.cherry_pick("main", "main"),
     ):
-        with pytest.raises(errors.CommitExpired, match=old[:8]):
+        with pytest.raises(errors.CommitExpired, match=f"{old[:8]}.*expired") as caught:
             call()
+        assert (caught.value.kind, caught.value.exit_code) == ("expired", 5)
     assert old in {commit.id for commit in seeded.log("main")}, "it stays in the log"
 
 
@@ -364,3 +377,34 @@ def test_a_catalog_newer_than_the_code_is_refused(lake: Lake, repo: Repository, 
     connection.close()
     with pytest.raises(errors.PreconditionFailed, match="newer", check=has_kind("catalog_version")):
         Lake.open(settings=settings)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [lambda: translated_by_the_store("file:///x", "k"), lambda: _explained(Path("x")), lambda: translated(Path("x"))],
+)
+@pytest.mark.parametrize("error", [ObjectNotFound("no object 'a'"), InvalidInput("of another kind")])
+def test_what_lakeops_says_is_not_put_into_other_words(guard, error) -> None:
+    with pytest.raises(type(error)) as caught, guard():
+        raise error
+    assert caught.value is error
+
+
+def test_settings_that_are_refused_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lakeops.toml").write_text("cache_mb = 7\n")
+    (tmp_path / "lakeops.toml").chmod(0o666)
+    with pytest.raises(InvalidInput, match="because others can write it", check=has_kind("invalid_settings")):
+        Settings.load()
+
+
+def test_callers_may_catch_python_s_errors(lake: Lake) -> None:
+    repo = lake.create_repository("repo")
+    with pytest.raises(FileNotFoundError):
+        repo.ref("main").read("nothing")
+    with pytest.raises(ValueError, match="nothing"):
+        repo.merge("main", "main", strategy="nothing")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lakefs://") as caught:
+        LakeUri.parse("s3://repo")
+    assert isinstance(caught.value, InvalidInput)
+    assert caught.value.kind == "invalid_uri"

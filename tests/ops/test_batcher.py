@@ -12,7 +12,12 @@ import pytest
 from lakeops import Lake
 from lakeops.catalog.records import Staged
 from lakeops.model.clock import pause
-from lakeops.model.errors import AttemptExpired, LakeopsError, PreconditionFailed, Transient
+from lakeops.model.errors import (
+    AttemptExpired,
+    LakeopsError,
+    PreconditionFailed,
+    Transient,
+)
 from lakeops.model.names import HeldRepository
 from lakeops.model.records import Entry
 from lakeops.ops.batcher import FRESH, MOST_OBJECTS, StageQueue

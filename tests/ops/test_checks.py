@@ -1,4 +1,4 @@
-"""Branches that require checks, and tags that stay."""
+"""Checks of commits: verdicts, branches that require them, and commits that declare them."""
 
 from __future__ import annotations
 
@@ -123,24 +123,6 @@ def test_a_check_has_a_name(repo: Repository, name: str) -> None:
         repo.ref("main").pass_check(name)
     with pytest.raises(InvalidInput, check=has_kind("invalid_name")):
         repo.require_check("main", name)
-
-
-def test_a_protected_tag_stays_where_it_is(repo: Repository) -> None:
-    repo.create_tag("v1", "main")
-    repo.create_tag("w1", "main")
-    repo.protect_tags("v*")
-    assert repo.tag_protections() == ["v*"]
-    assert repo.protections() == []
-    with pytest.raises(PreconditionFailed, match="protected by 'v\\*'", check=has_kind("protected_tag")):
-        repo.delete_tag("v1")
-    repo.delete_tag("w1")
-    repo.branch("main").commit("more", allow_empty=True)
-    with pytest.raises(PreconditionFailed, check=has_kind("protected_tag")):
-        repo.move_tag("v1", "main")
-    repo.unprotect_tags("v*")
-    repo.delete_tag("v1")
-    with pytest.raises(NotFound):
-        repo.unprotect_tags("v*")
 
 
 # --- checks that commits declare ---

@@ -20,6 +20,7 @@ from lakeops.model.errors import Transient
 from lakeops.testing import Crash, Faults, ManualClock
 
 TESTS = Path(__file__).parents[1]
+FEW = ("commit", "merge")
 
 
 def settings_at(home: Path) -> Settings:
@@ -93,51 +94,38 @@ def kill(scene: Scene, rewind, effect: int, when: str) -> None:
     with pytest.raises(Crash):
         scene.act(repo)
     lake.close()
+    run_again(scene, home, data=False)
+
+
+def run_again(scene: Scene, home: Path, *, data: bool) -> None:
     with Lake.open(settings=settings_at(home), clock=scene.clock()) as again:
         repo = again.repository("repo")
         assert_sound(repo, data=True)
         scene.act(repo)
         scene.check(repo)
-        assert_sound(repo)
-
-
-FEW = ("commit", "merge")
+        assert_sound(repo, data=data)
 
 
 @pytest.mark.parametrize(
-    "scene",
-    [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for name, one in SCENES.items()],
+    "scene", [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for name, one in SCENES.items()]
 )
-def test_killed_for_real_and_run_again(scene: Scene, rewind) -> None:
+@pytest.mark.parametrize("place", ["middle", *(pytest.param(end, marks=pytest.mark.slow) for end in ("first", "last"))])
+def test_killed_for_real_and_run_again(scene: Scene, rewind, place: str) -> None:
     """The same with SIGKILL to a process of its own, at one of the effects."""
     total = effects_of(scene, rewind())
-    kill_for_real(scene, rewind, {(max(1, total // 2), "after")})
-
-
-@pytest.mark.slow
-def test_killed_for_real_at_the_first_and_the_last_effect_and_run_again(scene: Scene, rewind) -> None:
-    kill_for_real(scene, rewind, {(1, "after"), (effects_of(scene, rewind()), "before")})
-
-
-def kill_for_real(scene: Scene, rewind, places: set[tuple[int, str]]) -> None:
-    for effect, when in places:
-        home = rewind()
-        child = subprocess.run(
-            [sys.executable, "-m", "support.killed", str(home), scene.name, str(effect), when],
-            cwd=TESTS,
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert child.returncode == -signal.SIGKILL, child.stderr
-        with Lake.open(settings=settings_at(home), clock=scene.clock()) as lake:
-            repo = lake.repository("repo")
-            assert_sound(repo, data=True)
-            scene.act(repo)
-            scene.check(repo)
-            assert_sound(repo, data=True)
+    effect, when = {"first": (1, "after"), "middle": (max(1, total // 2), "after"), "last": (total, "before")}[place]
+    home = rewind()
+    child = subprocess.run(
+        [sys.executable, "-m", "support.killed", str(home), scene.name, str(effect), when],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    run_again(scene, home, data=True)
 
 
 def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.catalogs import expire_commits
 from support.rows import Groups
-from support.scenes import SPLIT, open_faulty
+from support.scenes import SPLIT, fill_paths, open_faulty, tree
 from support.soundness import assert_sound
 
 from lakeops import Repository, Settings
@@ -29,14 +29,6 @@ def repo(tmp_path: Path, faults: Faults) -> Iterator[Repository]:
         yield lake.create_repository("repo", split=SPLIT)
 
 
-def write(repo: Repository, branch: str, files: dict[str, str]) -> str:
-    handle = repo.branch(branch)
-    with handle.batch() as batch:
-        for path, text in files.items():
-            batch.put(path, text.encode())
-    return handle.commit(f"on {branch}").id
-
-
 def cross(repo: Repository, strategy: str = "dest-wins") -> set[str]:
     """Both branches take what the other one was; returns what they were: the merge bases from then on."""
     heads = {name: repo.branch(name).commit_id for name in ("main", "dev")}
@@ -48,19 +40,14 @@ def cross(repo: Repository, strategy: str = "dest-wins") -> set[str]:
 @pytest.fixture
 def bases(repo: Repository) -> set[str]:
     """``main`` has taken back p30, which came from ``dev``; ``dev`` has gone on."""
-    write(repo, "main", dict.fromkeys(PATHS, "0"))
+    fill_paths(repo, "main", dict.fromkeys(PATHS, "0"))
     repo.create_branch("dev")
-    write(repo, "main", {"p05": "1"})
-    write(repo, "dev", {"p30": "1", "p31": "1"})
+    fill_paths(repo, "main", {"p05": "1"})
+    fill_paths(repo, "dev", {"p30": "1", "p31": "1"})
     bases = cross(repo)
-    write(repo, "main", {"p30": "0"})
-    write(repo, "dev", {"p20": "1"})
+    fill_paths(repo, "main", {"p30": "0"})
+    fill_paths(repo, "dev", {"p20": "1"})
     return bases
-
-
-def read(repo: Repository, ref: str) -> dict[str, bytes]:
-    handle = repo.ref(ref)
-    return {entry.path: handle.read(entry.path) for entry in handle.list()}
 
 
 def test_all_bases_must_be_live_when_the_merge_is_published(repo: Repository, bases: set[str], faults: Faults) -> None:
@@ -123,7 +110,7 @@ class Cluster(Groups):
 
 
 def test_ids_are_the_same_on_any_engine(repo: Repository, bases: set[str]) -> None:
-    write(repo, "main", {"p21": "1"})  # beside what dev brings, so that a range is written
+    fill_paths(repo, "main", {"p21": "1"})  # beside what dev brings, so that a range is written
     repo.create_branch("here", source="main")
     repo.merge("dev", "here")
     cluster = Cluster(repo)
@@ -131,22 +118,22 @@ def test_ids_are_the_same_on_any_engine(repo: Repository, bases: set[str]) -> No
     repo.merge("dev", "main")
     assert cluster.ran
     assert repo.ref("main").commit.meta_range_id == repo.ref("here").commit.meta_range_id
-    assert read(repo, "main") == {**dict.fromkeys(PATHS, b"0"), "p05": b"1", "p20": b"1", "p21": b"1", "p31": b"1"}
+    assert tree(repo, "main") == {**dict.fromkeys(PATHS, b"0"), "p05": b"1", "p20": b"1", "p21": b"1", "p31": b"1"}
     assert_sound(repo)
 
 
 def twice(repo: Repository) -> set[str]:
     """A criss-cross over a criss-cross: both levels matter at p10, the upper one at p20."""
-    write(repo, "main", dict.fromkeys(PATHS, "0"))
+    fill_paths(repo, "main", dict.fromkeys(PATHS, "0"))
     repo.create_branch("dev")
-    write(repo, "main", {"p10": "1"})
-    write(repo, "dev", {"p30": "1"})
+    fill_paths(repo, "main", {"p10": "1"})
+    fill_paths(repo, "dev", {"p30": "1"})
     below = cross(repo)
-    write(repo, "dev", {"p10": "2", "p20": "1"})
-    write(repo, "main", {"p05": "1"})
+    fill_paths(repo, "dev", {"p10": "2", "p20": "1"})
+    fill_paths(repo, "main", {"p05": "1"})
     cross(repo)
-    write(repo, "main", {"p10": "3"})
-    write(repo, "dev", {"p25": "1"})
+    fill_paths(repo, "main", {"p10": "3"})
+    fill_paths(repo, "dev", {"p25": "1"})
     return below
 
 
@@ -172,7 +159,7 @@ def test_a_level_that_expired_makes_conflicts_and_no_other_result(repo: Reposito
         repo.merge("dev", "main")
     assert caught.value.conflicts == ["p10"]
     repo.merge("dev", "main", strategy="dest-wins")
-    after = read(repo, "main")
+    after = tree(repo, "main")
     assert {path: text for path, text in after.items() if text != b"0"} == {
         "p05": b"1",
         "p10": b"3",
@@ -189,19 +176,19 @@ LEVELS = 5
 def test_the_work_grows_with_the_levels_and_no_faster(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three branches that take each other's changes in step, and all change one path every time."""
     names, merges = ("main", "b", "c"), []
-    write(repo, "main", dict.fromkeys(PATHS, "0"))
+    fill_paths(repo, "main", dict.fromkeys(PATHS, "0"))
     for name in names[1:]:
         repo.create_branch(name)
     for step in range(LEVELS):
         for name in names:
-            write(repo, name, {"p10": f"{name} {step}", "p20": f"{step}"})
+            fill_paths(repo, name, {"p10": f"{name} {step}", "p20": f"{step}"})
         heads = {name: repo.branch(name).commit_id for name in names}
         for name in names:
             for other in names:
                 if other != name:
                     repo.merge(heads[other], name, strategy="dest-wins")
     for name in names:
-        write(repo, name, {"p10": f"{name} at last"})
+        fill_paths(repo, name, {"p10": f"{name} at last"})
     merged_base = ancestor.merged_base
     monkeypatch.setattr(ancestor, "merged_base", lambda *args, **kw: merges.append(1) or merged_base(*args, **kw))
     assert [change.path for change in repo.compare("main", "b")] == ["p10"]

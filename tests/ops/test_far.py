@@ -1,134 +1,24 @@
-"""A store far away: how many requests wait for one another, and a cache on disk that never changes a result."""
+"""A store far away: what an attempt leaves there, and a cache on disk that never changes a result."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import pyarrow as pa
 import pytest
-from support.far import Requests, open_far
+from support.far import PATHS, SPLIT, Requests, objects, open_far, prepare, staged
 
-from lakeops import Lake, Repository, Settings, Split
+from lakeops import Lake, Settings
 from lakeops.model.errors import LakeopsError, StoreUnavailable
 from lakeops.model.findings import Severity
 from lakeops.testing import Faults
 
-SMALL = Split(20, 60, 200)
-PATHS = 2_000
-QUIET = 0.1
-
-
-def objects(which: Iterator[int] | range | list[int], version: int = 0) -> pa.Table:
-    """Objects that lie elsewhere."""
-    numbers = list(which)
-    return pa.table(
-        {
-            "path": [f"t/{number:06}" for number in numbers],
-            "physical_address": [f"s3://elsewhere/{version}/{number}" for number in numbers],
-            "checksum": [f"{number * 7919 + version:032x}" for number in numbers],
-            "size_bytes": pa.array([number % 50 for number in numbers], pa.int64()),
-            "mtime": pa.array([1] * len(numbers), pa.int64()),
-        }
-    )
-
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> Settings:
-    """A repository of many ranges, and what this machine keeps of it."""
-    home = tmp_path_factory.mktemp("far")
-    settings = Settings.load(
-        home=home, fsync=False, committer="tester", disk_cache=home / "kept", disk_cache_mb=1024, engine="local"
-    )
-    with open_far(settings, Requests()) as lake:
-        repo = lake.create_repository("repo", split=SMALL)
-        for number in range(3):
-            repo.branch("main").stage(objects(range(PATHS) if not number else range(500, 520), number))
-            repo.branch("main").commit(f"{number}")
-    return settings
-
-
-@pytest.fixture(params=["cold", "kept"])
-def how(request) -> str:
-    return request.param
-
-
-@pytest.fixture
-def chain(prepared, how, tmp_path) -> Callable[[Callable[[Repository], object]], int]:
-    """How many requests of a verb wait for one another, in a new process."""
-    folder = prepared.disk_cache if how == "kept" else tmp_path / "none yet"
-    settings = prepared.model_copy(update={"disk_cache": folder})
-
-    def measured(act: Callable[[Repository], object]) -> int:
-        requests = Requests(QUIET)
-        with open_far(settings, requests) as lake:
-            act(lake.repository("repo"))
-        return len(requests.rounds)
-
-    return measured
-
-
-def staged(prepared: Settings, *branches: str, which: Callable[[int], range]) -> None:
-    """New branches with a change each."""
-    with open_far(prepared, Requests()) as lake:
-        repo = lake.repository("repo")
-        for number, branch in enumerate(branches):
-            repo.create_branch(branch, "main~1")
-            repo.branch(branch).stage(objects(which(number), 100 + number))
-
-
-def committed(prepared: Settings, *branches: str, which: Callable[[int], range]) -> None:
-    staged(prepared, *branches, which=which)
-    with open_far(prepared, Requests()) as lake:
-        for branch in branches:
-            lake.repository("repo").branch(branch).commit(branch)
-
-
-def test_a_first_stat(chain, how):
-    assert chain(lambda repo: repo.ref("main@").stat("t/000777")) == {"cold": 2, "kept": 0}[how]
-
-
-def test_a_first_page(chain, how):
-    longest = chain(lambda repo: [item for item, _ in zip(repo.ref("main@").list(), range(30), strict=False)])
-    assert longest <= {"cold": 3, "kept": 0}[how]
-
-
-def test_a_diff(chain, how):
-    assert chain(lambda repo: list(repo.diff("main~1", "main"))) == {"cold": 2, "kept": 0}[how]
-
-
-def test_a_clustered_commit(prepared, chain, how):
-    staged(prepared, f"commit-{how}", which=lambda _: range(900, 930))
-    assert chain(lambda repo: repo.branch(f"commit-{how}").commit("c")) == {"cold": 3, "kept": 1}[how]
-
-
-def test_a_clustered_merge(prepared, chain, how):
-    names = [f"{side}-{how}" for side in ("from", "to")]
-    committed(prepared, *names, which=lambda number: range(900 + 4 * number, 904 + 4 * number))
-    assert chain(lambda repo: repo.merge(*names)) <= {"cold": 4, "kept": 1}[how]
-
-
-def test_scattered_changes_travel_together(prepared, chain, how):
-    """One request after the other would be sixty and more."""
-    names = [f"{side}-scattered-{how}" for side in ("from", "to")]
-    committed(prepared, *names, which=lambda number: range(number, PATHS, 40))
-    assert chain(lambda repo: list(repo.diff(names[0], names[1]))) <= {"cold": 8, "kept": 0}[how]
-
-
-def test_an_import(prepared, chain, how, tmp_path):
-    """One write after the other would be one for each range."""
-    with open_far(prepared, Requests()) as lake:
-        lake.repository("repo").create_branch(f"import-{how}", "main")
-    source = tmp_path / "source"
-    source.mkdir()
-    for number in range(300):
-        (source / f"{number:04}").touch()
-    longest = chain(
-        lambda repo: repo.branch(f"import-{how}").import_objects(source.as_uri(), "imported/", message="import")
-    )
-    assert longest == {"cold": 5, "kept": 4}[how]
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return prepare(tmp_path_factory.mktemp("far"))
 
 
 def test_files_of_an_attempt_are_there_before_it_is_published(prepared):
@@ -185,7 +75,7 @@ def spoil(folder: Path, random: Random) -> None:
 
 def play(lake: Lake, random: Random, rounds: int, *, before: Callable[[], None]) -> list[object]:
     """A history of many verbs, and everything that they answered."""
-    repo = lake.create_repository("repo", split=SMALL)
+    repo = lake.create_repository("repo", split=SPLIT)
     main = repo.branch("main")
     main.stage(objects(range(800)))
     main.commit("base")

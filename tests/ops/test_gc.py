@@ -1,35 +1,31 @@
-"""Marks and sweeps of one repository: what goes, what stays, and what is refused."""
+"""Garbage collection: what goes, what stays, what is refused, and what a clock that jumps does to it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from support.errors import has_kind
-from support.scenes import table
+from support.scenes import files, root, table
 
-from lakeops import Lake, Repository
+from lakeops import Lake, Repository, Settings
 from lakeops.model import errors
+from lakeops.model.clock import Ids
 from lakeops.ops import deletion_limit
+from lakeops.ops.gc.files import KINDS, StoreListing
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
 from lakeops.store import layout
 from lakeops.testing import ManualClock
 
 RULES = {"default_retention_days": 3, "branches": []}
-
-
-def root(repo: Repository) -> Path:
-    return Path(repo.storage_namespace.removeprefix("file://"))
-
-
-def files(repo: Repository, prefix: str = "") -> set[str]:
-    """Everything in the namespace."""
-    place = root(repo)
-    found = {str(file.relative_to(place)) for file in place.rglob("*") if file.is_file()}
-    return {name for name in found if name.startswith(prefix) and ".lakeops" not in name}
 
 
 def objects(repo: Repository) -> set[str]:
@@ -88,36 +84,6 @@ def test_without_rules_only_what_was_never_committed_goes(repo, fill, clock, con
     assert len(collect(repo)) == 4
     assert (contents(repo, first), contents(repo, "main")) == ({"a": "1"}, {"a": "2"})
     assert contents(repo, "dev") == {"a": "2", "b": "staged"}
-
-
-EXPIRED = {
-    "read": lambda repo, old: repo.ref(old).read("a"),
-    "list": lambda repo, old: list(repo.ref(old).list()),
-    "stat": lambda repo, _: repo.ref("main~1").stat("a"),
-    "entries": lambda repo, old: repo.ref(old).entries().read_all(),
-    "diff": lambda repo, old: list(repo.diff(old, "main")),
-    "branch": lambda repo, old: repo.create_branch("b", source=old),
-    "tag": lambda repo, old: repo.create_tag("t", old),
-    "merge": lambda repo, old: repo.merge(old, "main", strategy="source-wins"),
-    "revert": lambda repo, old: repo.branch("main").revert(old),
-    "revert its child": lambda repo, _: repo.branch("main").revert("main"),
-    "cherry-pick": lambda repo, old: repo.cherry_pick(old, "main"),
-    "cherry-pick its child": lambda repo, _: repo.cherry_pick("main", "main"),
-}
-
-
-@pytest.mark.parametrize("verb", EXPIRED)
-def test_an_expired_commit_is_shown_and_refused_by_every_verb(repo, fill, clock, verb, contents):
-    old = fill(repo, "main", a="1")
-    fill(repo, "main", a="2")
-    repo.gc.set_rules(RULES)
-    clock.advance(days=8)
-    collect(repo)
-    assert [commit.expired for commit in repo.log("main")] == [False, True, True]
-    with pytest.raises(errors.CommitExpired, match="expired") as caught:
-        EXPIRED[verb](repo, old)
-    assert (caught.value.kind, caught.value.exit_code) == ("expired", 5)
-    assert contents(repo, "main") == {"a": "2"}
 
 
 def test_a_tag_keeps_its_commit_for_ever(repo, fill, clock, contents):
@@ -432,3 +398,103 @@ def test_damaged_metadata_of_a_live_commit_stops_the_mark(repo, fill, clock):
     with Lake.open(settings=repo._ctx.settings, clock=clock) as fresh, pytest.raises(errors.Corrupted):
         fresh.repository("repo").gc.mark()
     assert repo.gc.marks()[0].state.value == "marking"
+
+
+@pytest.mark.parametrize("hours", [3 * 24, 366 * 24])
+def test_a_jump_during_an_upload_costs_nothing(repo, fill, clock, hours):
+    for number in range(10):
+        fill(repo, "main", a=f"{number}")
+        clock.advance(hours=1)
+    repo.gc.set_rules({"default_retention_days": 1})
+    with repo.branch("main").output("out") as url:
+        Path(url.removeprefix("file://"), "part").write_text("1")
+        before = files(repo)
+        clock.jump(hours=hours)
+        with pytest.raises(errors.MarkRefused, match="a clock jumped ahead", check=has_kind("clock_in_doubt")):
+            repo.gc.mark()
+        with pytest.raises(errors.MarkRefused, check=has_kind("clock_in_doubt")):
+            repo.gc.expire_refs()
+        clock.jump(hours=-hours)
+    assert repo.branch("main").read("out/part") == b"1"
+    assert before <= files(repo)
+    assert not any(commit.expired for commit in repo.log("main"))
+    repo.branch("main").commit("out")
+    repo.gc.sweep(repo.gc.mark().id)
+    assert repo.branch("main").read("out/part") == b"1"
+
+
+def test_a_jump_that_a_mark_believed_refuses_the_upload_that_it_took_for_garbage(repo, clock):
+    """Below the bound: the upload is not linked, and not lost without a word either."""
+    clock.advance(hours=1)
+    output = repo.branch("main").output("out", allow_empty=True)  # its only file is collected
+    with pytest.raises(errors.AttemptExpired, match="start it again"), output as url:
+        Path(url.removeprefix("file://"), "part").write_text("1")
+        repo._ctx.catalog.staging.end_upload(repo.id, next(iter(repo._ctx.catalog.retention.roots(repo.id).uploads)))
+        clock.jump(hours=50)
+        repo.gc.sweep(repo.gc.mark().id)
+        clock.jump(hours=-50)
+    assert list(repo.ref("main").list()) == []
+
+
+def test_two_processes_with_different_settings(tmp_path, clock):
+    """A writer that was told 48 hours and a collector that was told 24, or one: the repository's count for both."""
+
+    def opened(hours: float) -> Lake:
+        return Lake.open(settings=Settings.load(home=tmp_path, fsync=False, grace_hours=hours), clock=clock)
+
+    with opened(48) as writer, opened(24) as collector, opened(1) as hasty:
+        main = writer.create_repository("repo").branch("main")
+        with main.output("out") as url:
+            Path(url.removeprefix("file://"), "part").write_text("1")
+            for hours in (1.5, 22):
+                clock.advance(hours=hours)
+                for other in (collector, hasty):
+                    theirs = other.repository("repo")
+                    theirs.gc.sweep(theirs.gc.mark().id, force=True)
+        main.commit("out")
+        clock.advance(days=30)
+        theirs.gc.sweep(theirs.gc.mark().id, force=True)
+        assert main.read("out/part") == b"1"
+        assert [lake.repository("repo").gc.grace()["grace_seconds"] for lake in (writer, hasty)] == [172_800] * 2
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+moments = st.integers(-3 * 3_600_000_000, 3 * 3_600_000_000).map(lambda count: NOON + timedelta(microseconds=count))
+
+
+def names_of_attempt(started: datetime) -> dict[str, str]:
+    """Everything that an attempt may have written, by kind."""
+    attempt = layout.attempt(started, Ids())
+    return {
+        "object": layout.object_key(started, Ids()),
+        "object of an hour": f"{layout.DATA}{layout.partition(started)}/{Ids().new()}",
+        "output": layout.output_prefix(started, Ids()) + "part",
+        "range": layout.range_key(layout.attempt_file("0" * 64, attempt)),
+        "metarange": layout.metarange_key(layout.attempt_file("0" * 64, attempt)),
+        "mark": f"{layout.GC}{attempt}/report.json",
+    }
+
+
+def held(addresses: list[str], cutoff: datetime) -> set[str]:
+    """Those that are old enough for a mark of this cutoff."""
+    with TemporaryDirectory() as name:
+        found = StoreListing(Path(name) / "objects.arrow", cutoff)
+        rows = {"physical_address": addresses, "size_bytes": [1] * len(addresses), "mtime": [0] * len(addresses)}
+        with pa.ipc.new_stream(found.objects, LISTED_SCHEMA) as spool:
+            found.sort(pa.table(rows, schema=LISTED_SCHEMA), spool)
+        tables = [*found.batches(), *(found.old(kind) for kind in KINDS)]
+    return {address for table in tables for address in table["physical_address"].to_pylist()}
+
+
+@given(started=moments, cutoff=moments)
+@example(started=NOON, cutoff=NOON)
+@example(started=NOON, cutoff=NOON + timedelta(microseconds=999_999))
+@example(started=NOON + timedelta(microseconds=999_999), cutoff=NOON + timedelta(seconds=1))
+@example(started=NOON - timedelta(microseconds=1), cutoff=NOON)
+def test_what_a_mark_may_hold_was_begun_at_or_before_its_cutoff(started, cutoff):
+    by_kind = names_of_attempt(started)
+    found = held(list(by_kind.values()), cutoff)
+    if found:
+        assert started <= cutoff
+    if started + timedelta(seconds=2) <= cutoff:
+        assert found >= {address for kind, address in by_kind.items() if kind != "object of an hour"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,27 +10,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.catalogs import everything
+from support.scenes import SPLIT, files, root
 
-from lakeops import Lake, Repository, Settings, Split
+from lakeops import Lake, Repository, Settings
 from lakeops.model import errors
 from lakeops.ops.gc import plan
 from lakeops.store import layout
 from lakeops.testing import ManualClock
 
-SPLIT = Split(2, 4, 8)
 
-
-def names(repo: Repository) -> set[str]:
-    place = Path(repo.storage_namespace.removeprefix("file://"))
-    return {str(file.relative_to(place)) for file in place.rglob("*") if file.is_file() and ".lakeops" not in file.name}
+@pytest.fixture
+def lake(faulty_lake: Lake) -> Lake:
+    return faulty_lake
 
 
 def expired(repo: Repository) -> set[str]:
     return {commit.id for commit in repo._ctx.catalog.commits.all(repo.id).values() if commit.expired}
-
-
-def rows(repo: Repository) -> object:
-    return everything(repo._ctx.catalog)
 
 
 def test_a_slip_in_the_rules_is_healed_by_marking_again(repo, fill, clock, contents):
@@ -76,20 +70,12 @@ def test_a_mark_that_is_restored_leaves_everything_as_it_was(repo, fill, clock, 
     assert repo.gc.restore(mark.id).commits == 0
 
 
-def test_a_mark_restored_while_it_is_made_is_not_finished(repo, fill, clock, contents, monkeypatch):
+def test_a_mark_restored_while_it_is_made_is_not_finished(repo, fill, clock, contents, faults):
     old = fill(repo, "main", a="1")
     fill(repo, "main", a="2")
     repo.gc.set_rules({"default_retention_days": 0})
     clock.advance(days=8)
-    roots = repo._ctx.catalog.retention.roots
-
-    def restored_meanwhile(repository_id: str) -> object:
-        found = roots(repository_id)
-        (mark,) = repo.gc.marks()
-        repo.gc.restore(mark.id)
-        return found
-
-    monkeypatch.setattr(repo._ctx.catalog.retention, "roots", restored_meanwhile)
+    faults.hook("finish_mark", action=lambda _: [repo.gc.restore(mark.id) for mark in repo.gc.marks()])
     with pytest.raises(errors.MarkRefused, match="is restored: it was restored"):
         repo.gc.mark()
     assert contents(repo, old) == {"a": "1"}
@@ -150,9 +136,9 @@ def test_a_dry_run_foretells_what_a_mark_does_and_changes_nothing(tmp_path_facto
     with Lake.open(settings=settings, clock=clock) as lake:
         repo = lake.create_repository("repo", split=SPLIT)
         play(rng, repo, clock, rng.randint(3, 10))
-        before, files = rows(repo), names(repo)
+        before = everything(repo._ctx.catalog), files(repo)
         foretold = repo.gc.mark(dry_run=True)
-        assert (rows(repo), names(repo)) == (before, files)
+        assert (everything(repo._ctx.catalog), files(repo)) == before
         was = expired(repo)
         mark = repo.gc.mark()
         assert expired(repo) == (was | foretold.decided.expired) - foretold.decided.revived
@@ -160,9 +146,7 @@ def test_a_dry_run_foretells_what_a_mark_does_and_changes_nothing(tmp_path_facto
         made = {"mark": report["mark"], "cutoff": report["cutoff"]}
         assert {**report, **made} == {**foretold.report, **made}
         assert mark.rows == foretold.rows
-        listed = pq.read_table(
-            Path(repo.storage_namespace.removeprefix("file://")) / layout.GC / mark.id / "mark.parquet"
-        )
+        listed = pq.read_table(root(repo) / layout.GC / mark.id / "mark.parquet")
         assert listed.num_rows == foretold.rows
         repo.gc.restore(mark.id)
         assert not foretold.decided.expired & expired(repo)
@@ -204,71 +188,51 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("name", MOVES)
-@pytest.mark.parametrize("at", [0, 3])
-def test_what_a_ref_comes_to_show_while_commits_expire_lives_with_its_history(
-    repo, fill, clock, contents, monkeypatch, name, at
-):
-    """Steps of one commit, the newest first; a ref moves before one of them."""
+@pytest.fixture
+def step_by_step(monkeypatch):
+    """Commits expire one in a transaction, the newest first."""
     monkeypatch.setattr(plan, "STEP", 1)
+
+
+@pytest.fixture
+def history(repo, fill, clock) -> list[str]:
+    """Eight commits of ``main``, of which all but the newest expire with the next mark; ``other`` has none of them."""
     repo.create_branch("other")
     fill(repo, "other", b="1")
     history = [fill(repo, "main", a=f"{number}") for number in range(8)]
     repo.gc.set_rules({"default_retention_days": 0})
     clock.advance(days=8)
-    old = history[2]
-    step = repo._ctx.catalog.retention.expire_by_mark
-    done: list[int] = []
+    return history
 
-    def moving(*args: object, **given: object) -> object:
-        if len(done) == at:
-            done.append(1)
-            MOVES[name](repo, old)
-        done.append(1)
-        return step(*args, **given)
 
-    monkeypatch.setattr(repo._ctx.catalog.retention, "expire_by_mark", moving)
+@pytest.mark.usefixtures("step_by_step")
+@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("at", [1, 4])
+def test_what_a_ref_comes_to_show_while_commits_expire_lives_with_its_history(
+    repo, fill, history, contents, faults, name, at
+):
+    """A ref moves before one of the steps."""
+    faults.hook("expire_by_mark", at=at, action=lambda _: MOVES[name](repo, history[2]))
     repo.gc.sweep(repo.gc.mark().id, force=True)
     assert [contents(repo, commit)["a"] for commit in history[:3]] == ["0", "1", "2"]
-    if not at:
-        assert {history[3], history[4], history[5], history[6]} == expired(repo)
+    if at == 1:
+        assert {*history[3:7]} == expired(repo)
 
 
-def test_a_busy_repository_does_not_keep_a_mark_from_finishing(repo, fill, clock, monkeypatch):
+@pytest.mark.usefixtures("step_by_step")
+def test_a_busy_repository_does_not_keep_a_mark_from_finishing(repo, fill, history, faults, monkeypatch):
     """Before every step somebody commits, and the plan is made once."""
-    monkeypatch.setattr(plan, "STEP", 1)
-    history = [fill(repo, "main", a=f"{number}") for number in range(6)]
-    repo.gc.set_rules({"default_retention_days": 0})
-    clock.advance(days=8)
-    step, lineage = repo._ctx.catalog.retention.expire_by_mark, repo._ctx.catalog.retention.lineage
-    plans: list[int] = []
-
-    def busy(*args: object, **given: object) -> object:
-        fill(repo, "main", b=f"{len(names(repo))}")
-        return step(*args, **given)
-
-    monkeypatch.setattr(repo._ctx.catalog.retention, "expire_by_mark", busy)
+    lineage, plans = repo._ctx.catalog.retention.lineage, list[int]()
     monkeypatch.setattr(repo._ctx.catalog.retention, "lineage", lambda *a, **g: plans.append(1) or lineage(*a, **g))
+    faults.hook("expire_by_mark", at=None, action=lambda _: fill(repo, "main", b=f"{len(files(repo))}"))
     repo.gc.mark()
     assert {*history[:-1]} <= expired(repo)
     assert plans == [1]
 
 
-def test_rules_that_change_meanwhile_are_decided_by(repo, fill, clock, monkeypatch):
-    history = [fill(repo, "main", a=f"{number}") for number in range(4)]
-    repo.gc.set_rules({"default_retention_days": 0})
-    clock.advance(days=8)
-    step = repo._ctx.catalog.retention.expire_by_mark
-    monkeypatch.setattr(plan, "STEP", 1)
-    done: list[int] = []
-
-    def changing(*args: object, **given: object) -> object:
-        done.append(1)
-        if len(done) == 3:
-            repo.gc.set_rules({"default_retention_days": 90})
-        return step(*args, **given)
-
-    monkeypatch.setattr(repo._ctx.catalog.retention, "expire_by_mark", changing)
+@pytest.mark.usefixtures("step_by_step")
+def test_rules_that_change_meanwhile_are_decided_by(repo, history, faults):
+    faults.hook("expire_by_mark", at=3, action=lambda _: repo.gc.set_rules({"default_retention_days": 90}))
     mark = repo.gc.mark()
     assert not expired(repo) & {*history}
     assert repo.gc.report(mark.id)["commits"]["expired_now"] == 0

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote_plus
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import csv
 from services.s3 import S3_KINDS
 from support.budget import examples
 from support.errors import has_kind, raising
@@ -52,10 +60,6 @@ def paths(branch: Branch, prefix: str = "") -> list[str]:
     return [item.path for item in branch.list(prefix)]
 
 
-def files_below(root: Path) -> set[Path]:
-    return {path for path in root.rglob("*") if path.is_file()}
-
-
 # --- what it does ---
 
 
@@ -90,11 +94,6 @@ def test_nothing_is_copied_or_staged(repo, main, source, tmp_path):
     assert entry.mtime == int(info.st_mtime)
 
 
-def test_the_whole_branch(repo, main, source):
-    main.import_objects(source, "", "m")
-    assert paths(main) == [f"{folder}/f{n:02}" for folder in "abc" for n in range(10)]
-
-
 def test_hard_names_are_read_back(repo, main, tmp_path):
     names = ["ö/a b%20c#d?.x", "100%", "$(x)", "a'b\"c", "[1]", "back\\slash", "\U0001f600", "new\nline"]
     url = write(tmp_path / "odd ü%", dict.fromkeys(names, "odd"))
@@ -114,16 +113,6 @@ def test_again_brings_changes_only(repo, main, source, tmp_path):
     assert changes == [("changed", "raw/a/f03"), ("removed", "raw/b/f05"), ("added", "raw/d")]
 
 
-def test_again_writes_no_range_that_stands(repo, main, source, tmp_path):
-    main.import_objects(source, "raw", "first")
-    ranges = Path(repo.record.storage_namespace.removeprefix("file://")) / layout.RANGES
-    before = files_below(ranges)
-    write(tmp_path / "source", {"c/f09": "changed"})
-    main.import_objects(source, "raw", "second")
-    assert 1 <= len(files_below(ranges) - before) <= 6
-    assert len(before) > 12
-
-
 def test_an_empty_source(repo, main, tmp_path):
     url = write(tmp_path / "empty", {})
     (tmp_path / "empty").mkdir()
@@ -140,13 +129,6 @@ def test_a_key_gives_the_first_commit_and_lists_nothing(repo, main, source, tmp_
     assert main.import_objects(source, "raw", "m", idempotency_key="k") == first
     with pytest.raises(errors.KeyReused):
         main.import_objects(source, "other", "m", idempotency_key="k")
-
-
-def test_progress_is_shown(lake, repo, main, source):
-    shown = []
-    lake.progress = lambda label, done, total: shown.append((label, done, total))
-    main.import_objects(source, "raw", "m")
-    assert shown[-1] == ("import", 30, 0)
 
 
 @given(st.data())
@@ -244,12 +226,6 @@ def test_what_a_listing_says_of_objects_is_checked(refused, tmp_path, monkeypatc
     refused(errors.InvalidInput, url, match=says)
 
 
-def test_names_that_are_not_utf8_and_links(refused, tmp_path):
-    url = write(tmp_path / "odd", {"good": "1"})
-    (tmp_path / "odd/link").symlink_to("good")
-    refused(errors.InvalidInput, url, match="'link' \\(a symbolic link\\)")
-
-
 LINKS = {
     "to a file": "good",
     "to a directory": "folder",
@@ -314,13 +290,6 @@ def test_links_that_lead_nowhere_are_no_source(refused, tmp_path):
     refused(errors.ObjectNotFound, f"file://{tmp_path}/dangling", match="no directory")
     refused((errors.ObjectNotFound, errors.InvalidInput), f"file://{tmp_path}/circle")
     refused(errors.InvalidInput, f"file://{tmp_path}/to%20a%20file", match="is a file")
-
-
-def test_special_files_are_left_out_on_demand(main, tmp_path):
-    url = write(tmp_path / "odd", {"good": "1"})
-    (tmp_path / "odd/link").symlink_to("good")
-    main.import_objects(url, "raw", "m", skip_special=True)
-    assert paths(main, "raw/") == ["raw/good"]
 
 
 def test_a_dirty_branch(repo, main, source):
@@ -452,3 +421,122 @@ def test_what_a_bucket_refuses(bucket):
     with pytest.raises(errors.StoreError, match="does not exist"):
         main.import_objects("s3://no-such-bucket-anywhere/x", "raw", "m")
     assert len(list(repo.log("main"))) == 1
+
+
+# --- inventories ---
+
+
+def inventory_rows(source: S3Store, *, known: bool) -> pa.Table:
+    """What an S3 Inventory says of a bucket, with the objects of other folders, older versions and deleted ones."""
+    items = [*source.list()]
+    keys = [f"{source.prefix}/{item.key}" for item in items]
+    rows = pa.table({"bucket": [source.bucket] * len(keys), "key": keys})
+    if known:
+        times = pa.array([item.mtime for item in items], pa.timestamp("s", "UTC")).cast(pa.timestamp("ms", "UTC"))
+        rows = rows.append_column("size", pa.array([item.size_bytes for item in items], pa.int64()))
+        rows = rows.append_column("last_modified_date", times)
+        rows = rows.append_column("e_tag", pa.array([item.etag for item in items]))
+    rows = rows.append_column("is_latest", pa.array([True] * len(keys)))
+    rows = rows.append_column("is_delete_marker", pa.array([False] * len(keys)))
+    noise = rows.slice(0, 3)
+    old = noise.set_column(noise.schema.get_field_index("is_latest"), "is_latest", pa.array([False] * 3))
+    dead = noise.set_column(noise.schema.get_field_index("is_delete_marker"), "is_delete_marker", pa.array([True] * 3))
+    elsewhere = noise.set_column(1, "key", pa.array([f"{source.prefix}-not/{n}" for n in range(3)]))
+    return pa.concat_tables([rows.slice(5), old, dead, elsewhere, rows.slice(0, 5)])
+
+
+def save(rows: pa.Table, kind: str, folder: Path, source: S3Store) -> str:
+    """Write an inventory; its path or URL."""
+    if kind == "parquet":
+        pq.write_table(rows, folder / "inventory.parquet")
+        return str(folder / "inventory.parquet")
+    text = rows.set_column(1, "key", pc.cast(rows["key"], pa.string()))
+    if "last_modified_date" in rows.column_names:
+        place = rows.schema.get_field_index("last_modified_date")
+        text = text.set_column(
+            place, "last_modified_date", pc.strftime(rows["last_modified_date"], "%Y-%m-%dT%H:%M:%SZ")
+        )
+    if kind == "csv":
+        csv.write_csv(text, folder / "inventory.csv")
+        return f"file://{folder}/inventory.csv"
+    data, store = io.BytesIO(), client(source.settings)
+    text = text.set_column(1, "key", pa.array([quote_plus(key) for key in rows["key"].to_pylist()]))
+    csv.write_csv(text, data, csv.WriteOptions(include_header=False))
+    part = f"{source.prefix}-inventory/data/1.csv.gz"
+    store.put_object(Bucket=source.bucket, Key=part, Body=gzip.compress(data.getvalue()))
+    manifest = {
+        "destinationBucket": f"arn:aws:s3:::{source.bucket}",
+        "fileFormat": "CSV",
+        "fileSchema": ", ".join(name.title().replace("_", "") for name in text.column_names),
+        "files": [{"key": part, "size": 1}],
+    }
+    named = f"{source.prefix}-inventory/manifest.json"
+    store.put_object(Bucket=source.bucket, Key=named, Body=json.dumps(manifest).encode())
+    return f"s3://{source.bucket}/{named}"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["all of an object", "keys alone"])
+@pytest.mark.parametrize("kind", ["parquet", "csv", "manifest"])
+def test_an_inventory_stands_for_a_listing(bucket, tmp_path, kind, known):
+    repo, source = bucket
+    names = [f"{folder}/f{n}" for folder in ("a", "b/c", "ö x%+") for n in range(7)] + ["top", "007", "x//y"]
+    for name in names:
+        source.put(name, name.encode())
+    client(source.settings).put_object(Bucket=source.bucket, Key=f"{source.prefix}/", Body=b"")
+    file = save(inventory_rows(source, known=known), kind, tmp_path, source)
+    listed = repo.branch("main").import_objects(source.url, "raw", "listed")
+    with pytest.raises(errors.NoChanges):
+        repo.branch("main").import_objects(source.url, "raw", "from an inventory", inventory=file)
+    assert listed.metadata["lakeops.import.objects"] == str(len(names))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["all of an object", "keys alone"])
+@pytest.mark.parametrize("change", ["gone", "changed"])
+def test_an_inventory_that_the_bucket_has_outgrown_is_refused(bucket, tmp_path, known, change):
+    repo, source = bucket
+    for number in range(9):
+        source.put(f"f{number}", b"1")
+    file = save(inventory_rows(source, known=known), "parquet", tmp_path, source)
+    if change == "gone":
+        source.delete(["f4"])
+    else:
+        source.put("f4", b"another")
+    main = repo.branch("main")
+    if change == "changed" and not known:
+        main.import_objects(source.url, "raw", "m", inventory=file)
+        assert main.read("raw/f4") == b"another"
+        return
+    with pytest.raises(errors.InvalidInput, match=r"older than what it lists: 'f4'"):
+        main.import_objects(source.url, "raw", "m", inventory=file)
+    assert paths(main) == []
+
+
+def test_an_inventory_of_a_directory(main, source, tmp_path):
+    (tmp_path / "keys.csv").write_text("Key\na/f01\nc/f09\n")
+    main.import_objects(source, "raw", "m", inventory=str(tmp_path / "keys.csv"))
+    assert paths(main, "raw/") == ["raw/a/f01", "raw/c/f09"]
+    (tmp_path / "keys.csv").write_text("Key\na/f01\nc/none\n")
+    with pytest.raises(errors.InvalidInput, match="older than what it lists: 'c/none'"):
+        main.import_objects(source, "raw", "m", inventory=str(tmp_path / "keys.csv"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("i.csv", "path,size\na,1\n", "has no column key"),
+        ("i.csv", "", "cannot be read"),
+        ("i.csv", "key\na/f01\na/f01\n", "names 'a/f01' twice"),
+        ("i.parquet", "key\na\n", "cannot be read"),
+        ("i.txt", "key\na\n", "must end in"),
+        ("i.csv.gz", "key\na\n", "cannot be read"),
+        ("manifest.json", "[1]", "no manifest"),
+        ("manifest.json", "{", "no manifest"),
+        ("manifest.json", '{"fileSchema": "Key", "fileFormat": "ORC", "destinationBucket": "b", "files": []}', "orc"),
+    ],
+)
+def test_a_file_that_is_no_inventory(main, source, tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(errors.InvalidInput, match=says):
+        main.import_objects(source, "raw", "m", inventory=str(tmp_path / name))
+    with pytest.raises(errors.ObjectNotFound):
+        main.import_objects(source, "raw", "m", inventory=str(tmp_path / "none.csv"))

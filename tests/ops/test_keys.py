@@ -11,7 +11,7 @@ from support.catalogs import expire_commits
 from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository
-from lakeops.model.errors import InvalidInput, KeyReused, NoChanges
+from lakeops.model.errors import AlreadyExists, InvalidInput, KeyReused, NoChanges
 from lakeops.model.ids import Origin
 from lakeops.testing import Faults
 
@@ -305,3 +305,57 @@ def test_two_calls_under_one_key_at_once(settings, clock, repo: Repository, main
     assert list(main.uncommitted()) == []
     with pytest.raises(NoChanges):
         main.commit("nothing is left behind")
+
+
+def commit_one(repo, message, branch="main"):
+    repo.branch(branch).put("a", message.encode())
+    return repo.branch(branch).commit(message, {"who": message})
+
+
+def test_a_tag_made_again_under_its_key_stays_where_it_was(repo):
+    first = commit_one(repo, "one")
+    tag = repo.create_tag("v1", "main", idempotency_key="k")
+    assert tag.commit_id == first.id
+    commit_one(repo, "two")
+    assert repo.create_tag("v1", "main", idempotency_key="k") == tag
+    repo.delete_tag("v1")  # as a crash leaves it between the key and the tag
+    assert repo.create_tag("v1", "main", idempotency_key="k") == tag
+
+
+def test_a_tag_elsewhere_is_refused_also_under_a_key(repo):
+    commit_one(repo, "one")
+    repo.create_tag("v1", "main")
+    commit_one(repo, "two")
+    with pytest.raises(AlreadyExists):
+        repo.create_tag("v1", "main", idempotency_key="k")
+    with pytest.raises(KeyReused):
+        repo.create_tag("v2", "main", idempotency_key="k")
+
+
+def test_a_revert_keeps_message_and_metadata(repo):
+    commit_one(repo, "one")
+    undone = commit_one(repo, "two")
+    made = repo.branch("main").revert("main", message="no", metadata={"why": "wrong"})
+    assert (made.message, made.metadata) == ("no", {"why": "wrong", "revert-origin": undone.id})
+
+
+def test_a_cherry_pick_lays_metadata_over_the_originals(repo):
+    repo.create_branch("dev")
+    picked = commit_one(repo, "one", "dev")
+    made = repo.cherry_pick("dev", "main", metadata={"who": "me", "why": "hotfix"})
+    assert made.message == "one"
+    assert made.metadata == {
+        "who": "me",
+        "why": "hotfix",
+        "cherry-pick-origin": picked.id,
+        "cherry-pick-committer": "tester",
+    }
+
+
+@pytest.mark.parametrize("given", [{"message": "\0"}, {"message": " "}, {"metadata": {"k": "x" * 70_000}}])
+def test_bad_messages_and_metadata_are_refused(repo, given):
+    commit_one(repo, "one")
+    with pytest.raises(InvalidInput):
+        repo.branch("main").revert("main", **given)
+    with pytest.raises(InvalidInput):
+        repo.cherry_pick("main", "main", **given)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.errors import has_kind
-from support.scenes import SPLIT, open_faulty
+from support.scenes import SPLIT, open_faulty, root, table
 
 from lakeops import Lake, Repository, Settings
 from lakeops.model import errors
@@ -39,16 +39,7 @@ def orphan(repo: Repository, path: str) -> str:
 
 
 def rows(**addresses: str) -> pa.Table:
-    count = len(addresses)
-    return pa.table(
-        {
-            "path": list(addresses),
-            "physical_address": list(addresses.values()),
-            "checksum": ["x"] * count,
-            "size_bytes": [len(path) for path in addresses],
-            "mtime": [1] * count,
-        }
-    )
+    return table(addresses, size_bytes=[len(path) for path in addresses])
 
 
 def elsewhere(repo: Repository, clock: ManualClock, act: Callable[[Repository], Any]) -> Any:
@@ -72,15 +63,15 @@ def check(repo: Repository, clock: ManualClock, path: str) -> None:
 
 
 def spellings(repo: Repository, address: str) -> dict[str, str]:
-    root = Path(repo.storage_namespace.removeprefix("file://"))
-    link = root.parent / "link"
-    link.symlink_to(root)
+    place = root(repo)
+    link = place.parent / "link"
+    link.symlink_to(place)
     key = address.removeprefix(repo.storage_namespace + "/")
     return {
         "relative": key,
         "absolute": address,
         "encoded": address.replace("/data/", "/%64ata/"),
-        "root encoded": f"file:///%{ord(str(root)[1]):x}{str(root)[2:]}/{key}",
+        "root encoded": f"file:///%{ord(str(place)[1]):x}{str(place)[2:]}/{key}",
         "through a link": f"file://{link}/{key}",
     }
 
@@ -123,10 +114,10 @@ def test_a_young_object_that_is_not_there_is_refused_too(repo):
 
 
 def test_metadata_of_the_namespace_is_no_object_by_any_spelling(repo):
-    root = Path(repo.storage_namespace.removeprefix("file://"))
-    file = next((root / "_lakefs/ranges").iterdir())
-    (root.parent / "link").symlink_to(root)
-    for address in (f"file://{file}", f"file://{root.parent}/link/_lakefs/ranges/{file.name}"):
+    place = root(repo)
+    file = next((place / "_lakefs/ranges").iterdir())
+    (place.parent / "link").symlink_to(place)
+    for address in (f"file://{file}", f"file://{place.parent}/link/_lakefs/ranges/{file.name}"):
         with pytest.raises(errors.InvalidInput):
             repo.branch("main").stage(rows(a=address))
 

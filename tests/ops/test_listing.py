@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.scenes import table
 
 from lakeops import CommonPrefix, Entry, Lake, Repository, Split
 from lakeops.model import errors
@@ -91,20 +91,9 @@ def paged(handle, prefix: str, delimiter: str, size: int) -> list[str]:
 
 
 def stage(branch, paths: set[str]) -> None:
-    ordered = sorted(paths)
-    if not ordered:
-        return
-    branch.stage(
-        pa.table(
-            {
-                "path": ordered,
-                "physical_address": [f"data/x/{number}" for number in range(len(ordered))],
-                "checksum": ["same"] * len(ordered),
-                "size_bytes": [1] * len(ordered),
-                "mtime": [0] * len(ordered),
-            }
-        )
-    )
+    if paths:
+        addresses = {path: f"data/x/{number}" for number, path in enumerate(sorted(paths))}
+        branch.stage(table(addresses, checksum=["same"] * len(paths)))
 
 
 def test_folders_are_summed_up(repo: Repository, fill) -> None:
@@ -128,20 +117,6 @@ def test_a_folder_with_a_marker_object_is_listed_behind_the_marker(repo: Reposit
         assert [item.path for item in handle.list("a/", after="a/", delimiter="/")] == ["a/1", "a/b/"]
         assert [item.path for item in handle.list("a/b/", after="a/b/", delimiter="/")] == ["a/b/2"]
         assert [item.path for item in handle.list(after="a/", delimiter="/")] == ["c"]
-
-
-def test_folders_of_a_branch_take_one_look_at_the_staging_area(lake: Lake, repo: Repository, monkeypatch) -> None:
-    main = repo.branch("main")
-    stage(main, {f"{folder:02}/{name}" for folder in range(30) for name in "ab"})
-    main.commit("folders")
-    stage(main, {"05/c", "40/a"})
-    main.delete_prefix("07/")
-    looks: list[str] = []
-    inner = lake.catalog.staging.staged_page
-    monkeypatch.setattr(lake.catalog.staging, "staged_page", lambda *a, **k: looks.append("") or inner(*a, **k))
-    folders = [item.path for item in main.list(delimiter="/")]
-    assert folders == [f"{folder:02}/" for folder in (*range(7), *range(8, 30), 40)]
-    assert len(looks) == 1
 
 
 def test_a_listing_goes_on_while_commits_are_published(repo: Repository, monkeypatch) -> None:

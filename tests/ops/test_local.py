@@ -1,15 +1,18 @@
-"""Directories that follow a ref: only differences travel, and nothing that was changed in them is lost."""
+"""Directories that follow a ref: only differences travel, and no change in them is lost, whatever is killed."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.errors import has_kind
-from support.scenes import open_faulty, tree
+from support.killed_local import run
+from support.scenes import tree
 
 from lakeops.model.errors import (
     AlreadyExists,
@@ -23,7 +26,6 @@ from lakeops.model.errors import (
     StoreUnavailable,
 )
 from lakeops.ops.local.index import RACY_NS, alone
-from lakeops.testing import Faults
 from lakeops.testing.faults import READS
 
 PLACE = ".lakeops-local"
@@ -59,15 +61,13 @@ def test_a_clone_has_the_files_of_its_prefix(lake, cloned, folder):
     assert lake.local(folder / "deep").directory == folder
 
 
-def test_changes_here_are_committed_and_nothing_else_is_uploaded(lake, cloned, folder, settings):
+def test_changes_here_are_committed_and_nothing_else_is_uploaded(lake, cloned, folder, faulty_lake, faults):
     (folder / "a").write_text("one!")
     (folder / "deep/b").unlink()
     (folder / "new").write_text("three")
     assert short(lake.local(folder).status().local) == ["changed a", "removed deep/b", "added new"]
-    faults = Faults()
-    with open_faulty(settings, faults) as other:
-        made = other.local(folder).commit("by hand", {"k": "v"})
-        assert sum("data/" in call.key for call in faults.calls if call.operation == "put") == 2
+    made = faulty_lake.local(folder).commit("by hand", {"k": "v"})
+    assert sum("data/" in call.key for call in faults.calls if call.operation == "put") == 2
     assert tree(cloned, "main") == {"other": b"x", "rawer": b"y", "raw/a": b"one!", "raw/new": b"three"}
     assert (made.message, made.metadata, len(made.parents)) == ("by hand", {"k": "v"}, 1)
     status = lake.local(folder).status()
@@ -76,61 +76,16 @@ def test_changes_here_are_committed_and_nothing_else_is_uploaded(lake, cloned, f
         lake.local(folder).commit("again")
 
 
-def test_a_pull_downloads_what_changed_and_nothing_else(lake, cloned, fill, folder, settings):
+def test_a_pull_downloads_what_changed_and_nothing_else(lake, cloned, fill, folder, faulty_lake, faults):
     fill(cloned, "main", **{"raw/a": "ONE", "raw/c": "c", "raw/deep/b": None, "other": "z"})
     (folder / "mine").write_text("mine")
-    faults = Faults()
-    with open_faulty(settings, faults) as other:
-        done = other.local(folder).pull()
-        opened = faults.keys_opened("data/")
-    assert len(opened) == 2
+    done = faulty_lake.local(folder).pull()
+    assert len(faults.keys_opened("data/")) == 2
     assert short(done.taken) == ["changed a", "added c", "removed deep/b"]
     assert short(done.local) == ["added mine"]
     assert files(folder) == {"a": "ONE", "c": "c", "mine": "mine"}
     assert not (folder / "deep").exists()
     assert lake.local(folder).pull().taken == []
-
-
-def test_others_may_change_other_paths_meanwhile(lake, cloned, fill, folder):
-    (folder / "a").write_text("mine")
-    fill(cloned, "main", **{"raw/deep/b": "theirs"})
-    local = lake.local(folder)
-    local.commit("mine")
-    status = local.status()
-    assert (status.local, short(status.remote)) == ([], ["changed deep/b"])
-    (folder / "deep/b").write_text("mine too")
-    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")) as refused:
-        local.commit("lost update")
-    assert refused.value.conflicts == ["deep/b"]
-    local.pull(force=True)
-    assert files(folder) == {"a": "mine", "deep/b": "theirs"}
-    assert tree(cloned, "main")["raw/deep/b"] == b"theirs"
-
-
-def test_what_was_changed_on_both_sides_is_not_replaced(lake, cloned, fill, folder):
-    fill(cloned, "main", **{"raw/a": "theirs", "raw/new": "theirs", "raw/deep/b": "same", "raw/z": "z"})
-    for name, text in {"a": "mine", "new": "mine", "deep/b": "same"}.items():
-        (folder / name).write_text(text)
-    local = lake.local(folder)
-    status = local.status()
-    assert (status.conflicts, short(status.local)) == (["a", "new"], ["changed a", "added new"])
-    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")) as refused:
-        local.pull()
-    assert refused.value.conflicts == ["a", "new"]
-    assert files(folder) == {"a": "mine", "new": "mine", "deep/b": "same"}
-    local.pull(force=True)
-    assert files(folder) == {"a": "theirs", "new": "theirs", "deep/b": "same", "z": "z"}
-    assert local.status().local == []
-
-
-def test_a_removed_file_that_the_ref_changed_is_a_conflict(lake, cloned, fill, folder):
-    fill(cloned, "main", **{"raw/a": "theirs", "raw/deep/b": None})
-    (folder / "a").unlink()
-    (folder / "deep/b").write_text("mine")
-    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")) as refused:
-        lake.local(folder).pull()
-    assert refused.value.conflicts == ["a", "deep/b"]
-    assert files(folder) == {"deep/b": "mine"}
 
 
 def test_another_ref_is_checked_out_and_changes_stay(lake, cloned, fill, folder):
@@ -167,16 +122,15 @@ def test_a_tag_or_commit_takes_no_commits(lake, cloned, fill, folder, ref):
     assert files(folder)["a"] == "mine"
 
 
-def test_branches_that_take_no_commits_refuse_before_anything_is_uploaded(lake, cloned, folder, settings):
+def test_branches_that_take_no_commits_refuse_before_anything_is_uploaded(lake, cloned, folder, faulty_lake, faults):
     (folder / "a").write_text("mine")
     cloned.branch("main").put("elsewhere", b"staged")
     with pytest.raises(PreconditionFailed, check=has_kind("dirty_branch")):
         lake.local(folder).commit("no")
     cloned.branch("main").reset()
     cloned.protect("main")
-    faults = Faults()
-    with open_faulty(settings, faults) as other, pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
-        other.local(folder).commit("no")
+    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
+        faulty_lake.local(folder).commit("no")
     assert [call for call in faults.calls if call.operation == "put"] == []
 
 
@@ -326,12 +280,11 @@ def test_names_that_are_not_utf_8_are_shown(lake, cloned, folder):
     assert lake.local(folder).status().special == ["\\xff"]
 
 
-def test_a_failed_download_can_be_finished(lake, repo, fill, folder, settings):
+def test_a_failed_download_can_be_finished(lake, repo, fill, folder, faulty_lake, faults):
     fill(repo, "main", **{f"f{number:02}": str(number) for number in range(30)})
-    faults = Faults()
     faults.fail(*READS, at=12, prefix="data/", error=StoreUnavailable("away"))
-    with open_faulty(settings, faults) as other, pytest.raises(StoreUnavailable):
-        other.repository("repo").ref("main").clone(folder)
+    with pytest.raises(StoreUnavailable):
+        faulty_lake.repository("repo").ref("main").clone(folder)
     status = lake.local(folder).status()
     assert (status.local, status.interrupted, status.conflicts) == ([], "main", [])
     assert 0 < len(status.remote) < 30
@@ -381,21 +334,19 @@ def test_a_full_disk_loses_nothing(lake, cloned, tmp_path):
         subprocess.run(["umount", place], check=True)
 
 
-def test_a_file_that_changes_while_a_pull_runs_is_kept(lake, cloned, fill, folder, settings):
+def test_a_file_that_changes_while_a_pull_runs_is_kept(cloned, fill, folder, faulty_lake, faults):
     fill(cloned, "main", **{"raw/a": "theirs"})
-    faults = Faults()
     faults.hook(*READS, prefix="data/", action=lambda _: (folder / "a").write_text("just now"))
-    with open_faulty(settings, faults) as other, pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
-        other.local(folder).pull()
+    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
+        faulty_lake.local(folder).pull()
     assert files(folder)["a"] == "just now"
 
 
-def test_a_branch_that_moves_while_a_commit_runs(lake, cloned, fill, folder, settings):
+def test_a_branch_that_moves_while_a_commit_runs(cloned, fill, folder, faulty_lake, faults):
     (folder / "a").write_text("mine")
-    faults = Faults()
     faults.hook("put", prefix="data/", action=lambda _: fill(cloned, "main", **{"raw/a": "theirs"}))
-    with open_faulty(settings, faults) as other, pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
-        other.local(folder).commit("mine")
+    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
+        faulty_lake.local(folder).commit("mine")
     assert tree(cloned, "main")["raw/a"] == b"theirs"
 
 
@@ -459,3 +410,102 @@ def test_what_is_gone_says_so(lake, cloned, folder):
     local.checkout("main")
     with pytest.raises(ObjectNotFound):
         cloned.ref("main").stat("raw/nosuch")
+
+
+OLD = {"a": "one", "deep/b": "two", "same": "same", "old": "old"}
+NEW = {"a": "ONE", "same": "same", "deeper/c": "three", "new": "new"}
+STEPS = 3
+"""How many places of each call are tried; the slow form tries all."""
+
+
+def files_of_clone(folder: Path) -> dict[str, str]:
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_text() for name, path in found.items() if not name.startswith(".lakeops-local")}
+
+
+@pytest.fixture
+def scene(repo, fill, tmp_path):
+    """A clone of the old files_of_clone at ``main``, which has the new ones by now, as ``dev`` has."""
+    fill(repo, "main", **{f"raw/{name}": text for name, text in OLD.items()})
+    repo.ref("main").clone(tmp_path / "old", "raw")
+    repo.create_branch("dev", source="main")
+    for branch in ("main", "dev"):
+        fill(
+            repo, branch, **{f"raw/{name}": NEW.get(name) for name in {**OLD, **NEW} if OLD.get(name) != NEW.get(name)}
+        )
+    return repo
+
+
+def places(count: int, every: bool) -> list[int]:
+    return (
+        sorted({1 + number * (count - 1) // (STEPS - 1) for number in range(STEPS)})
+        if not every
+        else [*range(1, count + 1)]
+    )
+
+
+def again(lake, folder: Path, verb: str) -> None:
+    """The same call as ``run`` makes, in this process, to its end."""
+    if verb == "clone":
+        lake.repository("repo").ref("main").clone(folder, "raw")
+    elif verb == "checkout":
+        lake.local(folder).checkout("dev")
+    else:
+        lake.local(folder).pull()
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("verb", ["clone", "pull", "checkout"])
+def test_files_are_taken_whatever_was_killed(lake, scene, settings, tmp_path, verb, every):
+    def fresh(name: str) -> Path:
+        folder = tmp_path / name
+        if verb != "clone":
+            shutil.copytree(tmp_path / "old", folder, copy_function=shutil.copy2)
+            (folder / "mine").write_text("mine")
+        return folder
+
+    mine = {} if verb == "clone" else {"mine": "mine"}
+    code, count = run(settings.home, fresh("whole"), verb, 0)
+    assert (code, files_of_clone(tmp_path / "whole")) == (0, NEW | mine)
+    for at in places(count, every):
+        folder = fresh(f"killed{at}")
+        assert run(settings.home, folder, verb, at)[0] == -9
+        now = files_of_clone(folder) if folder.exists() else {}
+        assert all(text in {OLD.get(name), NEW.get(name), mine.get(name)} for name, text in now.items()), (at, now)
+        assert {name: now.get(name) for name in mine} == mine
+        if (folder / ".lakeops-local/index.json").exists():
+            status = lake.local(folder).status()
+            assert ([change.path for change in status.local], status.conflicts) == ([*mine], []), at
+        again(lake, folder, verb)
+        assert files_of_clone(folder) == NEW | mine
+        assert sorted(path.name for path in (folder / ".lakeops-local").iterdir()) == ["index.json", "lock"]
+        status = lake.local(folder).status()
+        assert ([change.path for change in status.local], status.remote, status.interrupted) == ([*mine], (), None)
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_commit_is_published_once_whatever_was_killed(lake, scene, settings, tmp_path, every):
+    def fresh(branch: str) -> Path:
+        scene.create_branch(branch, source="main")
+        folder = tmp_path / branch
+        scene.ref(branch).clone(folder, "raw")
+        (folder / "a").write_text("mine")
+        (folder / "new").unlink()
+        return folder
+
+    code, count = run(settings.home, fresh("whole"), "commit", 0)
+    assert code == 0
+    for at in places(count, every):
+        branch = f"killed{at}"
+        folder = fresh(branch)
+        code, effects = run(settings.home, folder, "commit", at)
+        assert code == -9 or effects < at, "a busy machine takes one effect more or less"
+        lake.local(folder).status()
+        with suppress(NoChanges):
+            lake.local(folder).commit("mine")
+        assert tree(scene, branch)["raw/a"] == b"mine"
+        assert "raw/new" not in tree(scene, branch)
+        assert scene.ref(f"{branch}~1").commit_id == scene.ref("main").commit_id, "one commit"
+        lake.local(folder).pull()
+        status = lake.local(folder).status()
+        assert (status.local, status.remote) == ([], ())

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.scenes import tree
@@ -82,6 +82,13 @@ def read(folder: Path) -> Files:
     return {name: (folder / name).read_text() for name in NAMES if (folder / name).exists()}
 
 
+BOTH_CHANGED = [("here", ("a", "1")), ("main", ("a", "2")), ("here", ("d/e", "1")), ("main", ("d/e", "1"))]
+REMOVED = [("main", ("a", "1")), ("main", ("b", "1")), ("pull", True), ("here", ("a", None)), ("main", ("a", "2"))]
+
+
+@example(played=[*BOTH_CHANGED, ("pull", False), ("commit", None), ("pull", True)])
+@example(played=[*REMOVED, ("here", ("b", "2")), ("main", ("b", None)), ("pull", False), ("checkout", ("dev", False))])
+@example(played=[("here", ("a", "1")), ("main", ("b", "2")), ("commit", None), ("here", ("b", "1")), ("commit", None)])
 @settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(played=st.lists(steps, max_size=14))
 def test_a_clone_does_what_three_maps_do(lake, repo, tmp_path, played):

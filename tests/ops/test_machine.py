@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from hypothesis.stateful import (
 )
 from support.errors import has_kind, raising
 from support.machine import Model, ModelBranch, ModelCommit, difference, foretold, merged
+from support.scenes import table
 from support.soundness import assert_sound
 
 from lakeops import Lake, Settings, Split
@@ -73,14 +73,10 @@ class History(RuleBasedStateMachine):
         self.counter += 1
         ordered = sorted(files)
         self.repo.branch(branch).stage(
-            pa.table(
-                {
-                    "path": ordered,
-                    "physical_address": [f"data/{self.counter}/{path}" for path in ordered],
-                    "checksum": [f"sum-{files[path]}" for path in ordered],
-                    "size_bytes": [len(files[path]) for path in ordered],
-                    "mtime": [self.counter] * len(ordered),
-                }
+            table(
+                {path: f"data/{self.counter}/{path}" for path in ordered},
+                checksum=[f"sum-{files[path]}" for path in ordered],
+                size_bytes=[len(files[path]) for path in ordered],
             )
         )
         self.model.branches[branch].staged.update(files)

@@ -14,7 +14,12 @@ from support.errors import has_kind
 
 from lakeops import Lake, Repository, Settings
 from lakeops.cli.app import app
-from lakeops.model.errors import InvalidInput, LakeopsError, Transient, out_of_resources
+from lakeops.model.errors import (
+    InvalidInput,
+    LakeopsError,
+    Transient,
+    out_of_resources,
+)
 from lakeops.testing import Faults, open_faulty
 
 ERRORS = [
@@ -50,7 +55,17 @@ VERBS: dict[str, Callable[[Lake], object]] = {
 }
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def failing(error: Exception) -> Callable[..., None]:
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    return fail
+
+
+each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+
+
+@each_error
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_effect_that_lacks_resources_ends_in_an_error_of_lakeops(
     settings: Settings, verb: str, error: Exception
@@ -73,27 +88,21 @@ def test_each_effect_that_lacks_resources_ends_in_an_error_of_lakeops(
         assert met
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@each_error
 def test_opening_a_lake_says_it(settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_args: object, **_options: object) -> None:
-        raise error
-
-    monkeypatch.setattr("lakeops.lake.connection.open_catalog", fail)
+    monkeypatch.setattr("lakeops.lake.connection.open_catalog", failing(error))
     with pytest.raises(Transient, check=has_kind("out_of_resources")):
         Lake.open(settings=settings)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@each_error
 def test_a_page_says_it(settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("starlette")
     from starlette.testclient import TestClient
 
     from lakeops.web.app import application
 
-    def fail(*_args: object, **_options: object) -> None:
-        raise error
-
-    monkeypatch.setattr(Repository, "walk", fail)
+    monkeypatch.setattr(Repository, "walk", failing(error))
     with (
         Lake.open(settings=settings) as lake,
         TestClient(application(lake), base_url="http://localhost", raise_server_exceptions=False) as client,
@@ -105,15 +114,12 @@ def test_a_page_says_it(settings: Settings, error: Exception, monkeypatch: pytes
     assert found.message in html.unescape(answer.text)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@each_error
 def test_the_command_line_says_it_in_one_line(
     settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_args: object, **_options: object) -> None:
-        raise error
-
     monkeypatch.setenv("LAKEOPS_HOME", str(settings.home))
-    monkeypatch.setattr("lakeops.ops.commit.commit", fail)
+    monkeypatch.setattr("lakeops.ops.commit.commit", failing(error))
     with pytest.raises(SystemExit) as left:
         app(["commit", "lakefs://shop/main", "-m", "x", "--json"])
     assert left.value.code == 1

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from support.mirrors import open_lake
-from support.scenes import SPLIT, tree
+from support.scenes import SPLIT, table, tree
 from support.soundness import assert_sound
 
 from lakeops import Lake, Repository
@@ -182,8 +181,7 @@ def test_of_two_that_create_the_same_at_once_the_later_one_is_told_so(lake, base
 
 
 def link(repo: Repository, address: str) -> None:
-    columns = {"path": ["p"], "physical_address": [address], "checksum": ["c"], "size_bytes": [1], "mtime": [1]}
-    repo.branch("main").stage(pa.table(columns))
+    repo.branch("main").stage(table({"p": address}))
 
 
 def take(repo: Repository, address: str) -> None:

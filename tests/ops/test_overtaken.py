@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.catalogs import expire_commits
-from support.scenes import SPLIT
+from support.scenes import SPLIT, root
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import CommitExpired, ObjectNotFound
@@ -62,7 +61,7 @@ def fresh(repo: Repository) -> Lake:
 
 
 def lose(repo: Repository, key: str) -> None:
-    Path(repo.storage_namespace.removeprefix("file://"), key).unlink()
+    (root(repo) / key).unlink()
 
 
 def files_of(repo: Repository, commit_id: str, kind: str) -> list[str]:
@@ -84,7 +83,7 @@ def test_a_verb_that_is_overtaken_says_expired(
         """The commit expires and its files go, just before the first of them is read."""
         expire_commits(repo._ctx.catalog, "repo", [old])
         for key in keys:
-            if (Path(repo.storage_namespace.removeprefix("file://")) / key).exists():
+            if (root(repo) / key).exists():
                 lose(repo, key)
 
     faults.hook("get" if kind == "metarange" else "get_range", when="before", action=collect)

@@ -33,17 +33,6 @@ from lakeops.testing import Call, Crash, Faults, ManualClock
 Open = Callable[..., Lake]
 
 
-@pytest.fixture
-def opened(clock: ManualClock, tmp_path: Path) -> Iterator[Open]:
-    """Opens lakes, and closes them in the end."""
-    with ExitStack() as stack:
-
-        def open_one(url: str, faults: Faults | None = None) -> Lake:
-            return stack.enter_context(open_at(tmp_path / "home", url, clock, faults))
-
-        yield open_one
-
-
 def fill(repo: Repository, clock: ManualClock, text: str = "prod", days: float = 9) -> None:
     """Two commits of which the rules keep one, longer ago than moves can be taken back."""
     main = repo.branch("main")
@@ -56,6 +45,13 @@ def fill(repo: Repository, clock: ManualClock, text: str = "prod", days: float =
     repo.gc.set_rules({"default_retention_days": 1})
     clock.advance(days=days)
     repo.gc.confirm_clock()  # nothing happened for so long
+
+
+@pytest.fixture
+def production(opened: Open, tmp_path: Path, clock: ManualClock) -> Repository:
+    repo = opened(sqlite_url(tmp_path / "home")).create_repository("flights", split=SPLIT)
+    fill(repo, clock)
+    return repo
 
 
 @pytest.fixture(params=["cp", "sqlite dump", "template", "pg_dump"])
@@ -234,31 +230,27 @@ def test_a_moved_catalog_adopts(opened, tmp_path, clock):
 
 
 @pytest.mark.parametrize("damage", ["gone", "garbage", "empty"])
-def test_without_a_record_nothing_is_deleted(opened, tmp_path, clock, damage):
-    repo = opened(sqlite_url(tmp_path / "home")).create_repository("flights", split=SPLIT)
-    fill(repo, clock)
-    mark = repo.gc.mark()
-    store, key = repo._ctx.store, layout.owner_key(repo.storage_namespace)
+def test_without_a_record_nothing_is_deleted(production, damage):
+    mark = production.gc.mark()
+    store, key = production._ctx.store, layout.owner_key(production.storage_namespace)
     if damage == "gone":
         store.delete([key])
     else:
         store.put(key, b"" if damage == "empty" else b"{")
-    for attempt in (repo.gc.mark, lambda: repo.gc.sweep(mark.id)):
+    for attempt in (production.gc.mark, lambda: production.gc.sweep(mark.id)):
         with pytest.raises(
             PreconditionFailed, match="no owner record that can be read", check=has_kind("not_the_owner")
         ):
             attempt()
-    assert {finding.kind for finding in repo.fsck() if finding.severity == "warning"} == {"owner_missing"}
-    assert repo.adopt().owner.epoch == 1
-    assert repo.gc.sweep(mark.id).deleted > 0
-    assert_sound(repo)
+    assert {finding.kind for finding in production.fsck() if finding.severity == "warning"} == {"owner_missing"}
+    assert production.adopt().owner.epoch == 1
+    assert production.gc.sweep(mark.id).deleted > 0
+    assert_sound(production)
 
 
-def test_a_namespace_with_another_claim_is_neither_collected_nor_adopted(opened, tmp_path, clock):
-    repo = opened(sqlite_url(tmp_path / "home")).create_repository("flights", split=SPLIT)
-    fill(repo, clock)
-    repo._ctx.store.put(layout.CLAIM, b'{"repository": "theirs", "id": "another"}')
-    for attempt in (repo.gc.mark, repo.adopt):
+def test_a_namespace_with_another_claim_is_neither_collected_nor_adopted(production):
+    production._ctx.store.put(layout.CLAIM, b'{"repository": "theirs", "id": "another"}')
+    for attempt in (production.gc.mark, production.adopt):
         with pytest.raises(NamespaceTaken, match="theirs"):
             attempt()
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.scenes import table
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.store import recorded
 from lakeops.store.open import Stores, StoreSettings
-from lakeops.testing import Faults
 
 DATA = bytes(range(256)) * 1200
 """More than any buffer on the way holds."""
@@ -228,27 +228,11 @@ def test_the_setting_leaves_the_size_and_downloads(repo: Repository, tmp_path: P
                 read()
 
 
-def test_reads_make_no_more_requests_than_the_store_needs(repo: Repository) -> None:
-    faults = Faults()
-    stores = Stores(repo._ctx.stores.settings, wrap=faults.around)
-    with lake_of(repo) as lake:
-        ref = Lake(lake.catalog, lake.settings, stores=stores).repository("repo").ref("main")
-        ref.stat("f")
-        faults.revive()
-        assert ref.read("f") == DATA
-        assert faults.counts == {"get": 1}
-        faults.revive()
-        with ref.open("f") as file:
-            assert file.read() == DATA
-        assert faults.counts == ({"get_range": 1} if repo._ctx.store.remote else {"open": 1})
-
-
 def test_checksums_that_are_no_digests(repo: Repository) -> None:
     """Whoever stages says what a checksum is: only what looks like a digest of the contents is computed again."""
     address = repo.ref("main").stat("f").physical_address
     for checksum in ("d41d8cd98f00b204e9800998ecf8427e-3", "mtime-1-307200", "v7", hashlib.sha512(DATA).hexdigest()):
-        table = {"path": ["g"], "physical_address": [address], "checksum": [checksum]}
-        repo.branch("main").stage(pa.table({**table, "size_bytes": [len(DATA)], "mtime": [0]}))
+        repo.branch("main").stage(table({"g": address}, checksum=[checksum], size_bytes=[len(DATA)]))
         assert repo.ref("main").read("g") == DATA
         assert in_pieces(repo.ref("main").open("g")) == DATA
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -18,12 +18,12 @@ from random import Random, randrange
 
 import pytest
 from sqlalchemy import delete
-from support.copies import copied_file, open_at, sqlite_url
+from support.copies import copied_file, sqlite_url
 from support.damage import sql
 from support.errors import has_kind
 from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import SPLIT, tree
-from support.soundness import assert_sound
+from support.soundness import assert_sound, worse_than_information
 
 from lakeops import Lake, Repository
 from lakeops.catalog.tables import REFLOG
@@ -39,22 +39,10 @@ from lakeops.model.errors import (
 )
 from lakeops.ops.refs import dump
 from lakeops.store import layout
+from lakeops.store.layout import CLAIM, dump_folder, owner_key
 from lakeops.testing import Crash, Faults, ManualClock
 
 Open = Callable[..., Lake]
-
-
-@pytest.fixture
-def opened(clock: ManualClock, tmp_path: Path) -> Iterator[Open]:
-    """Opens lakes, each over a catalog of its own name, or at a URL."""
-    with ExitStack() as stack:
-
-        def open_one(name: str, faults: Faults | None = None) -> Lake:
-            url = name if "://" in name else sqlite_url(tmp_path / name)
-            (tmp_path / name).mkdir(exist_ok=True) if "://" not in name else None
-            return stack.enter_context(open_at(tmp_path / "home", url, clock, faults))
-
-        yield open_one
 
 
 def full_of_history(lake: Lake, place: Path, clock: ManualClock) -> Repository:
@@ -86,6 +74,11 @@ def full_of_history(lake: Lake, place: Path, clock: ManualClock) -> Repository:
     main.revert("main~1")
     repo.refs.dump()
     return repo
+
+
+@pytest.fixture
+def repo(opened: Open, tmp_path: Path, clock: ManualClock) -> Repository:
+    return full_of_history(opened("home"), tmp_path / "bucket", clock)
 
 
 def everything(repo: Repository) -> dict[str, object]:
@@ -188,8 +181,7 @@ def test_the_restored_catalog_takes_nothing_from_the_living_one(opened, tmp_path
     assert_sound(living, data=True)
 
 
-def test_a_copy_of_the_catalog_writes_no_dump(opened, tmp_path, clock):
-    full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_a_copy_of_the_catalog_writes_no_dump(repo, opened, tmp_path):
     copied_file(tmp_path / "home", tmp_path / "copy")
     with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         opened("copy").repository("flights").refs.dump(full=True)
@@ -292,8 +284,7 @@ FORGED: dict[str, tuple[Callable[[list[list]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_forged_records_are_refused(opened, tmp_path, clock, name):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_forged_records_are_refused(repo, opened, tmp_path, name):
     repo.refs.dump(full=True)
     change, text = FORGED[name]
     forge(repo, change)
@@ -356,20 +347,17 @@ def judge_forged_dumps(opened: Open, place: Path, repo: Repository, seeds: Itera
     return refusals
 
 
-def test_forged_dumps_are_refused_or_make_something_that_can_be_looked_at(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_forged_dumps_are_refused_or_make_something_that_can_be_looked_at(repo, opened, tmp_path):
     assert judge_forged_dumps(opened, tmp_path / "bucket", repo, range(60)) > 20
 
 
 @pytest.mark.slow
-def test_many_forged_dumps(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_many_forged_dumps(repo, opened, tmp_path):
     first = randrange(10**9)
     assert judge_forged_dumps(opened, tmp_path / "bucket", repo, range(first, first + 2000)) > 500
 
 
-def test_a_bomb_ends_at_the_bound(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_a_bomb_ends_at_the_bound(repo, opened, tmp_path):
     repo.refs.dump(full=True)
     forge(repo, lambda lines: lines.append(["record", {"login": " " * (9 << 20)}]))
     refused(opened, tmp_path / "bucket", Corrupted, "more than was dumped")
@@ -401,8 +389,7 @@ def test_what_a_dump_adds_and_when_it_is_whole(opened, tmp_path, clock):
     assert_sound(repo)
 
 
-def test_a_commit_that_was_swept_after_the_dump_is_expired(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_a_commit_that_was_swept_after_the_dump_is_expired(repo, opened, clock):
     clock.advance(days=20)
     repo.gc.confirm_clock()
     repo.gc.sweep(repo.gc.mark().id)
@@ -418,8 +405,7 @@ def test_a_commit_that_was_swept_after_the_dump_is_expired(opened, tmp_path, clo
     assert {finding.kind for finding in again.fsck(data=True)} <= {"owner_mismatch"}
 
 
-def test_a_dump_that_replication_brought_along(opened, tmp_path, clock):
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+def test_a_dump_that_replication_brought_along(repo, opened, tmp_path):
     before = everything(repo)
     shutil.copytree(tmp_path / "bucket", tmp_path / "replica")
     lake = opened("new")
@@ -431,9 +417,8 @@ def test_a_dump_that_replication_brought_along(opened, tmp_path, clock):
     assert len(dump.folders(again._ctx.store)) == 2, "its own lies beside the other one"
 
 
-def test_on_a_server(opened, tmp_path, clock, empty_postgres_url):
+def test_on_a_server(repo, opened, empty_postgres_url):
     """From SQLite to PostgreSQL, and from there to another file."""
-    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
     before = everything(repo)
     server = opened(empty_postgres_url)
     server.restore_repository("flights", repo.storage_namespace)
@@ -487,3 +472,38 @@ def test_a_ref_that_was_deleted_stays_deleted_whatever_the_log_has_lost(opened, 
     restored.create_tag("y", "main")
     restored.refs.dump()
     assert [ref.id for ref in (*restored.branches(), *restored.tags())] == ["main", "y"]
+
+
+HUGE = 8 << 30  # sparse: it takes no space
+
+
+def huge(file: Path) -> None:
+    os.truncate(file, HUGE)
+
+
+def deep(file: Path) -> None:
+    file.write_bytes(b'{"a":' * 100_000)
+
+
+@pytest.mark.parametrize("damage", [huge, deep])
+@pytest.mark.parametrize("name", ["claim", "owner", "manifest"])
+def test_it_is_damage_and_takes_no_memory(lake: Lake, tmp_path: Path, damage, name: str):
+    place = tmp_path / "bucket"
+    repo = lake.create_repository("repo", place.as_uri(), split=SPLIT)
+    repo.refs.dump()
+    store = repo._ctx.store
+    keys = {"claim": CLAIM, "owner": owner_key(store.url), "manifest": dump_folder(store.url) + dump.MANIFEST}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    damage(place / keys[name])
+    if name == "manifest":
+        with pytest.raises((Corrupted, NotFound)):
+            lake.delete_repository("repo")
+            lake.restore_repository("repo", place.as_uri())
+    else:
+        assert {one.kind for one in worse_than_information(repo)} <= {"claim_mismatch", "owner_missing"}
+        assert worse_than_information(repo)
+        with pytest.raises(LakeopsError):
+            repo.gc.mark()
+    with pytest.raises(NamespaceTaken):
+        lake.create_repository("other", place.as_uri(), split=SPLIT)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10, "in KiB"

@@ -8,9 +8,15 @@ import pytest
 from support.errors import raising
 from support.scenes import tree
 
-from lakeops import Branch, Repository
+from lakeops import Branch, Lake, Repository
 from lakeops.catalog.database import _UnknownError
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound, RefNotFound
+from lakeops.testing import Faults
+
+
+@pytest.fixture
+def lake(faulty_lake: Lake) -> Lake:
+    return faulty_lake
 
 
 @pytest.fixture
@@ -108,16 +114,12 @@ def test_metadata_is_changed_beside_the_contents(repo: Repository, main: Branch)
     assert repo.ref("main@").stat("raw/99").metadata == {"staged": "too"}
 
 
-def test_what_moved_meanwhile_is_seen(repo: Repository, main: Branch) -> None:
-    inner = repo._ctx.catalog.staging.put_staged
-
-    def put_staged(*args, **kwargs):
-        repo._ctx.catalog.staging.put_staged = inner  # type: ignore[method-assign]
+def test_what_moved_meanwhile_is_seen(repo: Repository, main: Branch, faults: Faults) -> None:
+    def meanwhile(_call: object) -> None:
         main.commit("meanwhile")
         main.put("raw/late", b"1")
-        return inner(*args, **kwargs)
 
-    repo._ctx.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
+    faults.hook("put_staged", action=meanwhile)
     assert main.rename("raw", "new", recursive=True) == 31
     assert main.read("new/late") == b"1"
     assert [path for path in tree(repo, "main") if path.startswith("raw/")] == []
@@ -132,45 +134,24 @@ CALLS: dict[str, Callable[[Branch], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("when", ["staged", "committed"])
-def test_what_was_put_meanwhile_is_not_lost(repo: Repository, main: Branch, call: str, when: str) -> None:
+def test_what_was_put_meanwhile_is_not_lost(main: Branch, faults: Faults, call: str, when: str) -> None:
     if when == "staged":
         main.put("raw/07", b"before")
-    inner = repo._ctx.catalog.staging.put_staged
-
-    def put_staged(*args, **kwargs):
-        repo._ctx.catalog.staging.put_staged = inner  # type: ignore[method-assign]
-        main.put("raw/07", b"meanwhile", metadata={"late": "1"})
-        return inner(*args, **kwargs)
-
-    repo._ctx.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
+    faults.hook("put_staged", action=lambda _: main.put("raw/07", b"meanwhile", metadata={"late": "1"}))
     CALLS[call](main)
     found = [entry.path for entry in main.list() if entry.path.endswith("/07")]
     assert [main.read(path) for path in found] == [b"meanwhile"]
     assert main.stat(found[0]).metadata.get("late") == "1"
 
 
-@pytest.mark.parametrize("change", ["deletion", "metadata"])
-def test_what_was_done_to_an_object_meanwhile_stays_beside_new_metadata(
-    repo: Repository, main: Branch, change: str
-) -> None:
-    inner = repo._ctx.catalog.staging.put_staged
-
-    def put_staged(*args, **kwargs):
-        repo._ctx.catalog.staging.put_staged = inner  # type: ignore[method-assign]
-        if change == "deletion":
-            main.delete("raw/07")
-        else:
-            main.update_metadata("raw/07", {"other": "1"})
-        return inner(*args, **kwargs)
-
-    repo._ctx.catalog.staging.put_staged = put_staged  # type: ignore[method-assign]
-    if change == "deletion":
-        with pytest.raises(ObjectNotFound):
-            main.update_metadata("raw/07", {"told": "1"})
-        assert not main.exists("raw/07")
-    else:
-        main.update_metadata("raw/07", {"told": "1"})
-        assert main.stat("raw/07").metadata == {"n": "7", "other": "1", "told": "1"}
+def test_what_was_done_to_an_object_meanwhile_stays_beside_new_metadata(main: Branch, faults: Faults) -> None:
+    faults.hook("put_staged", action=lambda _: main.update_metadata("raw/07", {"other": "1"}))
+    main.update_metadata("raw/07", {"told": "1"})
+    assert main.stat("raw/07").metadata == {"n": "7", "other": "1", "told": "1"}
+    faults.hook("put_staged", action=lambda _: main.delete("raw/07"))
+    with pytest.raises(ObjectNotFound):
+        main.update_metadata("raw/07", {"told": "2"})
+    assert not main.exists("raw/07")
 
 
 def test_a_move_whose_answer_was_lost_is_done(repo: Repository, main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:

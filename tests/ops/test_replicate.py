@@ -59,6 +59,12 @@ def stores(tmp_path: Path) -> tuple[LocalStore, LocalStore]:
     return namespaces(tmp_path)
 
 
+@pytest.fixture
+def replicated(stores) -> tuple[LocalStore, LocalStore]:
+    replicate(*stores, ENGINE)
+    return stores
+
+
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch):
     """Several tasks even for a few objects."""
@@ -84,9 +90,8 @@ def test_the_second_run_copies_nothing(stores):
     assert dict(faults.counts) == {"list": 2, "scan": 6, "get_range": 2}
 
 
-def test_only_what_is_missing_is_read(stores):
-    source, destination = stores
-    replicate(source, destination, ENGINE)
+def test_only_what_is_missing_is_read(replicated):
+    source, destination = replicated
     fill(source, {"data/20260103/new": b"new", "_lakefs/metaranges/m1.parquet": b"new"})
     faults = Faults()
     found = replicate(faults.around(source), faults.around(destination), ENGINE)
@@ -96,9 +101,8 @@ def test_only_what_is_missing_is_read(stores):
     assert faults.counts["checksum"] == 2
 
 
-def test_an_object_with_another_size_is_copied_again(stores):
-    source, destination = stores
-    replicate(source, destination, ENGINE)
+def test_an_object_with_another_size_is_copied_again(replicated):
+    source, destination = replicated
     destination.put("data/20260101/4", b"torn!")
     destination.put("data/20260101/1", b"x")
     found = replicate(source, destination, ENGINE)
@@ -117,9 +121,8 @@ def test_progress_is_told(stores):
 # --- deletes ---
 
 
-def test_deletes_are_followed_when_asked(stores):
-    source, destination = stores
-    replicate(source, destination, ENGINE)
+def test_deletes_are_followed_when_asked(replicated):
+    source, destination = replicated
     fill(destination, UNMANAGED)
     gone = ["data/20260100/0", "_lakefs/ranges/r1.parquet"]
     source.delete(gone)
@@ -139,10 +142,9 @@ def test_what_names_others_is_deleted_first(stores, monkeypatch):
     assert [call.key for call in faults.calls if call.operation == "delete"] == gone[::-1]
 
 
-def test_an_object_that_came_meanwhile_is_not_deleted(stores):
+def test_an_object_that_came_meanwhile_is_not_deleted(replicated):
     """Another replicator was quicker: it was listed at the destination, and not at the source a moment before."""
-    source, destination = stores
-    replicate(source, destination, ENGINE)
+    source, destination = replicated
     destination.put("data/20260102/zz", b"new")
     faults = Faults()
     faults.hook("head", action=lambda _: source.put("data/20260102/zz", b"new"))
@@ -151,10 +153,9 @@ def test_an_object_that_came_meanwhile_is_not_deleted(stores):
     assert destination.get("data/20260102/zz") == b"new"
 
 
-def test_a_large_share_is_deleted_only_by_force(stores, monkeypatch):
+def test_a_large_share_is_deleted_only_by_force(replicated, monkeypatch):
     monkeypatch.setattr(deletion_limit, "FLOOR", 3)
-    source, destination = stores
-    replicate(source, destination, ENGINE)
+    source, destination = replicated
     source.delete(key for key in CONTENTS if key.startswith("data/"))
     with pytest.raises(PreconditionFailed, match="8 of the 12 objects"):
         replicate(source, destination, ENGINE, delete=True)
@@ -163,9 +164,8 @@ def test_a_large_share_is_deleted_only_by_force(stores, monkeypatch):
     assert held(destination) == held(source)
 
 
-def test_nothing_is_deleted_when_something_could_not_be_copied(stores):
-    source, destination = stores
-    replicate(source, destination, ENGINE)
+def test_nothing_is_deleted_when_something_could_not_be_copied(replicated):
+    source, destination = replicated
     source.delete(["data/20260100/0"])
     source.put("data/20260109/new", b"new")
     faults = Faults()
@@ -175,9 +175,8 @@ def test_nothing_is_deleted_when_something_could_not_be_copied(stores):
     assert destination.get("data/20260100/0") == b""
 
 
-def test_a_refused_delete_is_told(stores):
-    source, destination = stores
-    replicate(source, destination, ENGINE)
+def test_a_refused_delete_is_told(replicated):
+    source, destination = replicated
     (destination.root / "data/20260109/not-a-file").mkdir(parents=True)
     (destination.root / "data/20260109/x").write_bytes(b"")
     source.delete(["data/20260100/0"])

@@ -15,7 +15,13 @@ from support.catalogs import an_entry, table_of
 from support.errors import has_kind
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError, NotFound, PreconditionFailed
+from lakeops.model.errors import (
+    CatalogError,
+    InvalidInput,
+    LakeopsError,
+    NotFound,
+    PreconditionFailed,
+)
 from lakeops.model.records import Split
 from lakeops.testing import ManualClock
 

@@ -1,8 +1,9 @@
-"""What a newcomer does in the first five minutes, through the public interface."""
+"""What a newcomer does in the first five minutes, and how far long work says that it is."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from support.errors import has_kind
@@ -78,76 +79,19 @@ def test_writing_what_is_there_is_no_change(repo: Repository, fill) -> None:
     assert main.commit("on purpose", allow_empty=True).message == "on purpose"
 
 
-def test_a_put_that_changes_nothing_does_not_undo_a_merge(repo: Repository, fill, contents) -> None:
-    fill(repo, "main", a="1")
-    repo.create_branch("dev")
-    fill(repo, "dev", a="2")
-    repo.branch("main").put("a", b"1")
-    repo.merge("dev", "main")
-    assert contents(repo, "main") == {"a": "2"}
-    assert list(repo.branch("main").uncommitted()) == []
-
-
-def test_the_same_idempotency_key_gives_the_same_commit_once(repo: Repository, fill) -> None:
-    main = repo.branch("main")
-    main.put("a", b"1")
-    first = main.commit("once", idempotency_key="run-1")
-    assert main.commit("once", idempotency_key="run-1") == first
-    main.put("a", b"2")
-    with pytest.raises(errors.KeyReused, match="content"):
-        main.commit("once", idempotency_key="run-1")
-    assert main.read("a") == b"2", "what was staged since stays staged"
-    with pytest.raises(errors.KeyReused):
-        repo.branch("main").revert("main", idempotency_key="run-1")
-    main.reset()
-    repo.create_branch("dev")
-    fill(repo, "dev", b="1")
-    merged = repo.merge("dev", "main", idempotency_key="run-2")
-    fill(repo, "dev", b="2")
-    assert repo.merge("dev", "main", idempotency_key="run-2") == merged
-
-
-def test_conflicts_are_all_reported_and_nothing_is_published(repo: Repository, fill, contents) -> None:
-    fill(repo, "main", a="1", b="1", c="1", same="1")
-    repo.create_branch("dev")
-    fill(repo, "dev", a="dev", b=None, c="dev", same="2", only="dev")
-    head = fill(repo, "main", a="main", b="main", c=None, same="2")
-    with pytest.raises(MergeConflict) as caught:
-        repo.merge("dev", "main")
-    assert caught.value.conflicts == ["a", "b", "c"]
-    assert caught.value.to_json()["conflict_count"] == 3
-    assert repo.ref("main").commit.id == head
-    assert [(c.type.value, c.path) for c in repo.compare("main", "dev")] == [
-        ("conflict", "a"),
-        ("conflict", "b"),
-        ("conflict", "c"),
-        ("added", "only"),
-    ]
-    repo.create_branch("ours", source="main")
-    repo.merge("dev", "ours", strategy="dest-wins")
-    assert contents(repo, "ours") == {"a": "main", "b": "main", "same": "2", "only": "dev"}
-    repo.merge("dev", "main", strategy="source-wins")
-    assert contents(repo, "main") == {"a": "dev", "c": "dev", "same": "2", "only": "dev"}
-
-
-def test_revert_and_cherry_pick(repo: Repository, fill, contents, clock) -> None:
+def test_revert_and_cherry_pick(repo: Repository, fill, contents) -> None:
     fill(repo, "main", a="1")
     second = fill(repo, "main", a="2", b="2")
     fill(repo, "main", c="3")
-    reverted = repo.branch("main").revert(second)
+    assert repo.branch("main").revert(second).message == "Revert 'on main'"
     assert contents(repo, "main") == {"a": "1", "c": "3"}
-    assert reverted.message == "Revert 'on main'"
-    with pytest.raises(errors.NoChanges):
-        repo.branch("main").revert(second)
     repo.create_branch("other", source="main~3")
-    picked = repo.cherry_pick("main~1", "other")
+    assert len(repo.cherry_pick("main~1", "other").parents) == 1
     assert contents(repo, "other") == {"a": "1", "c": "3"}
-    assert picked.metadata["cherry-pick-origin"] == repo.ref("main~1").commit.id
-    assert len(picked.parents) == 1
     fill(repo, "other", a="x")
     with pytest.raises(MergeConflict) as caught:
         repo.cherry_pick(second, "other")
-    assert caught.value.conflicts == ["a"]
+    assert (caught.value.conflicts, caught.value.to_json()["conflict_count"]) == (["a"], 1)
 
 
 def test_a_merge_is_reverted_against_one_of_its_parents(repo: Repository, fill, contents) -> None:
@@ -166,22 +110,6 @@ def test_a_merge_is_reverted_against_one_of_its_parents(repo: Repository, fill, 
         repo.branch("main").revert("main~4")
 
 
-def test_tags_never_move_and_branches_are_deleted_without_their_commits(repo: Repository, fill) -> None:
-    commit = fill(repo, "main", a="1")
-    repo.create_tag("v1", "main")
-    repo.create_branch("dev:joe-bugfix-1234", source="v1")
-    fill(repo, "dev:joe-bugfix-1234", a="2")
-    assert repo.ref("dev:joe-bugfix-1234~1").commit.id == repo.ref("v1").commit.id == commit
-    with pytest.raises(errors.AlreadyExists):
-        repo.create_tag("v1", "dev:joe-bugfix-1234")
-    gone = repo.delete_branch("dev:joe-bugfix-1234")
-    assert repo.ref(gone.commit_id).read("a") == b"2"
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("default_branch")):
-        repo.delete_branch("main")
-    repo.delete_tag("v1")
-    assert list(repo.tags()) == []
-
-
 def test_a_lake_is_found_again_by_its_settings(lake: Lake, repo: Repository, fill, settings) -> None:
     commit = fill(repo, "main", a="1")
     with Lake.open(settings=settings) as again:
@@ -194,9 +122,56 @@ def test_a_lake_is_found_again_by_its_settings(lake: Lake, repo: Repository, fil
         lake.repository("repo")
 
 
-def test_long_work_says_what_it_will_do_and_how_far_it_is(lake: Lake, repo: Repository, fill) -> None:
+def _import(repo, place: Path) -> None:
+    (place / "from").mkdir()
+    (place / "from/x").write_text("x")
+    repo.branch("main").import_objects(str((place / "from").as_uri()), "taken/", "take over")
+
+
+def _upload(repo, place: Path) -> None:
+    (place / "up").mkdir()
+    (place / "up/x").write_text("x")
+    repo.branch("dev").upload(place / "up", "up/")
+
+
+VERBS = {
+    "commit": lambda repo, _: repo.branch("dirty").commit("more"),
+    "merge": lambda repo, _: repo.merge("dev", "main"),
+    "cherry-pick": lambda repo, _: repo.cherry_pick("dev", "main"),
+    "import": _import,
+    "upload": _upload,
+    "copy": lambda repo, _: repo.branch("dev").copy("a/", "b/", recursive=True),
+    "rename": lambda repo, _: repo.branch("dev").rename("a/", "b/", recursive=True),
+    "delete_prefix": lambda repo, _: repo.branch("dev").delete_prefix("a/"),
+    "diff": lambda repo, _: list(repo.diff("main~1", "main")),
+    "blame": lambda repo, _: list(repo.ref("main").blame()),
+    "history": lambda repo, _: list(repo.ref("main").history("a/1")),
+    "log": lambda repo, _: list(repo.log("main", path="a/1")),
+    "mark": lambda repo, _: repo.gc.mark(),
+    "fsck": lambda repo, _: list(repo.fsck()),
+    "clone": lambda repo, place: repo.ref("main").clone(place / "clone"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_progress_is_told(lake, repo, fill, tmp_path, verb):
+    fill(repo, "main", **{f"a/{number}": "1" for number in range(4)})
+    repo.gc.set_rules({"default_retention_days": 1, "branches": []})
+    for name in ("dev", "dirty"):
+        repo.create_branch(name, source="main")
+    fill(repo, "dev", **{"a/1": "2", "c": "3"})
+    fill(repo, "main", d="4")
+    repo.branch("dirty").put("e", b"5")
+    told = []
+    lake.progress = lambda *report: told.append(report)
+    VERBS[verb](repo, tmp_path)
+    assert told
+    assert all(isinstance(label, str) and done >= 0 and (done <= total or not total) for label, done, total in told)
+
+
+def test_long_work_says_what_it_will_do_and_how_far_it_is(lake, repo, fill):
     fill(repo, "main", **{f"f{number:02}": "1" for number in range(30)})
-    shown: list[tuple[str, int, int]] = []
+    shown = []
     lake.progress = lambda *report: shown.append(report)
     fill(repo, "main", f05="2", f25="2")
     label, done, total = shown[0]

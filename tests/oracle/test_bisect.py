@@ -7,7 +7,7 @@ import re
 
 import pytest
 from support.git_oracle import GitOracle, Node
-from support.histories import History, make_history, random_dates, random_parents
+from support.graphs import History, make_history, random_dates, random_parents
 
 from lakeops.model.graph import Search, between, is_ancestor
 from lakeops.model.records import Commit

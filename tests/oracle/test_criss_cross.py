@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from support.git_oracle import GitOracle, Node
-from support.histories import History, make_history, random_dates, random_parents
+from support.graphs import History, make_history, merge_base, random_dates, random_parents
 from support.machine import Model, ModelCommit, Tree, foretold, merged
 
 from lakeops import Commit, Lake, Repository, Settings, Split
 from lakeops.model.errors import MergeConflict
-from lakeops.model.graph import merge_base, merge_bases
+from lakeops.model.graph import merge_bases
 from lakeops.testing import ManualClock
 
 PATHS = [f"{letter}{digit}" for letter in "abc" for digit in range(5)]

@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 from support.git_oracle import GitOracle, Node
-from support.histories import History, make_history, random_dates, random_parents
+from support.graphs import History, make_history, merge_base, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import is_ancestor, log, merge_base, merge_bases_of, resolve
+from lakeops.model.graph import is_ancestor, log, merge_bases_of, resolve
 from lakeops.model.records import Commit
 
 SEEDS = range(500)

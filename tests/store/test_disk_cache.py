@@ -17,7 +17,7 @@ from support.far import FarStore, Requests
 
 from lakeops.model.errors import ObjectNotFound, StoreUnavailable
 from lakeops.store import disk_cache
-from lakeops.store.disk_cache import FOLDERS, DiskCache, background_writes, cache_of, with_cache
+from lakeops.store.disk_cache import FOLDERS, DiskCache, background_writes, with_cache
 from lakeops.testing import Faults
 
 MIB = 1024 * 1024
@@ -256,9 +256,9 @@ def test_elsewhere_it_is_the_plain_store(tmp_path):
 
     inner = S3Store("bucket", "prefix")
     store = with_cache(inner, DiskCache(tmp_path, 1 << 30))
-    assert cache_of(store) is not None
+    assert getattr(store, "disk_cache", None) is not None
     with background_writes(store) as travelling:
         found = pickle.loads(pickle.dumps(travelling))
     assert isinstance(found, S3Store)
     assert found.url == inner.url
-    assert cache_of(found) is None
+    assert getattr(found, "disk_cache", None) is None

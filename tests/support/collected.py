@@ -22,7 +22,7 @@ from lakeops.catalog.records import BranchState, ExpectedState, Publish, Staged
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import LakeopsError, MarkRefused
 from lakeops.model.ids import make_commit
-from lakeops.model.marks import HOLDING, Mark, MarkState
+from lakeops.model.marks import SWEEPABLE, Mark, MarkState
 from lakeops.model.records import Commit, Entry, RepositoryRecord, quiet
 from lakeops.ops.context import Context
 from lakeops.ops.gc.plan import make_plan, steps
@@ -157,7 +157,7 @@ class World:
             for mark in self.catalog.marks.on_record(self.repository_id):
                 if mark.state is MarkState.MARKING:
                     continue
-                if mark.state in HOLDING and address in self.marks[mark.id]:
+                if mark.state in SWEEPABLE and address in self.marks[mark.id]:
                     return
                 cleared.add(mark.id)
             cleared = frozenset(cleared)
@@ -268,7 +268,7 @@ class World:
         yield
         with suppress(MarkRefused):
             mark = self.catalog.marks.begin_sweep(self.repository_id, mark.id)
-            if mark.state not in HOLDING:
+            if mark.state not in SWEEPABLE:
                 return
             doomed = self.marks[mark.id]
             half = (mark.swept + len(doomed) + 1) // 2

@@ -13,7 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Condition, get_native_id
 
-from lakeops import Settings
+import pyarrow as pa
+from support.scenes import table
+
+from lakeops import Settings, Split
 from lakeops.catalog.open import open_catalog
 from lakeops.lake import Lake
 from lakeops.model.clock import SystemClock
@@ -122,3 +125,39 @@ def open_far(
 
     stores = Stores(StoreSettings(fsync=False), wrap=far)
     return Lake(open_catalog(settings.catalog_url, clock=SystemClock()), settings, stores=stores)
+
+
+SPLIT = Split(20, 60, 200)
+PATHS = 2_000
+
+
+def objects(which: Iterator[int] | range | list[int], version: int = 0) -> pa.Table:
+    """Objects that lie elsewhere."""
+    numbers = list(which)
+    return table(
+        {f"t/{number:06}": f"s3://elsewhere/{version}/{number}" for number in numbers},
+        checksum=[f"{number * 7919 + version:032x}" for number in numbers],
+        size_bytes=[number % 50 for number in numbers],
+    )
+
+
+def prepare(home: Path) -> Settings:
+    """A repository of many ranges, and what this machine keeps of it."""
+    settings = Settings.load(
+        home=home, fsync=False, committer="tester", disk_cache=home / "kept", disk_cache_mb=1024, engine="local"
+    )
+    with open_far(settings, Requests()) as lake:
+        repo = lake.create_repository("repo", split=SPLIT)
+        for number in range(3):
+            repo.branch("main").stage(objects(range(PATHS) if not number else range(500, 520), number))
+            repo.branch("main").commit(f"{number}")
+    return settings
+
+
+def staged(prepared: Settings, *branches: str, which: Callable[[int], range]) -> None:
+    """New branches with a change each."""
+    with open_far(prepared, Requests()) as lake:
+        repo = lake.repository("repo")
+        for number, branch in enumerate(branches):
+            repo.create_branch(branch, "main~1")
+            repo.branch(branch).stage(objects(which(number), 100 + number))

@@ -201,7 +201,6 @@ def _not_there(_asked: Asked, _true: Answer) -> Answer:
     return _plain(HTML, status=404)
 
 
-_ENTRY = rb"(<Contents>.*?)"
 _ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>try again</Message></Error>"
 
 LIES: dict[str, Lie] = {

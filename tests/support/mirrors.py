@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from support.faulty_catalog import FaultyCatalog
+from support.scenes import fill_paths
 from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Repository, Settings, Split
@@ -17,7 +18,7 @@ from lakeops.catalog.open import open_catalog
 from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT
 from lakeops.engine.base import LocalEngine
-from lakeops.model.ids import commit_id
+from lakeops.model.ids import id_of
 from lakeops.model.mirrors import MirrorStatus
 from lakeops.model.records import Commit
 from lakeops.ranges.read import RangeReader
@@ -63,15 +64,8 @@ class Pair:
         return self.commit_paths(branch, files)
 
     def commit_paths(self, branch: str, files: dict[str, str | None]) -> Commit:
-        handle = self.repo.branch(branch)
-        with handle.batch() as batch:  # one transaction for all
-            for path, text in files.items():
-                if text is not None:
-                    batch.put(path, text.encode())
-        for path, text in files.items():
-            if text is None:
-                handle.delete(path)
-        return handle.commit(f"on {branch}", allow_empty=True)
+        made = fill_paths(self.repo, branch, files, allow_empty=True)
+        return self.repo.ref(made).commit
 
     def arrived(self, branch: str = "main", /, **files: str | None) -> Commit:
         """Commit, and let everything arrive. No pass has seen it."""
@@ -146,8 +140,7 @@ def forge(pair: Pair, branch: str, honest: bool = True, **changes: Any) -> Commi
     head = pair.repo.ref(branch).commit
     changed = replace(head, **changes)
     if honest:
-        told = {name: getattr(changed, name) for name in ("committer", "message", "meta_range_id", "creation_date")}
-        changed = replace(changed, id=commit_id(**told, metadata=changed.metadata, parents=changed.parents))
+        changed = replace(changed, id=id_of(changed))
     if changed.id != head.id:
         write(pair, COMMIT.insert().values(commit_values("flights", changed)))
     else:

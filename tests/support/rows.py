@@ -65,10 +65,6 @@ class RecordingStore(LocalStore):
         """How many bytes of files were read."""
         return sum(len(one) for seen in self._seen.values() for one in seen)
 
-    def bytes_of(self, key: str) -> int:
-        """How many bytes of one file were read."""
-        return sum(len(one) for one in self._seen.get(key, []))
-
     def forget(self) -> None:
         self.read.clear()
         self.written.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from support.faulty_catalog import FaultyCatalog
@@ -242,8 +243,8 @@ def make(lake: Lake, scene: Scene) -> Repository:
     return repo
 
 
-def table(addresses: dict[str, str]) -> pa.Table:
-    """Paths and the objects that are staged under them."""
+def table(addresses: dict[str, str], **columns: list[Any]) -> pa.Table:
+    """Paths and the objects that are staged under them; ``columns`` say more of them than that they have one byte."""
     count = len(addresses)
     return pa.table(
         {
@@ -252,5 +253,32 @@ def table(addresses: dict[str, str]) -> pa.Table:
             "checksum": ["x"] * count,
             "size_bytes": [1] * count,
             "mtime": [1] * count,
+            **columns,
         }
     )
+
+
+def fill_paths(
+    repository: Repository, branch: str, files: dict[str, str | None], *, message: str = "", allow_empty: bool = False
+) -> str:
+    """Put contents at paths (None deletes) on a branch and commit; returns the commit id."""
+    handle = repository.branch(branch)
+    with handle.batch() as batch:  # one transaction for all
+        for path, contents in files.items():
+            if contents is not None:
+                batch.put(path, contents.encode())
+    for path, contents in files.items():
+        if contents is None:
+            handle.delete(path)
+    return handle.commit(message or f"on {branch}", allow_empty=allow_empty).id
+
+
+def root(repo: Repository) -> Path:
+    """The directory of a namespace that is one."""
+    return Path(repo.storage_namespace.removeprefix("file://"))
+
+
+def files(repo: Repository, prefix: str = "") -> set[str]:
+    """Everything in such a namespace."""
+    found = {str(file.relative_to(root(repo))) for file in root(repo).rglob("*") if file.is_file()}
+    return {name for name in found if name.startswith(prefix) and ".lakeops" not in name}

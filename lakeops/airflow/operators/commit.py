@@ -203,10 +203,11 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         prefix: the folder that the objects' paths begin with.
         allow_empty_source: let a source without objects empty the prefix, instead of failing the task.
         skip_special: leave out links, devices and names that are not UTF-8, instead of failing the task.
+        inventory: the path or URL of a list of the source's objects, which is read in place of a listing.
         shown: the effect that a preview has shown. When it would be another by now, nothing is imported.
     """
 
-    template_fields: Any = (*LakeopsPublishOperator.template_fields, "source", "prefix", "shown")
+    template_fields: Any = (*LakeopsPublishOperator.template_fields, "source", "prefix", "inventory", "shown")
 
     def __init__(
         self,
@@ -216,6 +217,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         shown: str | None = None,
         allow_empty_source: bool = False,
         skip_special: bool = False,
+        inventory: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -224,6 +226,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         self.shown = shown
         self.allow_empty_source = allow_empty_source
         self.skip_special = skip_special
+        self.inventory = inventory
 
     def sources(self, repository: Repository) -> tuple[LineageDataset, ...]:
         return (LineageDataset.outside(self.source),)
@@ -249,6 +252,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
             metadata=self.metadata,
             allow_empty_source=self.allow_empty_source,
             skip_special=self.skip_special,
+            inventory=self.inventory,
             on_head=on_head,
         )
 

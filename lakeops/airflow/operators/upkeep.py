@@ -11,7 +11,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lakeops.airflow.compat import LakeopsFailure
-from lakeops.airflow.hook import source_of
 from lakeops.airflow.previews import describe_mark
 from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, truth
 from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound
@@ -186,8 +185,7 @@ class LakeopsMirrorDiscoverOperator(LakeopsOperator):
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         mirror = lake.mirror(name)
-        with source_of(mirror) as source:
-            status = mirror.discover(source)
+        status = mirror.discover()
         refs = (*status.branches.values(), *status.tags.values())
         waiting = [{"repo": name, "branch": None, "tag": None, str(ref.kind): ref.id} for ref in refs if ref.candidate]
         for ref in refs:
@@ -226,8 +224,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
         only = [RefName(RefKind.BRANCH, check_branch(self.branch))] if self.branch else None
         if self.tag:
             only = [RefName(RefKind.TAG, check_tag(self.tag))]
-        with source_of(mirror) as source:
-            status = mirror.sync(source, only=only)
+        status = mirror.sync(only=only)
         self._require_known(name, status)
         for branch, ref in status.branches.items():
             shown = before[branch].promoted if branch in before else None

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import pyarrow as pa
 
-from lakeops.engine.base import R, T, TaskRows, from_ipc
+from lakeops.engine.base import R, T, TaskRows, from_ipc, to_ipc
 from lakeops.model import errors
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient
@@ -44,7 +44,7 @@ PARK_ABOVE = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A field of a task that lies in the store: which, where, the SHA-256 of its bytes in hex, whether it is rows."""
+    """A field of a task that lies in the store: its name, its key, the SHA-256 in hex, and whether it holds rows."""
 
     field: str
     key: str
@@ -83,7 +83,7 @@ class Parking:
         for field in fields(plain):
             value = getattr(plain, field.name)
             rows = isinstance(value, TaskRows)
-            data = value.to_bytes() if rows else value
+            data = to_ipc(value.table) if rows else value
             if isinstance(data, bytes) and len(data) > self._above:
                 key = f"{self._prefix}{len(self._keys)}.arrow"
                 self._keys.append(key)
@@ -92,7 +92,7 @@ class Parking:
         return PackedTask(replace(plain, **{one.field: b"" for one in parked}), tuple(parked))
 
     def clear(self) -> None:
-        """Remove what was parked, once no worker needs it. What cannot be removed is left to garbage collection."""
+        """Remove the parked fields, once no worker needs them. Garbage collection takes what is left."""
         with contextlib.suppress(LakeopsError):
             self._store.delete(self._keys)
         self._keys.clear()
@@ -176,7 +176,7 @@ def in_arrow(
 
 
 def packed_tasks_of(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedTask[Any]]:
-    """The packed tasks of a partition: what the driver of this very job wrote, and nothing that lay in a store."""
+    """The packed tasks of a partition, as the driver of this very job wrote them: nothing of them lay in a store."""
     for batch in batches:
         yield from map(pickle.loads, batch.column(0).to_pylist())
 
@@ -347,7 +347,7 @@ def translated() -> Iterator[None]:
 
 
 def explained(text: str) -> LakeopsError:
-    """The error for what Spark said."""
+    """The error for a message of Spark."""
     missing = _MISSING.search(text)
     if missing:
         return LakeopsError(

@@ -1,9 +1,8 @@
 """Getting hold of Spark: a session that is active in this process, else one of our own.
 
 A session of our own is quiet, binds to loopback where the master is on this machine, and has the settings that make
-Python tasks cheap: a Unix socket in place of TCP halves what a task costs. Whatever keeps it from starting is found
-out first where that can be done (no PySpark, no Java, a master that does not answer), since Spark itself takes
-minutes to say so.
+Python tasks cheap: a Unix socket in place of TCP halves the cost of a task. No PySpark, no Java, and a master that does
+not answer are found out first, since Spark itself takes minutes to say so.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class Connection:
     Attributes:
         jobs: runs functions there.
         here: whether its workers run on this machine, with its disks and this Python.
-        stop: ends what was started for us. None when somebody else started it.
+        stop: ends the session that was started here. None when somebody else started it.
     """
 
     jobs: Jobs
@@ -100,7 +99,7 @@ class Connection:
     stop: Callable[[], None] | None = None
 
     def close(self) -> None:
-        """Stop what was started for us."""
+        """Stop the session, if it was started here."""
         if self.stop is not None:
             self.stop()
 

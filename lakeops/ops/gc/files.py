@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import Corrupted, InvalidInput, MarkRefused, ObjectNotFound, PreconditionFailed
-from lakeops.model.marks import HOLDING, SWEEPABLE, Mark, MarkState
+from lakeops.model.marks import SWEEPABLE, Mark, MarkState
 from lakeops.model.records import check_asked
 from lakeops.ops.context import Context
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, managed, read_stream
@@ -331,7 +331,7 @@ def cleared(ctx: Context, objects: pa.Array) -> frozenset[str]:
         if mark.state is MarkState.MARKING and len(within):
             continue
         found.add(mark.id)
-        if mark.state not in HOLDING or not len(within):
+        if mark.state not in SWEEPABLE or not len(within):
             continue
         with opened(ctx, mark) as file:
             for batch in file.iter_batches(columns=["physical_address"]):

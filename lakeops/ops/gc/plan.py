@@ -7,6 +7,7 @@ with everything that it descends from, until the next mark. A dry run makes the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -172,7 +173,7 @@ def set_rules(ctx: Context, rules: Mapping[str, Any] | str | None) -> dict[str, 
         return None
     checked = read_rules(rules) if isinstance(rules, str) else parse_rules(rules)
     _check_names(ctx, checked)
-    ctx.catalog.retention.set_rules(ctx.repository_id, checked.to_text())
+    ctx.catalog.retention.set_rules(ctx.repository_id, json.dumps(checked.to_json()))
     return checked.to_json()
 
 

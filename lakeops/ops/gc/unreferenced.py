@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
-from lakeops.engine.spark.jobs import PackedTask, packed_tasks_of, unpack
 from lakeops.machine import cores
 from lakeops.model.arrow import array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import InvalidInput, LakeopsError, Transient
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from lakeops.engine.spark.engine import SparkEngine
-    from lakeops.engine.spark.jobs import Jobs
+    from lakeops.engine.spark.jobs import Jobs, PackedTask
 
 OnProgress = Callable[[int, int], None]
 Mask = npt.NDArray[np.bool_]
@@ -540,8 +539,7 @@ def _joined_by_spark(
 
 def listed_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> Iterator[pa.RecordBatch]:
     """The listed addresses of a partition, with the number of the slice and of the row."""
-    for packed in packed_tasks_of(batches):
-        task: NamesTask = unpack(packed, store)
+    for task in _unpacked(batches, store):
         done = 0
         for names in _addresses(task):
             rows = from_numpy(np.arange(done, done + len(names), dtype=np.int32))
@@ -552,8 +550,7 @@ def listed_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> It
 
 def referenced_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> Iterator[pa.RecordBatch]:
     """The addresses that the tasks of a partition read, and the proof of each task."""
-    for packed in packed_tasks_of(batches):
-        task: ReadTask | NamesTask = unpack(packed, store)
+    for task in _unpacked(batches, store):
         if isinstance(task, ReadTask):
             read: Iterator[pa.Array] = (referenced_by(row, store).cast(pa.binary()) for row in task.rows)
         else:
@@ -561,6 +558,13 @@ def referenced_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -
         for names in read:
             yield pa.record_batch([names], names=["address"])
         yield pa.record_batch([pa.array([_proof(task.index)], pa.binary())], names=["address"])
+
+
+def _unpacked(batches: Iterable[pa.RecordBatch], store: ObjectStore) -> Iterator[Any]:
+    from lakeops.engine.spark.jobs import packed_tasks_of, unpack  # late: a mark in this process needs no Spark
+
+    for packed in packed_tasks_of(batches):
+        yield unpack(packed, store)
 
 
 def _proof(number: int) -> bytes:

@@ -311,7 +311,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
                 _text(row["default_branch"], _MAX_NAME),
                 _number(row["creation_date"]),
                 bool(row["read_only"]),
-                Split.from_json(row["split"]),
+                Split(**row["split"]),
                 {**row["capabilities"], CLAIM_ID: row["capabilities"].get(CLAIM_ID)},
                 tuple(map(Hook.from_json, row["hooks"])),
                 texts.check_metadata(row["metadata"], at_most=texts.COMMIT_METADATA_BYTES),

@@ -1,50 +1,130 @@
-"""Who wrote what: against a walk that compares whole contents, and by the ranges that were opened."""
+"""Logs, blame and the search for the first bad commit: against walks that compare whole contents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
+from datetime import UTC, datetime
+from itertools import product
 
 import pytest
 from support.catalogs import expire_commits
 from support.scenes import tree
 
-from lakeops import ChangeType, Lake, Repository
-from lakeops.model.errors import CommitExpired, InvalidInput, InvalidPath, ObjectNotFound, RefNotFound
+from lakeops import ChangeType, Commit, Lake, Repository
+from lakeops.model.errors import CommitExpired, InvalidInput, InvalidPath, NotFound, ObjectNotFound, RefNotFound
 from lakeops.model.ids import Origin
 from lakeops.ops import blame as verbs
-from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.read import RangeReader
 from lakeops.testing import ManualClock
+
+
+@pytest.fixture
+def history(wander: Callable[..., Repository]) -> Repository:
+    """Twenty random steps on three branches, merges among them, each a minute after the one before."""
+    return wander(7, steps=20, every=4, changes=4, seconds=(60,))
+
+
+def naive_log(
+    repo: Repository,
+    trees: dict[str, dict[str, bytes]],
+    ref: str,
+    keep: Callable[[str], bool],
+    first_parent: bool,
+) -> list[str]:
+    """The log of some paths, by comparing the whole contents of each commit with those of its parents.
+
+    ``trees`` keeps what was read of a commit.
+    """
+
+    def part(commit_id: str) -> dict[str, bytes]:
+        if commit_id not in trees:
+            trees[commit_id] = tree(repo, commit_id)
+        return {path: data for path, data in trees[commit_id].items() if keep(path)}
+
+    found = []
+    for commit in repo.log(ref, first_parent=first_parent):
+        parents = commit.parents[:1] if first_parent else commit.parents
+        if parents and all(part(parent) != part(commit.id) for parent in parents):
+            found.append(commit.id)
+    return found
+
+
+def test_logs_of_paths_and_prefixes(history: Repository) -> None:
+    trees: dict[str, dict[str, bytes]] = {}
+    for ref, first_parent in product(("main", "left"), (False, True)):
+        for prefix in ("a", "a/", "ab/3", "nothing/"):
+            log = history.log(ref, prefix=prefix, first_parent=first_parent)
+            wanted = naive_log(history, trees, ref, lambda path, under=prefix: path.startswith(under), first_parent)
+            assert [commit.id for commit in log] == wanted
+        for path in ("a", "a/1", "top", "ab"):
+            log = history.log(ref, path=path, first_parent=first_parent)
+            assert [commit.id for commit in log] == naive_log(history, trees, ref, path.__eq__, first_parent)
+
+
+def test_times_and_people(settings, clock: ManualClock, history: Repository) -> None:
+    every = list(history.log("main"))
+    for first, last in ((every[-4], every[2]), (every[3], every[3]), (every[2], every[-4])):
+        since, until = (datetime.fromtimestamp(commit.creation_date, UTC) for commit in (first, last))
+        log = list(history.log("main", since=since, until=until))
+        assert log == [one for one in every if first.creation_date <= one.creation_date <= last.creation_date]
+    with Lake.open(settings=settings.model_copy(update={"committer": "grace hopper"}), clock=clock) as lake:
+        repo = lake.repository("repo")
+        repo.branch("main").put("hers", b"1")
+        hers = repo.branch("main").commit("hers")
+        assert list(repo.log("main", author="hopper")) == [hers]
+        assert list(repo.log("main", author="Hopper")) == []
+        assert list(repo.log("main", author="hopper", path="hers", amount=5)) == [hers]
+        assert list(repo.log("main", amount=2)) == [hers, every[0]]
+
+
+def test_what_retention_took_is_left_out_of_logs_and_named(lake: Lake, history: Repository) -> None:
+    every = list(history.log("main", first_parent=True))
+    wanted = [commit.id for commit in history.log("main", first_parent=True, prefix="a")]
+    expire_commits(lake.catalog, "repo", [every[3].id])
+    unknown: list[Commit] = []
+    log = history.log("main", first_parent=True, prefix="a", on_expired=unknown.append)
+    assert [commit.id for commit in log] == [one for one in wanted if one not in {every[2].id, every[3].id}]
+    assert [commit.id for commit in unknown] == [every[2].id, every[3].id]
+    assert list(history.log("main", first_parent=True))[3].expired, "without a path they are listed"
+
+
+def test_what_a_log_refuses(repo: Repository) -> None:
+    for given, error in (
+        ({"path": "a", "prefix": "b"}, InvalidInput),
+        ({"path": ""}, InvalidPath),
+        ({"prefix": "\0"}, InvalidPath),
+        ({"since": datetime(2026, 1, 1)}, InvalidInput),  # noqa: DTZ001 - the point
+        ({"author": "\ud800"}, InvalidInput),
+        ({"amount": -1}, InvalidInput),
+    ):
+        with pytest.raises(error):
+            list(repo.log("main", **given))
+    for given in ({"merged": "nosuch"}, {"not_merged": "nosuch"}):
+        with pytest.raises(RefNotFound):
+            list(repo.heads(**given))
+
+
+def test_branches_by_what_is_merged(history: Repository) -> None:
+    for number in range(4):
+        history.create_branch(f"old{number}", source=f"main~{number}")
+    history.branch("old0").put("x", b"1")
+    history.branch("old0").commit("ahead")
+    for ref in ("main", "left", "right", "main~2", "old0"):
+        reached = {commit.id for commit in history.log(ref)}
+        wanted = [head.id for head in history.branches() if head.commit_id in reached]
+        assert [head.id for head in history.heads(merged=ref)] == wanted
+        others = [head.id for head in history.heads(not_merged=ref)]
+        assert sorted([*wanted, *others]) == [head.id for head in history.branches()]
+    head = next(history.heads(prefix="old0"))
+    assert (head.commit, head.to_json()["message"]) == (history.branch("old0").head, "ahead")
+
 
 PATHS = [f"{folder}/{number}" for folder in ("a", "ab", "b") for number in range(9)] + ["a", "top"]
 
 
 @pytest.fixture
-def told(clock: ManualClock, repo: Repository) -> Callable[[int], Repository]:
+def told(wander: Callable[..., Repository]) -> Callable[[int], Repository]:
     """Twenty-four random steps on three branches, a third of them merges."""
-
-    def tell(seed: int) -> Repository:
-        draw = Random(seed)
-        for name in ("left", "right"):
-            repo.create_branch(name)
-        for step in range(24):
-            clock.advance(seconds=draw.choice((0, 1, 60)))
-            name = draw.choice(["main", "left", "right"])
-            if step % 3 == 2:
-                other = draw.choice([each for each in ("main", "left", "right") if each != name])
-                repo.merge(other, name, strategy=draw.choice(["source-wins", "dest-wins"]))
-                continue
-            branch = repo.branch(name)
-            for path in draw.sample(PATHS, 5):
-                if draw.random() < 0.3 and branch.exists(path):
-                    branch.delete(path)
-                else:
-                    branch.put(path, f"{draw.randrange(3)}".encode())
-            branch.commit(f"step {step}", allow_empty=True)
-        return repo
-
-    return tell
+    return lambda seed: wander(seed, steps=24, every=3, changes=5, seconds=(0, 1, 60))
 
 
 class Naive:
@@ -163,44 +243,6 @@ def test_the_same_contents_put_again_are_no_new_object(repo: Repository) -> None
     assert [one.commit for one in main.history("x")] == [third, first]
 
 
-class Opened:
-    """Counts the ranges that readers open."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.files: list[str] = []
-        method = RangeReader.open
-
-        def call(reader: RangeReader, row: RangeRow) -> object:
-            self.files.append(row.file)
-            return method(reader, row)
-
-        monkeypatch.setattr(RangeReader, "open", call)
-
-
-def test_ranges_that_commits_share_are_not_opened(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    main = repo.branch("main")
-    for number in range(200):
-        main.put(f"o{number:03}", b"1")
-    main.commit("all")
-    for number in range(20):
-        main.put(f"o{number * 10:03}", b"2")
-        main.commit(f"change {number}")
-    ranges = len(repo._ctx.metarange(main.head))
-    assert ranges > 20
-    opened = Opened(monkeypatch)
-    found = list(main.blame())
-    assert len({one.commit.id for one in found}) == 21
-    # Each range once for its rows, and one of either side for each commit that changed one.
-    assert len(opened.files) <= ranges + 2 * 20
-    opened.files.clear()
-    assert [one.commit.message for one in main.history("o100")] == ["change 10", "all"]
-    assert len(opened.files) <= 2, "one range as it is, and as it was before"
-    opened.files.clear()
-    part = list(main.blame("o10"))
-    assert [one.path for one in part] == [f"o10{number}" for number in range(10)]
-    assert len(opened.files) <= 16, "only the ranges of the prefix, before and after the one change there"
-
-
 def test_what_retention_took_is_a_boundary(lake: Lake, repo: Repository) -> None:
     main = repo.branch("main")
     made = []
@@ -250,7 +292,7 @@ def test_the_dag_run_is_told(repo: Repository) -> None:
     ]
 
 
-def test_bad_input(repo: Repository) -> None:
+def test_what_blame_refuses(repo: Repository) -> None:
     main = repo.branch("main")
     for given, error in (
         ({"prefix": "\0"}, InvalidPath),
@@ -267,3 +309,59 @@ def test_bad_input(repo: Repository) -> None:
     with pytest.raises(RefNotFound):
         repo.ref("nosuch").blame()
     assert list(main.blame(amount=0)) == []
+
+
+@pytest.fixture
+def line(repo: Repository) -> list[Commit]:
+    """Twenty commits, oldest first; one is a merge whose other side is older than all but the first."""
+    branch = repo.branch("main")
+    side = repo.create_branch("side")
+    side.commit("aside", allow_empty=True)
+    for number in range(19):
+        if number == 9:
+            repo.merge("side", "main", allow_empty=True)
+        branch.commit(f"{number}", allow_empty=True)
+    return [*repo.log("main", first_parent=True)][::-1]
+
+
+def looking(line: list[Commit], first_bad: int, skip: tuple[int, ...] = ()) -> tuple[Callable, list[int]]:
+    seen: list[int] = []
+
+    def is_good(commit: Commit) -> bool | None:
+        seen.append(line.index(commit))
+        return None if seen[-1] in skip else seen[-1] < first_bad
+
+    return is_good, seen
+
+
+def test_each_commit_is_found_in_few_looks(repo: Repository, line: list[Commit]) -> None:
+    for first_bad in range(1, len(line)):
+        is_good, seen = looking(line, first_bad)
+        assert repo.bisect(line[0].id, "main", is_good, first_parent=True) == line[first_bad]
+        assert len(seen) == len({*seen}) <= 5
+        assert not {0, len(line) - 1} & {*seen}
+
+
+def test_what_cannot_be_told_is_passed_over(repo: Repository, line: list[Commit]) -> None:
+    for first_bad in (3, 10, 17):
+        skip = tuple(place for place in range(1, 20) if abs(place - first_bad) > 1)
+        is_good, _ = looking(line, first_bad, skip)
+        assert repo.bisect(line[0].id, "main", is_good, first_parent=True) == line[first_bad]
+    is_good, _ = looking(line, 10, (9, 10, 11))
+    with pytest.raises(NotFound, match=line[10].id[:16]):
+        repo.bisect(line[0].id, "main", is_good, first_parent=True)
+
+
+def test_what_a_bisect_refuses(repo: Repository, line: list[Commit]) -> None:
+    is_good, _ = looking(line, 5)
+    for good, bad, error in (
+        ("main", "main~1", InvalidInput),
+        ("main", "main", InvalidInput),
+        ("nosuch", "main", RefNotFound),
+        ("main~3", "nosuch", RefNotFound),
+    ):
+        with pytest.raises(error):
+            repo.bisect(good, bad, is_good)
+    expire_commits(repo._ctx.catalog, "repo", [line[10].id])
+    with pytest.raises(CommitExpired):
+        repo.bisect(line[8].id, line[12].id, is_good)

@@ -1,8 +1,11 @@
-"""Every row of the merge table through the public interface, with equal contents at other paths all around."""
+"""Merges: every row of the merge table, and the heads that a caller is shown before they are followed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +44,7 @@ def expected(row: tuple[str | None, ...], strategy: Strategy | None) -> str | No
     return source if strategy is Strategy.SOURCE_WINS else destination
 
 
-def write(repo: Repository, branch: str, files: dict[str, str | None]) -> None:
+def write_files(repo: Repository, branch: str, files: dict[str, str | None]) -> None:
     handle = repo.branch(branch)
     there = {item.path for item in handle.list()}
     with handle.batch() as batch:
@@ -59,11 +62,11 @@ def test_each_row_alone(repo: Repository, strategy: Strategy | None, contents) -
         base, source, destination, _ = row
         name = f"row{number}"
         repo.create_branch(f"base{number}", source=repo.ref("main").commit.id)
-        write(repo, f"base{number}", {**NEIGHBOURS, "f": base})
+        write_files(repo, f"base{number}", {**NEIGHBOURS, "f": base})
         repo.create_branch(f"source{number}", source=f"base{number}")
         repo.create_branch(name, source=f"base{number}")
-        write(repo, f"source{number}", {"f": source})
-        write(repo, name, {"f": destination})
+        write_files(repo, f"source{number}", {"f": source})
+        write_files(repo, name, {"f": destination})
         wanted = expected(row, strategy)
         if wanted == CONFLICT:
             head = repo.ref(name).commit.id
@@ -84,14 +87,16 @@ def test_all_rows_at_once_many_times_over(lake: Lake, strategy: Strategy | None,
     """Rows spread over several ranges: each appears several times, conflicting ones reported together."""
     repo = lake.create_repository("spread", split=split)
     rows = {f"{copy}/{number:02}": row for copy, (number, row) in product(range(copies), enumerate(TABLE))}
-    write(repo, "main", {path: row[0] for path, row in rows.items()})
+    write_files(repo, "main", {path: row[0] for path, row in rows.items()})
     repo.create_branch("source")
-    write(repo, "source", {path: row[1] for path, row in rows.items()})
-    write(repo, "main", {path: row[2] for path, row in rows.items()})
+    write_files(repo, "source", {path: row[1] for path, row in rows.items()})
+    write_files(repo, "main", {path: row[2] for path, row in rows.items()})
     if strategy is None:
         with pytest.raises(MergeConflict) as caught:
             repo.merge("source", "main")
         assert caught.value.conflicts == sorted(path for path, row in rows.items() if row[3] == CONFLICT)
+        seen = [change.path for change in repo.compare("main", "source") if change.type == "conflict"]
+        assert seen == caught.value.conflicts
         return
     result = repo.merge("source", "main", strategy=strategy)
     wanted = {path: expected(row, strategy) for path, row in rows.items()}
@@ -99,3 +104,57 @@ def test_all_rows_at_once_many_times_over(lake: Lake, strategy: Strategy | None,
     changed = {path for path, row in rows.items() if wanted[path] != row[2]}
     assert result.summary.total == len(changed)
     assert {change.path for change in repo.diff("main~1", "main")} == changed
+
+
+class Stop(Exception):
+    """What the caller raises."""
+
+
+@pytest.fixture
+def heads(lake: Lake) -> Repository:
+    heads = lake.create_repository("heads")
+    heads.branch("main").put("a", b"1")
+    heads.branch("main").commit("add a")
+    heads.create_branch("dev").put("b", b"1")
+    heads.branch("dev").commit("add b")
+    return heads
+
+
+def source_url(tmp_path: Path) -> str:
+    (tmp_path / "source_url").mkdir(exist_ok=True)
+    (tmp_path / "source_url" / "x").write_text("x")
+    return f"file://{tmp_path}/source_url"
+
+
+VERBS: dict[str, Callable[..., Any]] = {
+    "merge": lambda heads, _, **more: heads.merge("dev", "main", **more),
+    "revert": lambda heads, _, **more: heads.branch("main").revert("add-a", **more),
+    "cherry-pick": lambda heads, _, **more: heads.cherry_pick("dev", "main", **more),
+    "import": lambda heads, path, **more: heads.branch("main").import_objects(source_url(path), "in/", "load", **more),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_head_is_shown_before_it_is_followed(heads: Repository, tmp_path: Path, verb: str) -> None:
+    heads.create_tag("add-a", "main")
+    seen: list[str] = []
+
+    def stop(_: str) -> None:
+        raise Stop
+
+    before = heads.branch("main").commit_id
+    with pytest.raises(Stop):
+        VERBS[verb](heads, tmp_path, on_head=stop)
+    assert heads.branch("main").commit_id == before
+
+    def meanwhile(head: str) -> None:
+        seen.append(head)
+        if len(seen) == 1:
+            heads.branch("main").put("meanwhile", b"1")
+            heads.branch("main").commit("meanwhile")
+
+    VERBS[verb](heads, tmp_path, on_head=meanwhile, idempotency_key="k")
+    after = heads.branch("main").head
+    assert seen == [before, after.parents[0]], "a head that moved is shown again"
+    VERBS[verb](heads, tmp_path, on_head=stop, idempotency_key="k")
+    assert heads.branch("main").commit_id == after.id, "what was done already is not asked about"

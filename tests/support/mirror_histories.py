@@ -1,4 +1,4 @@
-"""Nested histories of a repository with a mirror elsewhere, and a replicator between them that keeps few promises.
+"""Random histories of a repository with a mirror elsewhere, and a replicator between them that keeps few promises.
 
 When the mirror takes over it is production from then on, with a mirror of its own. The old site is still there: it
 collects its garbage, and its ``mirror replicate --delete`` knows nothing of the fail-over.
@@ -9,37 +9,51 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from support.histories import (
+    OPERATIONS,
+    SHARED,
+    Chosen,
+    Expected,
+    Known,
+    Process,
+    World,
+    Write,
+    operation,
+    settings_at,
+    store_at,
+)
 from support.mirrors import OneByOne, read_whole
-from support.nested import SHARED, Chosen, Expected, Known, Operations, Process, World, Write
 from support.unruly import Unruly
 
-from lakeops import Lake, Mirror, Settings
+from lakeops import Commit, Lake, Settings
 from lakeops.model import errors
 from lakeops.ops.replicate import replicate
-from lakeops.store.open import Stores, StoreSettings
+from lakeops.store.base import ObjectStore
 from lakeops.testing import Crash
+
+MIRRORED = dict(OPERATIONS)
+"""What may happen in a world with a mirror, by name."""
 
 
 class MirrorWorld(World):
     """A world whose repository is mirrored. Every head that the mirror shows is whole, whatever has arrived."""
 
     name = "mirror"
+    operations = MIRRORED
 
-    def __init__(self, seed: int, operations: Operations, **given: Any) -> None:
-        super().__init__(seed, {**operations, **OPERATIONS}, **given)
+    def __init__(self, seed: int, **given: Any) -> None:
+        super().__init__(seed, **given)
         self.lost: list[tuple[Settings, str, str]] = []
         self.follow()
 
     def follow(self) -> None:
         """Production gets a new mirror and a replicator."""
-        place = self.home / f"there-{len(self.lost)}"
-        self.there = Settings.load(home=place, fsync=False, committer="mirror", engine="local")
+        self.there = settings_at(self.home / f"there-{len(self.lost)}", "mirror")
         self.quiet_there = Lake.open(settings=self.there, clock=self.clock)
         mirror = self.quiet_there.create_mirror("repo", source=self.quiet)
-        plain = Stores(StoreSettings(fsync=False))
         self.place = self.quiet.repository("repo").storage_namespace
-        self.copy = plain.at(mirror.storage_namespace)
-        self.replicator = Unruly(plain.at(self.place), self.copy, self.random)
+        self.copy = store_at(mirror.storage_namespace)
+        self.replicator = Unruly(store_at(self.place), self.copy, self.random)
         self.torn: dict[str, bytes] = {}
 
     def take_over(self) -> None:
@@ -74,11 +88,13 @@ class MirrorWorld(World):
         """Each head is there in whole: opened anew, without cache, catalog or memory."""
         repo = self.quiet_there.repository("repo")
         for ref in (*repo.branches(), *repo.tags()):
-            commit = self.quiet_there.catalog.commits.get("repo", ref.commit_id)
-            try:
-                read_whole(self.copy, repo.storage_namespace, commit)
-            except (errors.LakeopsError, AssertionError) as error:
-                raise self.failure(f"the mirror shows {ref.id} at {ref.commit_id[:12]}: {error!r}") from error
+            self.check_whole(self.copy, repo.ref(ref.commit_id).commit, f"the mirror shows {ref.id}")
+
+    def check_whole(self, store: ObjectStore, commit: Commit, what: str) -> None:
+        try:
+            read_whole(store, store.url, commit)
+        except (errors.LakeopsError, AssertionError) as error:
+            raise self.failure(f"{what} at {commit.id[:12]}: {error!r}") from error
 
     def mend(self) -> None:
         """What was torn arrives again."""
@@ -97,7 +113,7 @@ class MirrorWorld(World):
         self.mend()
         for _ in range(3):
             self.replicator.settle()
-            _quiet_mirror(self).sync(source=self.quiet)
+            self.quiet_there.mirror("repo").sync(source=self.quiet)
         shown = {ref.id: ref.commit_id for ref in self.quiet_there.repository("repo").branches()}
         wanted = {ref.id: ref.commit_id for ref in self.quiet.repository("repo").branches()}
         if shown != wanted:
@@ -105,12 +121,8 @@ class MirrorWorld(World):
         self.check_mirror()
 
 
-def _quiet_mirror(world: MirrorWorld) -> Mirror:
-    return world.quiet_there.mirror("repo")
-
-
-def _sync(world: World, process: Process) -> None:
-    assert isinstance(world, MirrorWorld)
+@operation("sync", 8, 8, among=MIRRORED)
+def sync(world: MirrorWorld, process: Process) -> None:
     other = Process(world, world.there)
     try:
         other.lake.mirror("repo").sync(source=process.lake)
@@ -121,19 +133,19 @@ def _sync(world: World, process: Process) -> None:
         other.close()
 
 
-def _replicate(world: World, process: Process) -> None:
-    assert isinstance(world, MirrorWorld)
+@operation("replicate", 5, 5, among=MIRRORED)
+def replicate_some(world: MirrorWorld, process: Process) -> None:
     world.replicator.run(world.random.choice([5, 20, 60]))
 
 
-def _settle(world: World, process: Process) -> None:
-    assert isinstance(world, MirrorWorld)
+@operation("settle", 2, 2, among=MIRRORED)
+def settle(world: MirrorWorld, process: Process) -> None:
     world.replicator.settle()
 
 
-def _take_over(world: World, process: Process) -> None:
+@operation("take over", 2, 2, among=MIRRORED)
+def take_over(world: MirrorWorld, process: Process) -> None:
     """Fail over to the mirror. What is killed or overtaken is done again."""
-    assert isinstance(world, MirrorWorld)
     there, mirror = world.there, world.quiet_there
     while world.quiet_there is mirror:
         other = Process(world, there)
@@ -151,29 +163,25 @@ def _take_over(world: World, process: Process) -> None:
         world.take_over()
 
 
-def _prove(world: World, process: Process) -> None:
+@operation("prove", 3, 2, among=MIRRORED)
+def prove(world: MirrorWorld, process: Process) -> None:
     """Look at what came before the fail-over; all that lives again is whole."""
-    assert isinstance(world, MirrorWorld)
     if not world.lost:
-        _take_over(world, process)
+        take_over(world, process)
     site = Process(world)
     try:
         site.lake.mirror("repo").verify_history()
     finally:
         site.close()
     repo = world.quiet.repository("repo")
-    store = Stores(StoreSettings(fsync=False)).at(repo.storage_namespace)
     for commit in world.quiet.catalog.commits.all("repo").values():
         if not commit.expired:
-            try:
-                read_whole(store, repo.storage_namespace, commit)
-            except (errors.LakeopsError, AssertionError) as error:
-                raise world.failure(f"{commit.id[:12]} was proved: {error!r}") from error
+            world.check_whole(store_at(repo.storage_namespace), commit, "it was proved")
 
 
-def _copy(world: World, process: Process) -> None:
+@operation("copy", 4, 4, among=MIRRORED)
+def copy(world: MirrorWorld, process: Process) -> None:
     """``mirror replicate --delete`` at the source: of the mirror, or of one that has taken over long since."""
-    assert isinstance(world, MirrorWorld)
     settings, place, there = world.random.choice([*world.lost, (world.settings, world.place, world.copy.url)])
     is_lost = place != world.place
     site = Process(world, settings)
@@ -189,9 +197,9 @@ def _copy(world: World, process: Process) -> None:
         raise world.failure(f"{place} was copied over {there}, which had taken over")
 
 
-def _hold(world: World, process: Process) -> None:
+@operation("hold", 2, 1, among=MIRRORED)
+def hold(world: MirrorWorld, process: Process) -> None:
     """Some objects do not arrive until further notice."""
-    assert isinstance(world, MirrorWorld)
     if world.random.random() < 0.5:
         world.replicator.release()
         return
@@ -200,9 +208,9 @@ def _hold(world: World, process: Process) -> None:
         world.replicator.hold(world.random.choice(keys))
 
 
-def _tear(world: World, process: Process) -> None:
+@operation("tear", 1, 1, among=MIRRORED)
+def tear(world: MirrorWorld, process: Process) -> None:
     """A file that nobody reads yet arrives with its right size and wrong bytes."""
-    assert isinstance(world, MirrorWorld)
     here = {item.key for item in world.copy.list()}
     keys = [item.key for item in world.replicator.source.list("_lakefs/") if item.key not in here]
     keys = [key for key in keys if key.endswith(".parquet") and "/retention/" not in key]
@@ -214,21 +222,10 @@ def _tear(world: World, process: Process) -> None:
         world.torn[key] = bytes(data)
 
 
-def _mend(world: World, process: Process) -> None:
-    assert isinstance(world, MirrorWorld)
+@operation("mend", 1, 1, among=MIRRORED)
+def mend(world: MirrorWorld, process: Process) -> None:
     world.mend()
 
 
-OPERATIONS: Operations = {
-    "sync": Chosen(_sync, 8, 8),
-    "replicate": Chosen(_replicate, 5, 5),
-    "settle": Chosen(_settle, 2, 2),
-    "hold": Chosen(_hold, 2, 1),
-    "tear": Chosen(_tear, 1, 1),
-    "mend": Chosen(_mend, 1, 1),
-    "take over": Chosen(_take_over, 2, 2),
-    "prove": Chosen(_prove, 3, 2),
-    "copy": Chosen(_copy, 4, 4),
-    # A restored source forgets what it promised to keep for mirrors; see ``tests/mirror/test_restored.py``.
-    "adopt": Chosen(_settle, 0, 0),
-}
+# A restored source forgets what it promised to keep for mirrors; see ``tests/mirror/test_restored.py``.
+MIRRORED["adopt"] = Chosen(settle, 0, 0)

@@ -1,8 +1,9 @@
-"""Sums of a difference: the same as counting its changes one by one, and little read however large it is."""
+"""Differences in short, and their sums: as counting the changes one by one."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.scenes import table
 
 from lakeops import Change, Lake, Repository, Settings, Split
 from lakeops.ops.diff import Counts, Sums
@@ -28,15 +30,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 def rows(paths: list[str], mark: str) -> pa.Table:
     """Objects that lie elsewhere, of one byte each."""
-    return pa.table(
-        {
-            "path": paths,
-            "physical_address": [f"s3://elsewhere/{mark}/{number}" for number in range(len(paths))],
-            "checksum": [f"{mark}-{number}" for number in range(len(paths))],
-            "size_bytes": [1] * len(paths),
-            "mtime": [1_700_000_000] * len(paths),
-        }
-    )
+    addresses = {path: f"s3://elsewhere/{mark}/{number}" for number, path in enumerate(paths)}
+    return table(addresses, checksum=[f"{mark}-{number}" for number in range(len(paths))])
 
 
 def counted(changes: list[Change], prefix: str, folders: int) -> tuple[Counts, dict[str, Counts], Counts]:
@@ -47,7 +42,8 @@ def counted(changes: list[Change], prefix: str, folders: int) -> tuple[Counts, d
         name = change.path[: change.path.find("/", len(prefix)) + 1] or change.path
         mine = found.setdefault(name, Counts()) if name in found or len(found) < folders else others
         for one in (everything, mine):
-            one.count(change.type, 1, change.size_bytes)
+            one.by_kind[change.type] += 1
+            one.bytes += change.size_bytes
     return everything, found, others
 
 
@@ -114,3 +110,21 @@ def test_what_is_read_for_sums_does_not_grow_with_what_differs(tmp_path: Path) -
     renewed, requests = summed(many, "main~1", "main")
     assert (renewed.all.total, renewed.exact) == (300, False), "what changed path by path is counted up to a bound"
     assert requests <= few + 2
+
+
+# --- seen before it is done --------------------------------------------------------------------------------------
+
+
+# --- a difference in short ---------------------------------------------------------------------------------------
+
+
+def test_a_difference_in_short_counts_as_the_long_one_does(repo, fill):
+    fill(repo, "main", **{f"t{table}/day={day}/part": "1" for table in range(3) for day in range(9)})
+    left = repo.branch("main").commit_id
+    fill(repo, "main", **{"t0/day=0/part": None, "t1/day=3/part": "2", "new": "1", "t2/day=x/deep/er": "1"})
+    short = repo.changed(left, "main", partition_by="day")
+    counted = Counter(change.type.value for change in repo.diff(left, "main"))
+    assert short.summary.to_json() == {kind: counted[kind] for kind in ("added", "removed", "changed")}
+    assert (short.prefixes, short.more_prefixes) == (("new", "t0/", "t1/", "t2/"), False)
+    assert short.partitions == ("0", "3", "x")
+    assert repo.changed("main", "main").summary.total == 0
