@@ -12,19 +12,13 @@ from lakeops.airflow.task import (
     LakeopsCommitLink,
     LakeopsDiffLink,
     LakeopsOperator,
-    LakeopsTask,
     LineageDataset,
     TaskLineage,
-    address,
-    point_to,
-    running_links,
 )
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
 from lakeops.model.names import check_path
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from lakeops.airflow.idempotent import TaskRun
     from lakeops.lake import Repository
 
@@ -191,57 +185,53 @@ class LakeopsDiffOperator(LakeopsOperator):
         return TaskLineage(tuple(LineageDataset.of(repository, ref, self.prefix) for ref in refs))
 
 
-class LakeopsSqlCheckOperator(LakeopsTask):
-    """Fails when a query of a commit finds rows, and says which. DuckDB runs the query.
+class LakeopsSqlCheckOperator(LakeopsOperator):
+    """Fails when a query of a commit finds rows, and says which; returns ``commit_id``. DuckDB runs the query.
 
     Each table is a view: ``SELECT id FROM sales WHERE amount < 0``. The block's ``publish.sql`` makes a check of it.
 
     Args:
         ref: the ref to read, best a commit id.
-        sql: the query of what is wrong.
+        sql: the query of what is wrong. The first ten rows are listed.
         tables: names of views, each with the folder or the file of its data: Parquet, CSV or JSON. Folders may have
             ``name=value`` folders below them, which become columns. The top-level folders when left out.
-        most: how many rows the failure lists.
     """
 
-    template_fields: Any = (*LakeopsTask.template_fields, "ref", "sql", "tables")
+    template_fields: Any = (*LakeopsOperator.template_fields, "ref", "sql", "tables")
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
     operator_extra_links: Any = (LakeopsCommitLink(),)
 
-    def __init__(
-        self, *, ref: str, sql: str, tables: Mapping[str, str] | None = None, most: int = 10, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, ref: str, sql: str, tables: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ref = ref
         self.sql = sql
         self.tables = tables
-        self.most = most
 
-    def execute(self, context: Context) -> None:
-        """Run the query. Raises ``LakeopsFailure`` where it finds rows, or DuckDB cannot run it."""
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         import duckdb
 
         from lakeops.fs import LakeopsFileSystem
 
-        with self.opened() as repository, duckdb.connect() as connection:
-            commit = repository.ref(self.ref).commit_id  # all tables of one moment
-            point_to("commit", address(self.lakeops_conn_id, repository.id, "commit", commit))
-            folders = repository.ref(commit).list(delimiter="/") if self.tables is None else ()
-            tables = self.tables or {one.path.rstrip("/"): one.path for one in folders if one.path.endswith("/")}
-            files = LakeopsFileSystem(conn_id=self.lakeops_conn_id, skip_instance_cache=True)
-            connection.register_filesystem(files)
+        commit = repository.ref(self.ref).commit_id  # all tables of one moment
+        folders = repository.ref(commit).list(delimiter="/") if self.tables is None else ()
+        tables = self.tables or {one.path.rstrip("/"): one.path for one in folders if one.path.endswith("/")}
+        with duckdb.connect() as connection:
+            connection.register_filesystem(LakeopsFileSystem(conn_id=self.lakeops_conn_id, skip_instance_cache=True))
             try:
                 for name, path in tables.items():
                     view = name.replace('"', '""')
                     connection.execute(f'CREATE VIEW "{view}" AS {_reading(repository, commit, path)}')
-                rows = connection.execute(self.sql).fetchmany(self.most + 1)
+                rows = connection.execute(self.sql).fetchmany(11)
+                columns = [column[0] for column in connection.description or ()]
             except duckdb.Error as error:
                 raise LakeopsFailure(f"the query cannot be run: {error}") from None
-            columns = [column[0] for column in connection.description or ()]
         if rows:
-            shown = [", ".join(map("{}={}".format, columns, row)) for row in rows[: self.most]]
-            more = ["and more"] if len(rows) > self.most else []
-            raise LakeopsFailure(f"not published: {'; '.join([*shown, *more])}{running_links()}")
+            shown = [", ".join(map("{}={}".format, columns, row)) for row in rows[:10]] + ["and more"][: len(rows) - 10]
+            raise LakeopsFailure(f"not published: {'; '.join(shown)}")
+        return {"commit_id": commit}
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        return {"commit": self.page(repository, "commit", self.ref)}
 
 
 _READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
