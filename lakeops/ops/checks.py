@@ -218,12 +218,15 @@ def declaration(names: Sequence[str]) -> dict[str, str]:
     return {DECLARED: "\n".join(found)} if found else {}
 
 
-def check_names(names: Sequence[str]) -> list[str]:
-    """The names of some checks, each once, in order. Raises ``InvalidInput``."""
+def check_names(names: Sequence[str], what: str = "checks") -> list[str]:
+    """The names of some checks, each once, in order. Raises ``InvalidInput``, which names the argument."""
     given: object = names
     if isinstance(given, str) or not isinstance(given, Sequence) or len(given) > MOST_CHECKS:
-        raise InvalidInput(f"{excerpt(names)} is no list of at most {MOST_CHECKS:,} names of checks")
-    return sorted({check_of(name) for name in names})
+        raise InvalidInput(f"{what}: {excerpt(names)} is no list of at most {MOST_CHECKS:,} names of checks")
+    try:
+        return sorted({check_of(name) for name in names})
+    except InvalidInput as error:
+        raise InvalidInput(f"{what}: {error.message}", kind=error.kind) from None
 
 
 def check_of(name: str) -> str:

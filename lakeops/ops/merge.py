@@ -104,7 +104,7 @@ def merge(
     text = check_message(message) if message is not None else f"Merge {source!r} into {destination!r}"
     pairs = check_commit_metadata(metadata)
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
-    demanded, despite = check_names(checks), check_names(despite_checks)
+    demanded, despite = check_names(checks), check_names(despite_checks, "despite_checks")
     around = {"despite checks": ", ".join(despite)} if despite else {}
     parts = {"source": source, "strategy": settle.value if settle else "", **options, **around}
     request = IdempotentRequest("merge", check_name(destination), parts, message, pairs, key=idempotency_key)
@@ -195,7 +195,7 @@ def preview_merge(
     run.
     """
     settle, names = check_strategy(strategy), (source, destination)
-    demanded, despite = check_names(checks), check_names(despite_checks)
+    demanded, despite = check_names(checks), check_names(despite_checks, "despite_checks")
     ours, left_out, head = ctx.catalog.in_snapshot(
         lambda: (
             resolve_commit(ctx, source),

@@ -215,6 +215,8 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
         commit = repository.ref(self.ref).commit_id  # all tables of one moment
         folders = repository.ref(commit).list(delimiter="/") if self.tables is None else ()
         tables = self.tables or {one.path.rstrip("/"): one.path for one in folders if one.path.endswith("/")}
+        if not all(isinstance(text, str) for pair in tables.items() for text in pair):
+            raise InvalidInput("tables: names of views and their places are text")
         with duckdb.connect() as connection:
             connection.register_filesystem(LakeopsFileSystem(conn_id=self.lakeops_conn_id, skip_instance_cache=True))
             try:
@@ -224,10 +226,11 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
                 rows = connection.execute(self.sql).fetchmany(11)
                 columns = [column[0] for column in connection.description or ()]
             except duckdb.Error as error:
-                raise LakeopsFailure(f"the query cannot be run: {error}") from None
+                raise LakeopsFailure(f"sql: DuckDB cannot run it: {' '.join(str(error).split())}") from None
         if rows:
-            shown = [", ".join(map("{}={}".format, columns, row)) for row in rows[:10]] + ["and more"][: len(rows) - 10]
-            raise LakeopsFailure(f"not published: {'; '.join(shown)}")
+            shown = [", ".join(map("{}={}".format, columns, row)) for row in rows[:10]]
+            more = ["and more"] if len(rows) > 10 else []
+            raise LakeopsFailure(f"not published: {'; '.join([*shown, *more])}")
         return {"commit_id": commit}
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
@@ -243,7 +246,7 @@ def _reading(repository: Repository, commit: str, path: str) -> str:
     endings = (one.path.rpartition(".")[2].lower() for one in found if not one.path.rpartition("/")[2].startswith("_"))
     ending = next((one for one in endings if one in _READERS), None)
     if ending is None:
-        raise ObjectNotFound(f"no Parquet, CSV or JSON file at {path!r} of commit {commit[:16]}")
+        raise ObjectNotFound(f"tables: no Parquet, CSV or JSON file at {path!r} of commit {commit[:16]}")
     below = path if path.endswith(f".{ending}") else f"{path.rstrip('/')}/**/*.{ending}"
     url = f"lakefs://{repository.id}/{commit}/{below}".replace("'", "''")
     return f"SELECT * FROM {_READERS[ending]}('{url}', hive_partitioning = true)"  # noqa: S608 - quoted above
