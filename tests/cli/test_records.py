@@ -375,3 +375,21 @@ def test_a_clone_says_that_it_leaves_uncommitted_changes_out(run, conflict, tmp_
     )
     assert "left out" not in run("local", "clone", f"{R}/left@/", str(tmp_path / "b")).stderr
     assert not (tmp_path / "a" / "staged").exists()
+
+
+def test_a_declared_check_stops_a_merge_until_it_passes_or_is_named(run, flights):
+    head = run.json("commit", "lakefs://flights/dev", "-m", "more", "--check", "amount", "--check", "size")["id"]
+    run.json("check", "fail", f"lakefs://flights/{head}", "amount", "it is -1")
+    for more in ([], ["--no-commit"], ["--despite-check", "size"]):
+        result = run("merge", "lakefs://flights/dev", "lakefs://flights/main", *more)
+        assert result.exit_code == 5
+        assert "'amount' failed by" in result.stderr
+    for command in (["branch", "list", "lakefs://flights"], ["branch", "show", "lakefs://flights/dev"]):
+        assert "failed" in run(*command).stdout
+    shown = run("show", "commit", "lakefs://flights/dev").stdout
+    assert "it is -1" in shown
+    assert "size waiting" in shown
+    around = ["--despite-check", "amount", "--despite-check", "size"]
+    merged = run.json("merge", "lakefs://flights/dev", "lakefs://flights/main", *around)
+    metadata = run.json("show", "commit", f"lakefs://flights/{merged['reference']}")["metadata"]
+    assert metadata["lakeops.checks.despite"] == f"{head} amount\n{head} size"
