@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.providers.standard.triggers.hitl import HITLTrigger
+from airflow.sdk import Param
 
 from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure, TaskAwaitingInput, TaskDeferred
 from lakeops.airflow.previews import NOTHING, OTHERS, MergeOutcome, describe_mark
@@ -22,22 +23,24 @@ from lakeops.airflow.task import (
     number,
     truth,
 )
-from lakeops.model.errors import MarkRefused, MergeConflict, Transient
+from lakeops.model.errors import InvalidInput, MarkRefused, MergeConflict, Transient
 from lakeops.model.formatting import counted, human_size
+from lakeops.model.records import APPROVAL
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.model.records import Commit, StrategyName
+    from lakeops.model.records import Commit, StrategyName, Verdict
 
 ASKED = "asked"
 """The key, in a task's state, of the question that somebody was asked."""
 ANSWERED = "answered "
-APPROVAL = "approval"
-"""The check that an approved commit has passed."""
 QUESTION, PAGE = "question", "page"
 """XComs with the form's headline and the address of its page: another process takes the answer, and needs them."""
+REASON = "reason"
+REASON_FIELD = Param(None, type=["null", "string"], title="Reason", description="It is kept with the answer.")
+"""The form's field for why somebody approves or rejects."""
 SUMMED_UP = 20
 """A form that lists more changes than this sums them up by folder first."""
 SUBJECT = 80
@@ -155,10 +158,11 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     """Waits until a person approves of merging ``source`` into ``destination``. The form shows what that changes.
 
     Returns ``approved_by``, ``approved_at`` (None when there was nothing to approve), ``source`` (as it was given) and
-    what Airflow's operator returns. Rejecting skips the tasks that follow. Nobody is asked when the destination has the
-    commit already. A merge that would conflict fails at once, because there is nothing to approve.
+    what Airflow's operator returns. Nobody is asked when the destination has the commit already. A merge that would
+    conflict fails at once, because there is nothing to approve.
 
-    An approval is recorded as the check ``approval`` that the commit has passed. The XCom ``shown`` is a fingerprint of
+    The answer is recorded as the commit's check ``approval``, passed or failed, with the name of the person and the
+    reason that was given. An answer that nobody gave (``defaults``) is none. The XCom ``shown`` is a fingerprint of
     the form, and ``destination_head`` the commit that it was made for. Give ``shown`` to the merge operator, as the
     block ``WriteAuditPublish`` does: it then publishes what was approved, or nothing.
 
@@ -166,8 +170,10 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         source: the ref to merge, best a commit id: what is approved is then what is merged.
         destination: the branch to merge into; the repository's default branch when left out.
         strategy: what the merge will settle conflicts with. The form shows how many there are, and the outcome.
+        on_reject: what a rejection does: ``fail`` (the default) fails the task, and so the run, which callbacks and
+            notifiers are told of; ``skip`` skips the tasks that follow.
         kwargs: what Airflow's ``ApprovalOperator`` takes: ``subject``, ``assigned_users``, ``notifiers``,
-            ``response_timeout``, ``fail_on_reject``. Text in ``body`` comes before the diff.
+            ``response_timeout``, ``params``. Text in ``body`` comes before the diff.
     """
 
     template_fields: Any = (
@@ -178,8 +184,17 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     operator_extra_links: Any = (LakeopsDiffLink(),)
 
     def __init__(
-        self, *, source: str, destination: str | None = None, strategy: StrategyName | str | None = None, **kwargs: Any
+        self,
+        *,
+        source: str,
+        destination: str | None = None,
+        strategy: StrategyName | str | None = None,
+        on_reject: Literal["fail", "skip"] = "fail",
+        **kwargs: Any,
     ) -> None:
+        if on_reject not in {"fail", "skip"}:
+            raise InvalidInput(f"on_reject is one of fail, skip, not {on_reject!r}")
+        kwargs = {"fail_on_reject": on_reject == "fail", "params": {REASON: REASON_FIELD}, **kwargs}
         own_subject = bool(kwargs.get("subject"))
         if not own_subject:  # one that stands until the task knows what it asks about
             kwargs["subject"] = f"Publish to {destination or 'the default branch'}?"
@@ -198,6 +213,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             # Both sides as they are at one moment, so that everything below speaks of one merge.
             commit, head = repository.ref(self.source).commit, repository.branch(destination).commit_id
             outcome = MergeOutcome.of(repository, head, commit.id, strategy)
+            checks = [one for one in repository.ref(commit.id).verdicts() if one.name != APPROVAL]
             page = address(self.lakeops_conn_id, repository.id, "diff", left=destination, right=commit.id)
             if outcome.conflicts:
                 self.point_to(page)
@@ -212,7 +228,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             line = safe(commit.message.splitlines()[0])
             line = line if len(line) <= SUBJECT else line[: SUBJECT - 3] + "..."
             self.subject = f"Publish {line!r} to {place}?"
-        form = _form(self.body, place, commit, outcome, self.strategy)
+        form = _form(self.body, place, commit, outcome, self.strategy, checks)
         self.show(context, form, page, f"Compare {_code(place)} with {_code(commit.id[:16])}")
         return self.ask(context, f"{commit.id} {outcome.shown}")
 
@@ -226,16 +242,14 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         try:
             answer = ApprovalOperator.execute_complete(self, context, event)
         except HITLRejectException:
-            raise LakeopsFailure(f"{_person(event['responded_by_user'])} rejected it: {self.subject}") from None
+            why = self._record(context, event)
+            raise LakeopsFailure(f"{_person(event['responded_by_user'])} rejected it: {self.subject}{why}") from None
         except HITLTimeoutError:
             raise LakeopsFailure(f"nobody answered in time: {self.subject}") from None
         user = answer["responded_by_user"]
-        if user is not None and self.APPROVE in answer["chosen_options"]:
-            # The very commit that was shown is approved: the source may be somewhere else by now.
-            commit = self._left_by_asker(context, "commit")
-            if commit is not None:
-                with self.opened() as repository:
-                    repository.ref(commit).pass_check(APPROVAL, by=_person(user))
+        why = self._record(context, event)
+        if self.APPROVE not in answer["chosen_options"]:
+            self.log.warning("%s rejected it: %s%s", _person(user), self.subject, why)
         return {
             **answer,
             "responded_at": answer["responded_at"].isoformat(),
@@ -244,12 +258,32 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             "source": self.source,
         }
 
+    def _record(self, context: Context, event: Mapping[str, Any]) -> str:
+        """Record the answer on the commit that was shown: the source may be elsewhere by now. Returns the reason."""
+        reason = str((event["params_input"] or {}).get(REASON) or "")
+        commit, user = self._left_by_asker(context, "commit"), event["responded_by_user"]
+        if commit is not None and user is not None:
+            said: dict[str, str] = {"by": _person(user), "run": str(context.get("run_id") or "")}
+            with self.opened() as repository:
+                if self.APPROVE in event["chosen_options"]:
+                    repository.ref(commit).pass_check(APPROVAL, **said)
+                else:
+                    repository.ref(commit).fail_check(APPROVAL, reason or "rejected", **said)
+        return f" ({reason})" if reason else ""
+
 
 def _person(user: Mapping[str, str] | None) -> str:
     return (user or {}).get("name") or (user or {}).get("id") or "somebody"
 
 
-def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutcome, strategy: str | None) -> str:
+def _form(
+    text: str | None,
+    destination: str,
+    commit: Commit,
+    outcome: MergeOutcome,
+    strategy: str | None,
+    checks: Sequence[Verdict],
+) -> str:
     tally = outcome.tally
     does = (
         f"changes this: **{tally.summary}** ({human_size(tally.size)})"
@@ -267,6 +301,7 @@ def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutc
     parts = [
         text,
         f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
+        "Checks: " + ", ".join(f"{_code(one.name)} **{one.word}**" for one in checks) if checks else None,
         "\n".join(["| folder | changes | size |", "|---|---|---|", *folders]) if tally.total > SUMMED_UP else None,
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
         f"... and {tally.unlisted:,} more" if tally.unlisted else None,

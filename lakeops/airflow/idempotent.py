@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -118,6 +118,7 @@ def commit(
     *,
     metadata: Metadata = None,
     allow_empty: bool = False,
+    checks: Sequence[str] = (),
 ) -> Commit:
     """The commit of the branch's uncommitted changes, or the one that an earlier call of this task has published.
 
@@ -130,6 +131,7 @@ def commit(
             run.metadata(metadata),
             idempotency_key=run.key("commit", branch.id, number=number),
             allow_empty=allow_empty and number == 1,
+            checks=checks,
         )
 
     return _with_new_work(repository, branch, make)
@@ -198,6 +200,11 @@ def merge(
         result = latest
         if not _head_has(repository, before, repository.ref(latest.reference).commit):
             return result
+
+
+def names_of(given: Sequence[str] | str) -> Sequence[str]:
+    """A list of names, or those in the text of a form's field, which has commas between them."""
+    return [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
 
 
 def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commit | None:

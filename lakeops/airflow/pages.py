@@ -42,7 +42,7 @@ from lakeops.web.page import Site, address, render
 from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
 
 if TYPE_CHECKING:
-    from lakeops.model.records import Commit
+    from lakeops.model.records import Commit, Verdict
     from lakeops.ops.diff import Sums
     from lakeops.settings import Settings
 
@@ -252,6 +252,7 @@ class TaskReport:
     commit: Commit | None = None
     sums: Sums | None = None
     problem: str | None = None  # why the commit cannot be shown
+    verdicts: Sequence[Verdict] = ()
 
 
 def report_run(
@@ -283,7 +284,7 @@ def report_run(
                 found = lakes[connection].repository(repository)
                 commit = found.ref(commit_id).commit
                 sums = summed(found, commit.parents[0], commit.id, two_way=True) if commit.parents else None
-                rows.append(TaskReport(name, pages, commit, sums))
+                rows.append(TaskReport(name, pages, commit, sums, verdicts=found.verdicts_of([commit])[commit.id]))
             except LakeopsError as error:
                 rows.append(TaskReport(name, pages, problem=error.message))
     return rows
@@ -432,7 +433,10 @@ def _open_form(request: Request, user: GetUserDep) -> Response:
     crumbs = [(repository, address(site.root, repository)), (found.text, None)]
     merged = {"left": request.query_params.get("destination"), "right": request.query_params.get("source")}
     compare = address(site.root, repository, "diff", **merged) if kind == "merge" and merged["right"] else None
-    values = {"crumbs": crumbs, "form": found, "airflow": site.airflow, "compare": compare}
+    values = {"crumbs": crumbs, "form": found, "airflow": site.airflow, "compare": compare, "verdicts": ()}
+    if compare:
+        with suppress(LakeopsError), open_lake(connection) as lake:  # the form's own preview says what fails
+            values["verdicts"] = lake.repository(repository).ref(str(merged["right"])).verdicts()
     return page(render("act.html", site=site, title=found.text, **values))
 
 

@@ -281,8 +281,11 @@ def _merge(_: Lake, repository: Repository, given: Given) -> FormPreview:
         return FormPreview(f"merges nothing: {_uri(repository, branch.id)} has all of {words}", pinned)
     if found.conflicts:
         raise MergeConflict(given["source"], branch.id, found.conflicts)
+    around = idempotent.names_of(given.get("despite_checks") or "")
+    repository.preview_merge(source, branch.id, strategy=strategy, despite_checks=around)  # refuses what lacks a check
     settled = f", conflicts settled by {strategy}" if strategy else ""
-    return FormPreview(f"merges {words} into {_uri(repository, branch.id)}{settled}\n{found.tally}", pinned)
+    checks = "".join(f"\nCheck {one}" for one in repository.ref(source).verdicts())
+    return FormPreview(f"merges {words} into {_uri(repository, branch.id)}{settled}\n{found.tally}{checks}", pinned)
 
 
 def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from airflow.sdk import TaskGroup, get_current_context, task
 
-from lakeops.airflow.compat import LakeopsFailure
+from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure
 from lakeops.airflow.hook import DEFAULT_CONN_ID, file_uri
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.operators import (
@@ -27,16 +27,20 @@ from lakeops.airflow.operators import (
     LakeopsCreateBranchOperator,
     LakeopsDeleteBranchOperator,
     LakeopsMergeOperator,
+    LakeopsSqlCheckOperator,
     OnNewer,
 )
 from lakeops.airflow.previews import DiffSummary
 from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, address, linked, opened, point_to, running_links
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, Transient
 from lakeops.model.names import as_folder
+from lakeops.model.records import APPROVAL, FAILED
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from lakeops.airflow.approval import LakeopsApprovalOperator
-    from lakeops.lake import Ref
+    from lakeops.lake import Ref, Repository
     from lakeops.model.records import StrategyName
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -64,8 +68,8 @@ class WriteAuditPublish:
             complete("{{ ds }}")
 
     Tasks of any other kind may be in the block too. ``branch``, ``repo`` and ``uri(path)`` are templates for their
-    arguments. They run before the commit, unless they depend on a check. Tasks that follow the block can depend on its
-    operators ``commit`` and ``merge``.
+    arguments. They run before the commit, unless they depend on a check, or ``audit`` makes them checks. Tasks that
+    follow the block can depend on its operators ``commit`` and ``merge``.
 
     Args:
         repo: the repository; the connection's default one when left out.
@@ -78,8 +82,8 @@ class WriteAuditPublish:
         metadata: key/value pairs kept with both commits.
         strategy: ``source-wins`` or ``dest-wins`` settles conflicts; without it they fail the merge.
         approval: ask a person before merging: True, or arguments for ``LakeopsApprovalOperator`` (``subject``,
-            ``assigned_users``, ``notifiers``, ``response_timeout``, ``fail_on_reject``). The form shows the diff. The
-            merge commit records who approved.
+            ``assigned_users``, ``notifiers``, ``response_timeout``, ``on_reject``). The form shows the diff. The merge
+            commit records who approved.
         on_clear: ``anew`` makes a branch that the run has left unpublished (after a conflict, or a rejection) again at
             the source when the whole block is cleared, and ``keep`` goes on with it. When only some of the writers are
             cleared, the branch is kept.
@@ -129,7 +133,7 @@ class WriteAuditPublish:
         self._common: dict[str, Any] = {"repo": repo, "lakeops_conn_id": lakeops_conn_id}
         self._task_args = {**RETRIES, **(task_args or {})}
         self._checks: set[str] = set()
-        self._committed = ""
+        self.commit_id: str = ""
         self.create: LakeopsCreateBranchOperator
         self.commit: LakeopsCommitOperator
         self.merge: LakeopsMergeOperator
@@ -188,8 +192,8 @@ class WriteAuditPublish:
         """A decorator for a function that checks the commit and returns its findings, one text each.
 
         The function gets a handle for reading the commit (``lakeops.Ref``) first, then the arguments that the task is
-        called with. Any finding fails the task at once, without retry, so nothing is published. When no check of the
-        block has a finding, the merge records them as passed, under the names of their tasks.
+        called with. Any finding fails the task at once, without retry, so nothing is published. The task records the
+        verdict, under its name in the block: the merge takes no commit without it.
         """
 
         def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:
@@ -197,15 +201,102 @@ class WriteAuditPublish:
             with opened(at["repo"], at["lakeops_conn_id"]) as repository:
                 ref: Ref = repository.ref(at["commit"])
                 point_to("commit", address(at["lakeops_conn_id"], repository.id, "commit", at["commit"]))
-                wrong = check(ref, *args, **kwargs)
+                try:
+                    wrong = check(ref, *args, **kwargs)
+                except (Transient, AirflowSkipException):
+                    raise
+                except Exception as error:
+                    self._record(repository, at["commit"], str(error) or type(error).__name__)
+                    raise
                 found = [wrong] if isinstance(wrong, str) else [str(finding) for finding in wrong or ()]
+                self._record(repository, at["commit"], "; ".join(found) or "it found something" if found else None)
             if found:
                 kept = f"Branch {at['branch']!r} keeps the data for inspection{running_links()}"
                 raise LakeopsFailure(f"not published: {'; '.join(found)}. {kept}")
 
         made = linked(_task(run, check, {}), LakeopsCommitLink())
-        at = {**self._common, "branch": self.branch, "commit": self._committed}
+        at = {**self._common, "branch": self.branch, "commit": self.commit_id}
         return BlockTask(made, at, self._checks)
+
+    def audit(self, *tasks: Any) -> None:
+        """Make tasks checks of the commit: operators, groups, and what TaskFlow tasks return.
+
+        They run after the commit and before the approval and the merge. A task that succeeds by its own code records
+        the verdict. One that somebody marks as success records none, and then nothing is published. ``commit_id`` is a
+        template for their arguments.
+        """
+        for given in tasks:
+            if isinstance(given, TaskGroup):
+                self.audit(*given.iter_tasks())
+                continue
+            found = getattr(given, "operator", given)
+            self._checks.add(found.task_id)
+            mapped = getattr(found, "partial_kwargs", None)  # of a task that is expanded
+            first = found._post_execute_hook if mapped is None else mapped.get("post_execute")  # noqa: SLF001
+            failing = found.on_failure_callback or []
+
+            def passed(context: Context, result: Any = None, first: Any = first) -> None:
+                if first is not None:
+                    first(context, result)
+                self._record_task(context, None)
+
+            def failed(context: Context) -> None:
+                self._record_task(context, str(context.get("exception") or "it failed"))
+
+            failing = [*(failing if isinstance(failing, Sequence) else [failing]), failed]
+            if mapped is None:
+                found._post_execute_hook = passed  # noqa: SLF001 - what the argument post_execute sets
+                found.on_failure_callback = failing
+            else:
+                mapped.update(post_execute=passed, on_failure_callback=failing)
+
+    def sql(self, name: str, sql: str, tables: Mapping[str, str] | None = None, **task_args: Any) -> Any:
+        """A check that fails when a query of the commit finds rows: ``publish.sql("no_negatives", "SELECT ...")``.
+
+        See ``LakeopsSqlCheckOperator``, which it makes a task of, for ``tables``.
+        """
+        made = LakeopsSqlCheckOperator(
+            task_id=name, ref=self.commit_id, sql=sql, tables=tables, **self._common, **{**self._task_args, **task_args}
+        )
+        self.audit(made)
+        return made
+
+    def _record_task(self, context: Context, finding: str | None) -> None:
+        """Record the verdict of a task that is no check of lakeops."""
+        task: Any = context["task"]
+        at = task.render_template({**self._common, "commit": self.commit_id}, context)
+        with opened(at["repo"], at["lakeops_conn_id"]) as repository:
+            self._record(repository, at["commit"], finding, context)
+
+    def _record(self, repository: Repository, commit: str, finding: str | None, context: Any = None) -> None:
+        """Record the verdict of the running task. A mapped task has passed when each of its instances has."""
+        context = context or get_current_context()
+        run, ref = TaskRun.of(context), repository.ref(commit)
+        name = self._check_name(run.task_id)
+
+        def record(name: str, finding: str | None) -> None:
+            said = {"by": f"{run.dag_id}.{run.task_id}", "run": run.run_id}
+            if finding is None:
+                ref.pass_check(name, **said)
+            else:
+                ref.fail_check(name, finding, **said)
+
+        if self._here or run.map_index < 0:  # in a mapped group each instance has a commit of its own
+            record(name, finding)
+            return
+        record(f"{name}[{run.map_index}]", finding)
+        count = context["ti"].get_ti_count(dag_id=run.dag_id, task_ids=[run.task_id], run_ids=[run.run_id])
+        found = {one.name: one for one in ref.verdicts()}
+        all_of_them = [found.get(f"{name}[{index}]") for index in range(count)]
+        failed = [one.findings for one in all_of_them if one is not None and one.state == FAILED]
+        if failed:
+            record(name, failed[0])
+        elif all(all_of_them):
+            record(name, None)
+
+    def _check_name(self, task_id: str) -> str:
+        prefix: str = self.group.child_id("")  # type: ignore[no-untyped-call]
+        return task_id.removeprefix(prefix)
 
     def __enter__(self) -> Self:
         self.group.__enter__()
@@ -226,7 +317,7 @@ class WriteAuditPublish:
             **self._common,
             **self._task_args,
         )
-        self._committed = f"{{{{ ti.xcom_pull(task_ids='{self.commit.task_id}'{self._here})['id'] }}}}"
+        self.commit_id = f"{{{{ ti.xcom_pull(task_ids='{self.commit.task_id}'{self._here})['id'] }}}}"
         return self
 
     def __exit__(
@@ -241,6 +332,12 @@ class WriteAuditPublish:
     def _publish(self) -> None:
         checked = self._in_order()
         approver, shown = self._approve(), None
+        names = sorted(map(self._check_name, self._checks))
+        if APPROVAL in names:
+            raise InvalidInput(f"block {self.group.group_id!r}: a check named {APPROVAL!r} would answer for a person")
+        if approver is not None:
+            names.append(APPROVAL)
+        self.commit.checks = names
         if approver is not None:
             shown = f"{{{{ ti.xcom_pull(task_ids='{approver.task_id}', key='shown'{self._here}) or '' }}}}"
             for found in checked:
@@ -248,14 +345,13 @@ class WriteAuditPublish:
         outlets = {} if self._outlets is None else {"outlets": self._outlets}
         self.merge = LakeopsMergeOperator(
             task_id="merge",
-            source=self._committed,
+            source=self.commit_id,
             destination=self.destination,
             strategy=self._strategy,
             message=self._messages[1],
             metadata=self._metadata,
             shown=shown,
-            approver=None if approver is None else approver.task_id,
-            checks=sorted(name.rpartition(".")[2] for name in self._checks),
+            checks=names,
             on_newer=self._on_newer,
             **self._common,
             **{**self._task_args, **outlets},
@@ -277,7 +373,7 @@ class WriteAuditPublish:
         given = {} if isinstance(self._approval, bool) else dict(self._approval)
         return LakeopsApprovalOperator(
             task_id="approve",
-            source=self._committed,
+            source=self.commit_id,
             destination=self.destination,
             strategy=self._strategy,
             **self._common,

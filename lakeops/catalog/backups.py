@@ -25,12 +25,12 @@ from lakeops.catalog.tables import (
     BRANCH,
     COMMIT,
     MIRROR_NEED,
-    PASSED_CHECK,
     PROTECTION,
     REFLOG,
     REPOSITORY,
     RETENTION,
     TAG,
+    VERDICT,
 )
 from lakeops.model.records import Commit, RepositoryRecord
 
@@ -41,7 +41,17 @@ _DUMPABLE = frozenset(
     {
         *("commit", "merge", "revert", "cherry-pick", "import", "reset"),
         *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
-        *("protect", "unprotect", "pass-check", "withdraw-check", "set-rules", "set-grace", "set-read-only"),
+        *(
+            "protect",
+            "unprotect",
+            "pass-check",
+            "fail-check",
+            "withdraw-check",
+            "despite-check",
+            "set-rules",
+            "set-grace",
+            "set-read-only",
+        ),
         *("add-hook", "remove-hook", "register-mirror", "drop-mirror", "take-owner", "accept-restored"),
         *("begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
     }
@@ -163,7 +173,7 @@ class Backups(CatalogPart):
             _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
             for table, rows in (
                 (PROTECTION, restored.protections),
-                (PASSED_CHECK, restored.checks),
+                (VERDICT, restored.checks),
                 (RETENTION, restored.rules),
                 (MIRROR_NEED, restored.mirrors),
                 (REFLOG, restored.moves),
@@ -219,7 +229,7 @@ def _dump_whole(write: Write, conn: Connection, repository_id: str) -> None:
     for kind, table in (("branch", BRANCH), ("tag", TAG)):
         query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
         _copy(write, kind, conn, query.order_by(table.c.name))
-    _copy(write, "check", conn, _rows_of(PASSED_CHECK, repository_id))
+    _copy(write, "check", conn, _rows_of(VERDICT, repository_id))
     for kind, table in (("move", REFLOG), ("record", AUDIT)):
         _copy(write, kind, conn, _rows_of(table, repository_id).order_by(table.c.sequence))
 
@@ -254,12 +264,12 @@ def _write_news(
     checked = {
         (record["after"] or record["before"] or "")[:_ID_CHARACTERS]
         for record in records
-        if record["action"] in {"pass-check", "withdraw-check"}
+        if record["action"] in {"pass-check", "fail-check", "withdraw-check"}
     }
     for commit_id in sorted(checked):
         write("no-checks", {"commit_id": commit_id})  # those that it had are replaced
     for some in chunks(checked):
-        _copy(write, "check", conn, _rows_of(PASSED_CHECK, repository_id).where(PASSED_CHECK.c.commit_id.in_(some)))
+        _copy(write, "check", conn, _rows_of(VERDICT, repository_id).where(VERDICT.c.commit_id.in_(some)))
     for kind, rows in (("move", moves), ("record", records)):
         for row in rows:
             write(kind, row)

@@ -317,6 +317,7 @@ class Commits(CatalogPart):
             self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)
             move = (repository_id, branch, publish.expected_head, commit.id)
             self.record_move(conn, *move, publish.action, publish.actor)
+            self._record_despite(conn, publish, commit.id)
             self.remember(conn, repository_id, publish.key, publish.fingerprint, commit.id)
             for one in others:
                 if one.key is not None and find_key(conn, repository_id, one.key) is None:
@@ -325,12 +326,17 @@ class Commits(CatalogPart):
 
         return self.database.write(work, settle=settle)
 
+    def _record_despite(self, conn: Connection, publish: Publish, commit_id: str) -> None:
+        for source, name in publish.despite:
+            self.record(conn, publish.repository_id, "despite-check", "check", name, source, commit_id)
+
     def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""
         repository_id, branch = publish.repository_id, publish.branch
         check_writable(conn, repository, action=publish.action, branch=branch)
         if publish.action == "merge":  # anything else went no further, where checks are needed
-            require_passed(conn, repository_id, branch, publish.merged or publish.commit.parents[-1])
+            source = publish.merged or publish.commit.parents[-1]
+            require_passed(conn, repository_id, branch, source, publish.untouched, publish.passed)
         check_hooks(repository, publish.action, branch, publish.hooks)
         now = self.database.dialect.now(conn)
         first = conn.execute(_FIRST, {"repository": repository_id, "on": branch, "now": epoch_micros(now)}).scalar()

@@ -9,7 +9,7 @@ order in which they asked. SQLite needs none of it: a writer there is alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -43,18 +43,19 @@ from lakeops.catalog.records import (
     hooks_of,
     number,
     optional_number,
+    verdict_record,
 )
 from lakeops.catalog.tables import (
     AUDIT,
     BRANCH,
     COMMIT,
     KEY,
-    PASSED_CHECK,
     PROTECTION,
     REFLOG,
     REPOSITORY,
     RETIRED,
     TAG,
+    VERDICT,
 )
 from lakeops.model.clock import LONGEST, Clock, Grace, unix_seconds
 from lakeops.model.errors import (
@@ -67,10 +68,19 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import HeldRepository, next_prefix
-from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Hook
+from lakeops.model.records import (
+    BRANCH_PROTECTION,
+    CHECK_PROTECTION,
+    PASSED,
+    TAG_PROTECTION,
+    Hook,
+    Verdict,
+)
 
 Hooks = frozenset[Hook]
 T = TypeVar("T", int, str)
+Verdicts = Sequence[tuple[str, str]]
+"""Ids of commits, each with the name of a check."""
 
 IN_CHUNK = 500
 """How many values one IN list may hold."""
@@ -108,11 +118,18 @@ _PATTERNS = select(PROTECTION.c.pattern).where(
     PROTECTION.c.repository_id == bindparam("repository"), PROTECTION.c.kind.in_(bindparam("kinds", expanding=True))
 )
 _PASSED = exists().where(
-    PASSED_CHECK.c.repository_id == PROTECTION.c.repository_id,
-    PASSED_CHECK.c.commit_id == bindparam("commit"),
-    PASSED_CHECK.c.name == PROTECTION.c.check_name,
+    VERDICT.c.repository_id == PROTECTION.c.repository_id,
+    VERDICT.c.commit_id == bindparam("commit"),
+    VERDICT.c.name == PROTECTION.c.check_name,
+    VERDICT.c.state == PASSED,
 )
-_LACKING = select(PROTECTION.c.pattern, PROTECTION.c.check_name).where(
+_VERDICTS = (
+    select(*(column for column in VERDICT.c if column.name != "repository_id"))
+    .where(VERDICT.c.repository_id == bindparam("repository"))
+    .where(VERDICT.c.commit_id.in_(bindparam("some", expanding=True)))
+    .order_by(VERDICT.c.commit_id, VERDICT.c.name)
+)
+_LACKING = select(PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.prefix).where(
     PROTECTION.c.repository_id == bindparam("repository"), PROTECTION.c.kind == CHECK_PROTECTION, ~_PASSED
 )
 
@@ -253,10 +270,35 @@ def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None
         )
 
 
-def require_passed(conn: Connection, repository_id: str, branch: str, source: str) -> None:
-    """Refuse to merge a commit without a check that the branch needs (``PreconditionFailed``: ``missing_check``)."""
+def require_passed(
+    conn: Connection, repository_id: str, branch: str, source: str, untouched: frozenset[str], rests_on: Verdicts
+) -> None:
+    """Refuse to merge a commit without a check that is needed.
+
+    Args:
+        conn: the transition's transaction.
+        repository_id: the repository.
+        branch: the destination.
+        source: the commit. It needs the checks that the branch requires.
+        untouched: prefixes of required checks below which the merge changes nothing.
+        rests_on: checks of commits that had passed when the merge was planned. They still have to.
+
+    Raises:
+        PreconditionFailed: ``missing_check``.
+    """
+    passed = set[tuple[str, str]]()
+    for one in find_verdicts(conn, repository_id, sorted({commit_id for commit_id, _ in rests_on})):
+        if one.state == PASSED:
+            passed.add((one.commit_id, one.name))
+    for commit_id, name in sorted(set(rests_on) - passed):
+        raise PreconditionFailed(
+            f"check {name!r} of commit {commit_id[:16]} has no longer passed; run it again on that commit",
+            kind="missing_check",
+        )
     rows = conn.execute(_LACKING, {"repository": repository_id, "commit": source})
-    lacking = sorted({row.check_name for row in rows if fnmatchcase(branch, row.pattern)})
+    lacking = sorted(
+        {row.check_name for row in rows if row.prefix not in untouched and fnmatchcase(branch, row.pattern)}
+    )
     if lacking:
         names = ", ".join(map(repr, lacking))
         raise PreconditionFailed(
@@ -264,6 +306,15 @@ def require_passed(conn: Connection, repository_id: str, branch: str, source: st
             "run what checks it, or record the outcome with `lakeops check pass`",
             kind="missing_check",
         )
+
+
+def find_verdicts(conn: Connection, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
+    """The verdicts on some commits, by commit and check."""
+    found: list[Verdict] = []
+    for start in range(0, len(commits), IN_CHUNK):
+        some = {"repository": repository_id, "some": commits[start : start + IN_CHUNK]}
+        found += [verdict_record(row) for row in conn.execute(_VERDICTS, some)]
+    return found
 
 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:

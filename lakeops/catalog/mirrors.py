@@ -404,7 +404,7 @@ class Mirrors(CatalogPart):
             if mirror.rules is not None:
                 conn.execute(insert(RETENTION).values(**here, rules=mirror.rules))
             for one in map(Protection.parse, mirror.protections):
-                values = {"kind": one.kind, "pattern": one.pattern, "check_name": one.check}
+                values = {"kind": one.kind, "pattern": one.pattern, "check_name": one.check, "prefix": one.prefix}
                 conn.execute(insert(PROTECTION).values(**here, **values))
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=False))
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))

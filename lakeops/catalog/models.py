@@ -157,15 +157,19 @@ class ProtectionRow(_OfRepository, table=True):
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
     check_name: str = _text(key=True)
+    prefix: str = _text(key=True)
 
 
-class PassedCheckRow(_OfRepository, table=True):
-    """A check that a commit has passed."""
+class VerdictRow(_OfRepository, table=True):
+    """A verdict on a commit; see ``model.records.Verdict``."""
 
     commit_id: str = _text(key=True)
     name: str = _text(key=True)
-    passed_by: str = _text()
+    state: str = _text()
+    said_by: str = _text()
     at: int = _number()
+    findings: str = _text()
+    run: str = _text()
 
 
 class StagedRow(_OfRepository, table=True):

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Table, Text, cast
 
 from lakeops.catalog.database import AnyRow
-from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED
+from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED, VERDICT
 from lakeops.model.errors import Corrupted, InvalidInput, KeyReused
-from lakeops.model.records import Along, Commit, Entry, Hook, RepositoryRecord, Split, difference, maker
+from lakeops.model.records import Along, Commit, Entry, Hook, RepositoryRecord, Split, Verdict, difference, maker
 
 R = TypeVar("R")
 
@@ -174,6 +174,14 @@ def branch_record(row: Sequence[Any]) -> BranchState:
     counts = number(resets), number(sealed_resets)
     found = _intents(intents) if intents != [] else ()
     return BranchState(repository_id, name, commit_id, staging_token, text_list(sealed_tokens), *counts, found)
+
+
+@decoding(VERDICT, "commit_id", "name")
+def verdict_record(row: AnyRow) -> Verdict:
+    """The verdict of a row of its table."""
+    found = Verdict(row.commit_id, row.name, row.state, row.said_by, number(row.at), row.findings, row.run)
+    check_texts(found.commit_id, found.name, found.state, found.said_by, found.findings, found.run)
+    return found
 
 
 def _intents(value: object) -> Intents:
@@ -355,6 +363,9 @@ class Publish:
         intent: what the caller asked for, as it is kept with sealed tokens.
         hooks: the hooks that the caller runs beside it.
         merged: of a merge, the id of the commit that is merged. A squash has it not among its parents.
+        untouched: of a merge, prefixes of required checks below which it changes nothing.
+        passed: of a merge, ids of commits, each with the name of a check that has passed and that it rests on.
+        despite: of a merge, those that it goes around.
     """
 
     repository_id: str
@@ -373,6 +384,9 @@ class Publish:
     intent: Intent | None = None
     hooks: frozenset[Hook] = frozenset()
     merged: str | None = None
+    untouched: frozenset[str] = frozenset()
+    passed: tuple[tuple[str, str], ...] = ()
+    despite: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ old rules is still under way afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, literal, select, update
@@ -24,11 +26,13 @@ from lakeops.catalog.database import (
 from lakeops.catalog.guards import (
     CatalogPart,
     Hooks,
+    Verdicts,
     check_hooks,
     check_live,
     check_writable,
     find_branch,
     find_repository,
+    find_verdicts,
     lock_branch,
     lock_repository,
     new_ref,
@@ -36,11 +40,11 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.records import BranchState, ExpectedState, decoding, hooks_of, number
 from lakeops.catalog.staging import any_staged, branch_update, check_expected
-from lakeops.catalog.tables import BRANCH, PASSED_CHECK, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG
+from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG, VERDICT
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
 from lakeops.model.mirrors import RefKind
-from lakeops.model.records import BRANCH_PROTECTION, Hook, PassedCheck, Protection, ReflogRecord, RefRecord
+from lakeops.model.records import BRANCH_PROTECTION, FAILED, PASSED, Hook, Protection, ReflogRecord, RefRecord, Verdict
 
 NONE: Hooks = frozenset()
 
@@ -289,7 +293,7 @@ class Refs(CatalogPart):
 
     def all_protections(self, repository_id: str) -> list[Protection]:
         """Everything that protects branches and tags, in order."""
-        query = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name)
+        query = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.prefix)
 
         def work(conn: Connection) -> list[Protection]:
             find_repository(conn, repository_id)
@@ -298,67 +302,87 @@ class Refs(CatalogPart):
 
         return self.database.read(work)
 
-    def protect(self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "") -> None:
+    def protect(
+        self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
+    ) -> None:
         """Protect branches or tags that match a glob pattern. Repeating it changes nothing."""
-        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check}
+        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check, "prefix": prefix}
 
         def work(conn: Connection) -> None:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
             if not conn.execute(select(PROTECTION.c.pattern).where(*_same_row(row))).first():
                 conn.execute(insert(PROTECTION).values(row))
-                self.record(conn, repository_id, "protect", "protection", pattern, None, _describe(kind, check))
+                self.record(conn, repository_id, "protect", "protection", pattern, None, _describe(kind, check, prefix))
 
         self.database.write(work, settle=run_again)
 
-    def unprotect(self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "") -> None:
+    def unprotect(
+        self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
+    ) -> None:
         """Drop a pattern. Raises ``NotFound``."""
-        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check}
+        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check, "prefix": prefix}
 
         def work(conn: Connection) -> None:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
             if not conn.execute(delete(PROTECTION).where(*_same_row(row))).rowcount:
                 what = f"required check {check!r} for {pattern!r}" if check else f"{kind} protection {pattern!r}"
                 raise NotFound(f"repository {repository_id!r} has no {what}")
-            self.record(conn, repository_id, "unprotect", "protection", pattern, _describe(kind, check))
+            self.record(conn, repository_id, "unprotect", "protection", pattern, _describe(kind, check, prefix))
 
         self.database.write(work)
 
-    def pass_check(self, repository_id: str, commit_id: str, name: str, *, by: str | None = None) -> PassedCheck:
-        """Record that a live commit has passed a check. What was recorded first stays.
+    def record_verdict(self, repository_id: str, given: Verdict) -> Verdict:
+        """Record a verdict on a live commit, in place of an earlier one of that check. The audit keeps all of them.
 
-        ``by`` is who says so. The user whom the caller works for, or the database login, when left out.
-        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``read_only_repository``).
+        A check that passes again keeps its verdict. Without ``said_by`` it is by the user whom the caller works for, or
+        the database login. Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed``
+        (``read_only_repository``).
         """
+        here = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == given.commit_id)
 
-        def work(conn: Connection) -> PassedCheck:
-            check_writable(conn, lock_repository(conn, repository_id), action="check")
-            check_live(conn, repository_id, [commit_id])
-            for known in _passed_checks(conn, repository_id, commit_id):
-                if known.name == name:
-                    return known
-            who = by or self.caller.person or self.database.dialect.account
+        def work(conn: Connection) -> Verdict:
+            # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
+            repository = lock_repository(conn, repository_id, exclusive=given.state == FAILED)
+            check_writable(conn, repository, action="check")
+            check_live(conn, repository_id, [given.commit_id])
+            known = {one.name: one for one in find_verdicts(conn, repository_id, [given.commit_id])}.get(given.name)
+            if known is not None and known.state == given.state == PASSED:
+                return known
+            who = given.said_by or self.caller.person or self.database.dialect.account
             who = who or str(conn.exec_driver_sql("SELECT session_user").scalar_one())
-            made = PassedCheck(commit_id, name, who, unix_seconds(self.database.dialect.now(conn)))
-            conn.execute(insert(PASSED_CHECK).values(repository_id=repository_id, **made.to_json()))
-            self.record(conn, repository_id, "pass-check", "check", name, None, f"{commit_id} by {who}")
+            made = replace(given, said_by=who, at=unix_seconds(self.database.dialect.now(conn)))
+            if known is None:
+                conn.execute(insert(VERDICT).values(repository_id=repository_id, **made.to_json()))
+            else:
+                conn.execute(update(VERDICT).where(*here, VERDICT.c.name == made.name).values(made.to_json()))
+            action = "pass-check" if made.state == PASSED else "fail-check"
+            told = f"{made.commit_id} by {who}" + (f": {made.findings[:200]}" if made.findings else "")
+            self.record(conn, repository_id, action, "check", made.name, known and known.state, told)
             return made
 
         return self.database.write(work, settle=run_again)
 
     def withdraw_check(self, repository_id: str, commit_id: str, name: str) -> None:
-        """Forget that a commit has passed a check. Raises ``NotFound``."""
-        mine = (PASSED_CHECK.c.repository_id == repository_id, PASSED_CHECK.c.commit_id == commit_id)
+        """Forget the verdict of a check of a commit. Raises ``NotFound``."""
+        mine = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == commit_id)
 
         def work(conn: Connection) -> None:
             # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
-            if not conn.execute(delete(PASSED_CHECK).where(*mine, PASSED_CHECK.c.name == name)).rowcount:
-                raise NotFound(f"commit {commit_id[:16]} has passed no check {name!r}")
+            if not conn.execute(delete(VERDICT).where(*mine, VERDICT.c.name == name)).rowcount:
+                raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
             self.record(conn, repository_id, "withdraw-check", "check", name, commit_id)
 
         self.database.write(work)
 
-    def check_merge(self, repository_id: str, branch: str, source: str) -> None:
+    def check_merge(
+        self,
+        repository_id: str,
+        branch: str,
+        source: str,
+        untouched: frozenset[str] = frozenset(),
+        rests_on: Verdicts = (),
+    ) -> None:
         """Refuse to merge a commit into a branch that does not take it now, as ``publish`` would.
 
         Raises ``PreconditionFailed`` (``read_only_repository``, ``missing_check``).
@@ -366,13 +390,13 @@ class Refs(CatalogPart):
 
         def work(conn: Connection) -> None:
             check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
-            require_passed(conn, repository_id, branch, source)
+            require_passed(conn, repository_id, branch, source, untouched, rests_on)
 
         self.database.read(work)
 
-    def passed_checks(self, repository_id: str, commit_id: str) -> list[PassedCheck]:
-        """The checks that a commit has passed, by name."""
-        return self.database.read(lambda conn: _passed_checks(conn, repository_id, commit_id))
+    def verdicts(self, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
+        """The verdicts on some commits, by commit and check."""
+        return self.database.read(lambda conn: find_verdicts(conn, repository_id, commits)) if commits else []
 
     @write_transaction
     def set_hook(self, conn: Connection, repository_id: str, hook: Hook) -> None:
@@ -430,18 +454,12 @@ def _reflog_record(row: AnyRow) -> ReflogRecord:
     return ReflogRecord(row.sequence, row.ref, row.old, row.new, row.action, row.actor, number(row.at))
 
 
-def _passed_checks(conn: Connection, repository_id: str, commit_id: str) -> list[PassedCheck]:
-    mine = (PASSED_CHECK.c.repository_id == repository_id, PASSED_CHECK.c.commit_id == commit_id)
-    rows = conn.execute(select(PASSED_CHECK).where(*mine).order_by(PASSED_CHECK.c.name))
-    return [PassedCheck(row.commit_id, row.name, row.passed_by, row.at) for row in rows]
-
-
 def _same_row(row: dict[str, str]) -> list[ColumnElement[bool]]:
     return [PROTECTION.c[name] == value for name, value in row.items()]
 
 
-def _describe(kind: str, check: str) -> str:
-    return f"needs check {check}" if check else f"protected {kind}"
+def _describe(kind: str, check: str, prefix: str) -> str:
+    return f"needs check {check}{f' below {prefix}' if prefix else ''}" if check else f"protected {kind}"
 
 
 def _write_hooks(conn: Connection, repository_id: str, hooks: dict[str, Hook]) -> None:

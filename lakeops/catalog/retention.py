@@ -47,7 +47,7 @@ from lakeops.catalog.marks import find_mark, update_mark
 from lakeops.catalog.mirrors import mirror_needs
 from lakeops.catalog.records import COMMIT_COLUMNS, branch_record, commit_record, epoch_micros
 from lakeops.catalog.staging import addresses, uploads_in_flight
-from lakeops.catalog.tables import BRANCH, COMMIT, KEY, MARK, PASSED_CHECK, REFLOG, REPOSITORY, RETENTION, RETIRED, TAG
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, MARK, REFLOG, REPOSITORY, RETENTION, RETIRED, TAG, VERDICT
 from lakeops.model.clock import Grace
 from lakeops.model.errors import MarkRefused
 from lakeops.model.graph import Lineage, Node, RefMove
@@ -375,8 +375,8 @@ def _remove(conn: Connection, repository_id: str, table: Table, keys: Sequence[A
         # Somebody may have taken a commit back since the page was read.
         removed += conn.execute(rows.where(COMMIT.c.expired.is_(True))).rowcount
         kept = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id)
-        checks = PASSED_CHECK.c.commit_id.in_(some), PASSED_CHECK.c.commit_id.not_in(kept)
-        conn.execute(delete(PASSED_CHECK).where(PASSED_CHECK.c.repository_id == repository_id, *checks))
+        checks = VERDICT.c.commit_id.in_(some), VERDICT.c.commit_id.not_in(kept)
+        conn.execute(delete(VERDICT).where(VERDICT.c.repository_id == repository_id, *checks))
     return removed
 
 

@@ -37,7 +37,6 @@ from lakeops.catalog.tables import (
     METADATA,
     MIRROR,
     MIRROR_NEED,
-    PASSED_CHECK,
     QUEUE,
     REFLOG,
     REPORT,
@@ -46,6 +45,7 @@ from lakeops.catalog.tables import (
     STAGED,
     TAG,
     UPLOAD,
+    VERDICT,
 )
 from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.model.names import flaw
@@ -60,7 +60,8 @@ _ALL = "INSERT, UPDATE, DELETE"
 _WRITES: Sequence[tuple[str, Table]] = (
     *((_ALL, table) for table in (BRANCH, TAG, STAGED, RETIRED, QUEUE, UPLOAD)),
     (_ALL, REPORT),  # what a check found
-    *(("INSERT", table) for table in (COMMIT, REFLOG, KEY, PASSED_CHECK)),
+    *(("INSERT", table) for table in (COMMIT, REFLOG, KEY)),
+    ("INSERT, UPDATE", VERDICT),
     ("UPDATE (default_branch)", REPOSITORY),  # to lock it: no policy lets the change pass
     ("UPDATE (state)", MARK),  # to fail one that takes too long
 )
@@ -183,8 +184,9 @@ BEGIN
         WHERE c.repository_id = OLD.repository_id AND c.id = merged;
       IF NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name AND parents ->> 0 = OLD.commit_id
           AND checked IS NOT NULL
-          AND (rule.kind = 'branch' OR EXISTS (SELECT 1 FROM {schema}.lakeops_passed_check AS d
-            WHERE d.repository_id = OLD.repository_id AND d.commit_id = merged AND d.name = rule.check_name)
+          AND (rule.kind = 'branch' OR rule.prefix <> '' OR EXISTS (SELECT 1 FROM {schema}.lakeops_verdict AS d
+            WHERE d.repository_id = OLD.repository_id AND d.commit_id = merged AND d.name = rule.check_name
+              AND d.state = 'passed')
           AND (published = checked OR NOT {schema}.lakeops_descends(OLD.repository_id, merged, OLD.commit_id)))
       THEN
         CONTINUE;

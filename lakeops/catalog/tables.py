@@ -44,11 +44,11 @@ TAG = Table(
 )
 PROTECTION = Table(
     "lakeops_protection", METADATA, text("repository_id", key=True), text("kind", key=True), text("pattern", key=True),
-    text("check_name", key=True),
+    text("check_name", key=True), text("prefix", key=True),
 )
-PASSED_CHECK = Table(
-    "lakeops_passed_check", METADATA, text("repository_id", key=True), text("commit_id", key=True),
-    text("name", key=True), text("passed_by"), number("at"),
+VERDICT = Table(
+    "lakeops_verdict", METADATA, text("repository_id", key=True), text("commit_id", key=True), text("name", key=True),
+    text("state"), text("said_by"), number("at"), text("findings"), text("run"),
 )
 STAGED = Table(
     "lakeops_staged", METADATA, text("repository_id", key=True), text("token", key=True), text("path", key=True),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,17 +18,26 @@ from lakeops.cli.options import (
     Pattern,
     RefUri,
     RepositoryUri,
+    RequiredBelow,
     TagUri,
     argument,
     flag,
     ref_in,
     value,
 )
-from lakeops.cli.output import SHORT_ID, Styled, commit_id, is_terminal
+from lakeops.cli.output import (
+    SHORT_ID,
+    VERDICT_COLOURS,
+    Styled,
+    commit_id,
+    is_terminal,
+    verdict_lines,
+    with_checks,
+)
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.formatting import counted, moment, span
-from lakeops.model.records import BranchHead, Commit, RefRecord
+from lakeops.model.records import Commit, RefRecord, Verdict, worst
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -61,29 +71,44 @@ def protections(session: Session, uri: RepositoryUri) -> None:
 
 
 @command(app, "require", example="branch require lakefs://flights main quality")
-def require(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName) -> None:
+def require(
+    session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName, prefix: RequiredBelow = ""
+) -> None:
     """Let branches that match a pattern change through merges only, of commits that have passed a check."""
-    session.repository(uri).require_check(pattern, name)
+    session.repository(uri).require_check(pattern, name, prefix=prefix)
+    below = f", where they change something below {prefix}" if prefix else ""
     session.answer(
-        {"pattern": pattern, "check": name},
-        ["Branches that match ", (pattern, "green"), " now take only commits that have passed ", (name, "green")],
+        {"pattern": pattern, "check": name, "prefix": prefix},
+        [
+            "Branches that match ",
+            (pattern, "green"),
+            " now take only commits that have passed ",
+            (name, "green"),
+            below,
+        ],
     )
 
 
 @command(app, "unrequire", example="branch unrequire lakefs://flights main quality")
-def unrequire(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName) -> None:
+def unrequire(
+    session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName, prefix: RequiredBelow = ""
+) -> None:
     """Require a check no longer."""
-    session.repository(uri).drop_check(pattern, name)
+    session.repository(uri).drop_check(pattern, name, prefix=prefix)
     session.answer(
-        {"pattern": pattern, "check": name}, ["Pattern ", (pattern, "green"), " no longer needs ", (name, "green")]
+        {"pattern": pattern, "check": name, "prefix": prefix},
+        ["Pattern ", (pattern, "green"), " no longer needs ", (name, "green")],
     )
 
 
 @command(app, "requirements", example="branch requirements lakefs://flights")
 def requirements(session: Session, uri: RepositoryUri) -> None:
     """List the checks that branches require."""
-    found = ({"pattern": one.pattern, "check": one.check} for one in session.repository(uri).required_checks())
-    session.table(found, ("Pattern", "Check"), lambda one: ((one["pattern"], "cyan"), one["check"]))
+    rules = session.repository(uri).required_checks()
+    found = ({"pattern": one.pattern, "check": one.check, "prefix": one.prefix} for one in rules)
+    session.table(
+        found, ("Pattern", "Check", "Below"), lambda one: ((one["pattern"], "cyan"), one["check"], one["prefix"])
+    )
 
 
 @command(app, "create", example="branch create lakefs://flights/dev --source lakefs://flights/main")
@@ -109,23 +134,36 @@ def list_all(
 ) -> None:
     """List the branches of a repository: the commits they point to, how old these are and who made them."""
     refs = [None if ref is None else ref_in(uri.repository, ref) for ref in (merged, no_merged)]
-    heads = session.repository(uri).heads(prefix=prefix, merged=refs[0], not_merged=refs[1])
+    repository = session.repository(uri)
+    heads = list(repository.heads(prefix=prefix, merged=refs[0], not_merged=refs[1]))
+    found = repository.verdicts_of([head.commit for head in heads])
     now = session.now()
 
-    def row(head: BranchHead) -> tuple[Styled, ...]:
+    def row(shown: dict[str, Any]) -> tuple[Styled, ...]:
+        head = by_name[shown["id"]]
         made = head.commit.creation_date
         age = f"{span(max(0, now - made))} ago" if is_terminal(sys.stdout) else moment(made)
-        return ((head.id, "cyan"), commit_id(head.commit_id), age, head.commit.committer)
+        state = worst(found[head.commit_id])
+        checks = (state.word, VERDICT_COLOURS[state.state]) if state else ""
+        return ((head.id, "cyan"), commit_id(head.commit_id), age, head.commit.committer, checks)
 
-    session.table(heads, ("Branch", "Commit", "Last commit", "By"), row)
+    by_name = {head.id: head for head in heads}
+    records = [with_checks(head, found[head.commit_id]) for head in heads]
+    session.table(records, ("Branch", "Commit", "Last commit", "By", "Checks"), row)
 
 
 @command(app, "show", example="branch show lakefs://flights/main")
 def show(session: Session, uri: BranchUri) -> None:
     """Show the commit that a branch points to."""
-    branch = session.branch(uri)
-    ref = RefRecord(branch.id, branch.commit_id)
-    session.answer(ref, ["Branch: ", (ref.id, "cyan")], ["Commit: ", (ref.commit_id, "yellow")])
+    repository, name = session.named(uri)
+    ref = RefRecord(name, repository.branch(name).commit_id)
+    found = repository.ref(ref.commit_id).verdicts()
+    lines: list[Sequence[Styled]] = [
+        ["Branch: ", (ref.id, "cyan")],
+        ["Commit: ", (ref.commit_id, "yellow")],
+        *verdict_lines(found),
+    ]
+    session.answer(with_checks(ref, found), *lines)
 
 
 @command(app, "delete", example="branch delete lakefs://flights/dev", asks=True)
@@ -323,7 +361,7 @@ def delete_tag(session: Session, uri: TagUri) -> None:
     session.answer(tag, ["Tag ", (name, "green"), " deleted; it was at ", (tag.commit_id, "yellow")])
 
 
-checks: typer.Typer = typer.Typer(help="Record and list the checks that a commit has passed.", add_completion=False)
+checks: typer.Typer = typer.Typer(help="Record and list what the checks of a commit found.", add_completion=False)
 
 
 @command(checks, "pass", example="check pass lakefs://flights/dev quality")
@@ -335,20 +373,37 @@ def pass_check(
 ) -> None:
     """Record that a commit has passed a check."""
     made = session.ref(at).pass_check(name, by=by)
-    session.answer(made, [(made.commit_id, "yellow"), " has passed ", (made.name, "green"), ", says ", made.passed_by])
+    session.answer(made, [(made.commit_id, "yellow"), " has passed ", (made.name, "green"), ", says ", made.said_by])
+
+
+@command(checks, "fail", example="check fail lakefs://flights/dev quality 'two rows are negative'")
+def fail_check(
+    session: Session,
+    at: RefUri,
+    name: CheckName,
+    findings: Annotated[str, typer.Argument(metavar="FINDINGS", help="What was wrong.", show_default=False)],
+    by: Annotated[str | None, value("--by", "NAME", "Who says so, in place of the database login.")] = None,
+) -> None:
+    """Record that a commit has failed a check."""
+    made = session.ref(at).fail_check(name, findings, by=by)
+    session.answer(made, [(made.commit_id, "yellow"), " has failed ", (made.name, "red"), ", says ", made.said_by])
 
 
 @command(checks, "withdraw", example="check withdraw lakefs://flights/dev quality")
 def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
-    """Forget that a commit has passed a check."""
+    """Forget what a check of a commit found."""
     ref = session.ref(at)
     commit = ref.commit_id
     ref.withdraw_check(name)
-    session.answer({"commit_id": commit, "name": name}, [(commit, "yellow"), " has no longer passed ", (name, "green")])
+    session.answer({"commit_id": commit, "name": name}, [(commit, "yellow"), " has no verdict of ", (name, "green")])
 
 
 @command(checks, "list", example="check list lakefs://flights/dev")
 def list_checks(session: Session, at: RefUri) -> None:
-    """List the checks that a commit has passed."""
-    found = session.ref(at).passed_checks()
-    session.table(found, ("Check", "By", "At"), lambda one: ((one.name, "cyan"), one.passed_by, moment(one.at)[:19]))
+    """List what the checks of a commit found, and those that it declares and that wait."""
+    session.table(session.ref(at).verdicts(), ("Check", "Verdict", "By", "At", "Findings"), _verdict_row)
+
+
+def _verdict_row(one: Verdict) -> tuple[Styled, ...]:
+    at = moment(one.at)[:19] if one.at else ""
+    return ((one.name, "cyan"), (one.word, VERDICT_COLOURS[one.state]), one.said_by, at, one.findings)

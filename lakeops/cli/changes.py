@@ -10,6 +10,7 @@ import typer
 
 from lakeops.cli.options import (
     BranchUri,
+    DespiteChecks,
     IdempotencyKey,
     Metadata,
     ParentNumber,
@@ -140,6 +141,7 @@ def merge(
     no_commit: Annotated[bool, flag("--no-commit", "Show what the merge would do, and publish nothing.")] = False,
     allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
     idempotency_key: IdempotencyKey = None,
+    despite_check: DespiteChecks = None,
 ) -> None:
     """Merge what a ref changed into a branch.
 
@@ -149,7 +151,14 @@ def merge(
     repository, ref, name = session.two_refs(source, destination)
     with session.progress(f"Merging {ref} into {name}"):
         if no_commit:
-            result = repository.preview_merge(ref, name, strategy=strategy, squash=squash, allow_empty=allow_empty)
+            result = repository.preview_merge(
+                ref,
+                name,
+                strategy=strategy,
+                squash=squash,
+                allow_empty=allow_empty,
+                despite_checks=despite_check or (),
+            )
         else:
             result = repository.merge(
                 ref,
@@ -160,6 +169,7 @@ def merge(
                 idempotency_key=idempotency_key,
                 squash=squash,
                 allow_empty=allow_empty,
+                despite_checks=despite_check or (),
             )
     session.note_left_out([ref] if result.source_uncommitted else [], "; commit and merge them")
     if result.up_to_date:

@@ -14,6 +14,7 @@ from lakeops.cli.options import (
     AMOUNT,
     Amount,
     BranchUri,
+    Checks,
     IdempotencyKey,
     Message,
     Metadata,
@@ -28,7 +29,7 @@ from lakeops.cli.options import (
     url_of,
     value,
 )
-from lakeops.cli.output import SHORT_ID, Styled
+from lakeops.cli.output import SHORT_ID, Styled, verdict_lines, with_checks
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound
 from lakeops.model.formatting import counted, human_size, instant, moment
@@ -50,13 +51,16 @@ def commit(
     message: Message,
     meta: Metadata = None,
     allow_empty: Annotated[bool, flag("--allow-empty-commit", "Commit even when nothing has changed.")] = False,
+    checks: Checks = None,
     idempotency_key: IdempotencyKey = None,
 ) -> None:
     """Commit the uncommitted changes of a branch."""
     metadata = parse_metadata(meta)
     branch = session.branch(uri)
     with session.progress(f"Committing {branch.id}"):
-        made = branch.commit(message, metadata, idempotency_key=idempotency_key, allow_empty=allow_empty)
+        made = branch.commit(
+            message, metadata, idempotency_key=idempotency_key, allow_empty=allow_empty, checks=checks or ()
+        )
     session.answer(made, ["Committed to ", (branch.id, "green"), ":"], [""], *commit_lines(made))
     if made.message != message and any(other.message == message for other in made.along):
         session.note("Another commit at the same time covers these changes. It keeps this message and metadata.")
@@ -204,9 +208,11 @@ def oneline_of(commit: Commit) -> Sequence[Styled]:
 def show_commit(session: Session, at: RefUri) -> None:
     """Show the commit that a ref means."""
     commit = session.ref(at).commit
+    found = session.lake.repository(at.repository).verdicts_of([commit])[commit.id]
     session.answer(
-        commit,
+        with_checks(commit, found),
         *commit_lines(commit),
+        *([""], *verdict_lines(found)) if found else (),
         [""],
         ["Generation: ", str(commit.generation)],
         ["Metarange:  ", commit.meta_range_id],

@@ -153,6 +153,11 @@ TagUri = Annotated[LakeUri, uri("lakefs://REPO/TAG", "The tag.")]
 RefUri = Annotated[LakeUri, uri("lakefs://REPO/REF", "A branch, a tag or a commit id, with steps like ~2 or ^.")]
 Pattern = Annotated[str, argument("PATTERN", "A name, or a glob like 'release-*'.")]
 CheckName = Annotated[str, argument("CHECK", "The check's name.")]
+RequiredBelow = Annotated[str, value("--prefix", "PREFIX", "Only for merges that change something below it.")]
+Checks = Annotated[list[str] | None, value("--check", "CHECK", "A check that it declares; may be repeated.")]
+DespiteChecks = Annotated[
+    list[str] | None, value("--despite-check", "CHECK", "A declared check to go around; may be repeated.")
+]
 ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
 
 

@@ -21,9 +21,10 @@ from typing import Any, TextIO, cast
 import typer
 
 from lakeops.model.errors import LakeopsError
-from lakeops.model.records import encode
+from lakeops.model.records import FAILED, PASSED, WAITING, BranchHead, Commit, RefRecord, Verdict, encode
 from lakeops.model.sanitising import safe
 
+VERDICT_COLOURS = {PASSED: "green", FAILED: "red", WAITING: "yellow"}
 Styled = str | tuple[str, str]
 """A piece of a line: text, or text and its colour."""
 
@@ -263,3 +264,15 @@ def _draw(header: Sequence[str], rows: Sequence[Sequence[Styled]]) -> None:
     console = Console()
     console.width = max(console.width, sum(width + 3 for width in widths) + min(last, _LAST_COLUMN))
     console.print(table, highlight=False)
+
+
+def with_checks(record: Commit | RefRecord | BranchHead, found: Sequence[Verdict]) -> dict[str, Any]:
+    """A record as JSON, with the verdicts on its commit where there are any."""
+    return {**record.to_json(), **({"checks": [one.to_json() for one in found]} if found else {})}
+
+
+def verdict_lines(found: Sequence[Verdict]) -> Iterator[Sequence[Styled]]:
+    """Format verdicts on a commit, a line each."""
+    for one in found:
+        rest = (f" by {one.said_by}" if one.said_by else "") + (f": {one.findings}" if one.findings else "")
+        yield ("Check ", (one.name, "cyan"), " ", (one.word, VERDICT_COLOURS[one.state]), rest)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import lakeops.ops.bisection
     import lakeops.ops.blame
     import lakeops.ops.branch
+    import lakeops.ops.checks
     import lakeops.ops.commit
     import lakeops.ops.copy_move
     import lakeops.ops.diff

@@ -76,9 +76,10 @@ class Readable:
     list: Final = ref_verb(lambda: ops.read.list_objects)
     entries: Final = ref_verb(lambda: ops.read.entries)
     snapshot: Final = ref_verb(lambda: ops.read.snapshot)
-    pass_check: Final = ref_verb(lambda: ops.branch.pass_check)
-    withdraw_check: Final = ref_verb(lambda: ops.branch.withdraw_check)
-    passed_checks: Final = ref_verb(lambda: ops.branch.passed_checks)
+    pass_check: Final = ref_verb(lambda: ops.checks.pass_check)
+    fail_check: Final = ref_verb(lambda: ops.checks.fail_check)
+    withdraw_check: Final = ref_verb(lambda: ops.checks.withdraw_check)
+    verdicts: Final = ref_verb(lambda: ops.checks.verdicts)
     blame: Final = ref_verb(lambda: ops.blame.blame)
     history: Final = ref_verb(lambda: ops.blame.history)
     clone: Final = ref_verb(lambda: ops.local.clone.clone)
@@ -396,14 +397,16 @@ class Repository:
         return [one.pattern for one in found if one.kind == TAG_PROTECTION]
 
     require_check: Final = verb(lambda: ops.branch.require_check)
+    verdicts_of: Final = verb(lambda: ops.checks.verdicts_of)
 
-    def drop_check(self, pattern: str, name: str) -> None:
+    def drop_check(self, pattern: str, name: str, *, prefix: str = "") -> None:
         """Require a check no longer. Raises ``NotFound``."""
-        pattern, check = check_asked(pattern, "a pattern"), check_asked(name, "a check")
-        self._ctx.catalog.refs.unprotect(self._ctx.repository_id, pattern, kind=CHECK_PROTECTION, check=check)
+        row = {"check": check_asked(name, "a check"), "prefix": check_asked(prefix, "a prefix")}
+        pattern = check_asked(pattern, "a pattern")
+        self._ctx.catalog.refs.unprotect(self._ctx.repository_id, pattern, kind=CHECK_PROTECTION, **row)
 
     def required_checks(self) -> list[Protection]:
-        """The checks that branches require: ``pattern`` of the branches, ``check``."""
+        """The checks that branches require: ``pattern`` of the branches, ``check``, ``prefix``."""
         found = self._ctx.catalog.refs.all_protections(self._ctx.repository_id)
         return [one for one in found if one.kind == CHECK_PROTECTION]
 

@@ -152,6 +152,19 @@ def best_ancestors(get: CommitSource, lefts: Iterable[str], rights: Iterable[str
         walk.pass_on(commit, side)
 
 
+def unshared(get: CommitSource, tip: str, bases: Iterable[str]) -> Iterator[Commit]:
+    """The commits that a tip reaches and none of the bases does, children before parents.
+
+    Commits are read down to where all that is left is the bases' too.
+    """
+    walk = Walk(get, [(tip, _LEFT), *((one, _RIGHT) for one in bases)])
+    while walk.waiting[_LEFT]:
+        commit, side = walk.pop()
+        if side == _LEFT:
+            yield commit
+        walk.pass_on(commit, side)
+
+
 def merge_bases_of(commits: Iterable[tuple[str, Sequence[str]]], left: str, right: str) -> set[str]:
     """The ids of ``merge_bases`` of two commits, from a stream of ids and parents.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import flaw
-from lakeops.model.records import ALONG, Along, Commit
+from lakeops.model.records import ALONG, DECLARED, Along, Commit
 from lakeops.model.sanitising import excerpt
 
 VERSION = "lakeops:commit:v1"
@@ -112,9 +112,10 @@ def with_along(commit: Commit, others: Sequence[Along]) -> Commit:
     for number, other in enumerate(others, 1):
         text = other.to_text()
         room -= len(text.encode())
-        metadata[f"{ALONG}{number}"] = (
-            text if room >= 0 else replace(other, message=other.message[:100], metadata={}, cut=True).to_text()
-        )
+        if room < 0:
+            declared = {DECLARED: other.metadata[DECLARED]} if DECLARED in other.metadata else {}
+            text = replace(other, message=other.message[:100], metadata=declared, cut=True).to_text()
+        metadata[f"{ALONG}{number}"] = text
     made = replace(commit, metadata=metadata)
     return replace(made, id=id_of(made))
 
@@ -168,7 +169,7 @@ def check_metadata(metadata: Mapping[str, str] | None, *, at_most: int = OBJECT_
 SQUASHED = "squash-origin"
 """Under which key of a commit's metadata a squashed merge keeps the id of its source."""
 
-PROVENANCE = (SQUASHED, "revert-origin", "cherry-pick-", ALONG)
+PROVENANCE = (SQUASHED, "revert-origin", "cherry-pick-", ALONG, DECLARED)
 """How the keys of a commit's metadata begin that verbs alone set: guards believe them, and no caller gives one."""
 
 RESERVED = ("airflow_", "approved_by", *PROVENANCE)

@@ -299,6 +299,11 @@ class RefRecord(JsonRecord):
 
 ALONG = "lakeops.along."
 """The beginning of the keys of a commit's metadata that hold its co-author notes."""
+DECLARED = "lakeops.checks"
+"""The key of a commit's metadata with the names of the checks that it declares, a line each."""
+VOUCHED, DESPITE = f"{DECLARED}.passed", f"{DECLARED}.despite"
+"""Keys of a merge's metadata: the declared checks of what it brought that had passed, and those that it went around.
+Each line is a commit's id, a space, and the check's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +363,17 @@ class Commit:
         """The co-author notes of callers whose changes this commit covers. See ``Branch.commit``."""
         found = (self.metadata.get(f"{ALONG}{number}") for number in range(1, len(self.metadata) + 1))
         return [Along.parse(text) for text in found if text is not None]
+
+    @property
+    def declared_checks(self) -> list[str]:
+        """The checks that the commit declares, and those of the commits that it covers, by name.
+
+        No merge takes it before they have passed. What a cherry-pick has made of it declares none.
+        """
+        if "cherry-pick-origin" in self.metadata:
+            return []
+        makers = self.metadata, *(one.metadata for one in (self.along if f"{ALONG}1" in self.metadata else ()))
+        return sorted({name for made in makers for name in made.get(DECLARED, "").split("\n") if name})
 
     @property
     def is_gone(self) -> bool:
@@ -499,34 +515,72 @@ class Protection:
             branches change through merges only, and only of commits that have passed ``check``.
         pattern: a name or a glob.
         check: the name of the check.
+        prefix: what paths begin with of which a merge has to change one, or else the check is not asked for.
     """
 
     kind: str
     pattern: str
     check: str = ""
+    prefix: str = ""
 
     @property
     def text(self) -> str:
         """The rule as one text. No pattern has a slash."""
-        return self.pattern if self.kind == BRANCH_PROTECTION else f"{self.kind}/{self.pattern}/{self.check}"
+        if self.kind == BRANCH_PROTECTION:
+            return self.pattern
+        below = f"\n{self.prefix}" if self.prefix else ""  # no check's name has a line end
+        return f"{self.kind}/{self.pattern}/{self.check}{below}"
 
     @staticmethod
     def parse(text: str) -> Protection:
         """Read a rule that ``text`` wrote."""
         kind, *rest = text.split("/", 2)
         if kind in {TAG_PROTECTION, CHECK_PROTECTION} and len(rest) > 1:
-            return Protection(kind, *rest)
+            return Protection(kind, rest[0], *rest[1].split("\n", 1))
         return Protection(BRANCH_PROTECTION, text)
 
 
+PASSED, FAILED, WAITING = "passed", "failed", "waiting"
+MAX_FINDINGS = 4000
+APPROVAL = "approval"
+"""The check that a person answers."""
+
+
 @dataclass(frozen=True, slots=True)
-class PassedCheck(JsonRecord):
-    """A check that a commit has passed: who said so, and when, in Unix seconds."""
+class Verdict(JsonRecord):
+    """What a check of one commit found.
+
+    Attributes:
+        commit_id: the commit.
+        name: the check.
+        state: ``passed``, ``failed``, or ``waiting``: the commit declares the check, and nobody has recorded a verdict.
+        said_by: who recorded it. Empty while it waits.
+        at: when, in Unix seconds. 0 while it waits.
+        findings: what was wrong.
+        run: the run of a program that found it.
+    """
 
     commit_id: str
     name: str
-    passed_by: str
-    at: int
+    state: str
+    said_by: str = ""
+    at: int = 0
+    findings: str = ""
+    run: str = ""
+
+    @property
+    def word(self) -> str:
+        """The state in a word for people: an approval that failed was rejected."""
+        return "rejected" if self.name == APPROVAL and self.state == FAILED else self.state
+
+    def __str__(self) -> str:
+        who = f" by {self.said_by}" if self.said_by else ""
+        return f"{self.name!r} {self.word}{who}" + (f" ({self.findings})" if self.findings else "")
+
+
+def worst(found: Iterable[Verdict]) -> Verdict | None:
+    """The verdict that says most of a commit: one that failed, or else one that waits, or else one that passed."""
+    return min(found, key=lambda one: (FAILED, WAITING, PASSED).index(one.state), default=None)
 
 
 @dataclass(frozen=True, slots=True)

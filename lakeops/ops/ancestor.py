@@ -11,7 +11,7 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, lookup, require_live, watched
-from lakeops.ops.history import merge_bases
+from lakeops.ops.history import merge_bases, near_history
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, plan_merge, preview
 from lakeops.ranges.merge_base import bases_matter, merged_base
@@ -99,12 +99,14 @@ class _Folding:
 class MergeInputs:
     """The commits of a merge: source and destination, and ``bases``.
 
-    ``bases`` is one commit, or the best common ancestors of a criss-cross history, oldest first.
+    ``bases`` is one commit, or the best common ancestors of a criss-cross history, oldest first. ``get`` gives the
+    commits that were read to find them, and others.
     """
 
     bases: tuple[Commit, ...]
     source: Commit
     destination: Commit
+    get: graph.ReadAhead | None = field(default=None, compare=False)
 
     @property
     def up_to_date(self) -> bool:
@@ -143,13 +145,14 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
         PreconditionFailed: ``no_merge_base``: they share no history.
         CommitExpired: their common ancestor was pruned.
     """
-    bases = merge_bases(ctx, destination.id, source.id)
+    near = near_history(ctx)
+    bases = merge_bases(ctx, destination.id, source.id, near)
     if not bases:
         raise PreconditionFailed(f"{names[0]!r} and {names[1]!r} share no history", kind="no_merge_base")
     for base in bases:
         if base.is_gone:
             require_live(base)
-    return MergeInputs(tuple(bases), source, destination)
+    return MergeInputs(tuple(bases), source, destination, near)
 
 
 def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, Metarange]:

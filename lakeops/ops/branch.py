@@ -8,22 +8,23 @@ from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchState, ExpectedState
 from lakeops.model import graph
 from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidInput, PreconditionFailed, RefNotFound
-from lakeops.model.names import check_branch, check_tag
+from lakeops.model.names import check_branch, check_prefix, check_tag
 from lakeops.model.records import (
     CHECK_PROTECTION,
     TAG_PROTECTION,
     Commit,
     HookEvent,
     IdempotentRequest,
-    PassedCheck,
     RefRecord,
     check_asked,
 )
 from lakeops.model.sanitising import excerpt
+from lakeops.ops.checks import check_of, judge
 from lakeops.ops.context import Context, check_name, lookup, require_stageable, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
 
-MAX_CHECK_NAME = 100
+MOST_MOVES = 10_000
+"""Moves of a branch that are searched for a commit that it has shown."""
 
 
 def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
@@ -121,6 +122,7 @@ def move_branch(
         state = require_clean_and_drop_noops(ctx, name)
         if state.commit_id != head.id:
             raise BranchMoved(f"branch {name!r} moved meanwhile; it was not moved")
+        _judge_move(ctx, name, head, commit)
         if on_head is not None:
             on_head(state.commit_id)
         asked = request.fingerprint
@@ -135,6 +137,21 @@ def move_branch(
         return RefRecord(name, commit.id)
 
     return when_moved(ctx)(attempt)
+
+
+def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> None:
+    """Refuse to move a branch to a commit that no merge would take, unless the branch has shown it before."""
+
+    def found() -> list[Commit]:
+        get = lookup(ctx, ahead=100).get
+        return list(graph.unshared(get, commit.id, [head.id]))
+
+    try:
+        judge(ctx, ctx.catalog.in_snapshot(found))
+    except PreconditionFailed:
+        moves = ctx.catalog.refs.reflog(ctx.repository_id, name, limit=MOST_MOVES)
+        if not any(commit.id == one.new for one in moves):
+            raise
 
 
 def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> RefRecord:
@@ -247,36 +264,16 @@ def protect_tags(ctx: Context, pattern: str) -> None:
     ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), kind=TAG_PROTECTION)
 
 
-def require_check(ctx: Context, pattern: str, name: str) -> None:
-    """Let branches that match a glob pattern change through merges only, of commits that have passed a check."""
-    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), kind=CHECK_PROTECTION, check=_check(name))
-
-
-def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None) -> PassedCheck:
-    """Record that the commit that ``ref`` means now has passed a check. What was recorded first stays.
+def require_check(ctx: Context, pattern: str, name: str, *, prefix: str = "") -> None:
+    """Let branches that match a glob pattern change through merges only, of commits that have passed a check.
 
     Args:
+        pattern: a name, or a glob such as ``release-*``.
         name: the check.
-        by: who says so. The user of Airflow, or the database login, when left out.
-
-    Raises:
-        InvalidInput: ``invalid_name``: the name breaks the rules.
-        RefNotFound, CommitExpired: there is no such commit to read.
-        PreconditionFailed: ``read_only_repository``: the repository takes no changes.
+        prefix: ask for the check only where a merge changes something below this prefix.
     """
-    if by is not None:
-        check_asked(by, "who passes a check")
-    return ctx.catalog.refs.pass_check(ctx.repository_id, resolve_id(ctx, ref), _check(name), by=by)
-
-
-def withdraw_check(ctx: Context, ref: str, name: str) -> None:
-    """Forget that a commit has passed a check. Raises ``NotFound``."""
-    ctx.catalog.refs.withdraw_check(ctx.repository_id, resolve_id(ctx, ref), check_asked(name, "a check"))
-
-
-def passed_checks(ctx: Context, ref: str) -> list[PassedCheck]:
-    """The checks that the commit that ``ref`` means now has passed, by name."""
-    return ctx.catalog.refs.passed_checks(ctx.repository_id, resolve_id(ctx, ref))
+    row = {"kind": CHECK_PROTECTION, "check": check_of(name), "prefix": check_prefix(prefix)}
+    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), **row)
 
 
 def _pattern(pattern: str) -> str:
@@ -286,12 +283,3 @@ def _pattern(pattern: str) -> str:
             f"{excerpt(pattern)} matches no name; use a name or a glob such as 'release-*'", kind="invalid_name"
         )
     return pattern
-
-
-def _check(name: str) -> str:
-    check_asked(name, "a check")
-    if not 1 <= len(name) <= MAX_CHECK_NAME or not name.isprintable() or name != name.strip():
-        raise InvalidInput(
-            f"{excerpt(name)} cannot be a check: use 1 to {MAX_CHECK_NAME} printable characters", kind="invalid_name"
-        )
-    return name

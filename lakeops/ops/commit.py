@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from lakeops.model.arrow import in_one
 from lakeops.model.errors import InvalidInput, KeyReused, LakeopsError, NoChanges, PreconditionFailed, Transient
 from lakeops.model.records import Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
+from lakeops.ops.checks import declaration
 from lakeops.ops.context import Context, check_name, lookup
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (
@@ -41,6 +42,7 @@ def commit(
     *,
     idempotency_key: str | None = None,
     allow_empty: bool = False,
+    checks: Sequence[str] = (),
 ) -> Commit:
     """Publish the uncommitted changes of the branch as one commit.
 
@@ -53,6 +55,7 @@ def commit(
         idempotency_key: a second call with the same key returns the first call's commit. It also drops those changes of
             that commit that were staged again.
         allow_empty: commit even when nothing changed.
+        checks: names of checks that the commit declares: no merge takes it before they have passed.
 
     Raises:
         NoChanges: there is nothing to commit, and ``allow_empty`` is not set.
@@ -60,7 +63,7 @@ def commit(
         KeyReused: the key stands for another branch, message, metadata or content.
         BranchMoved: others moved the branch, and this call's turn did not come in time. Try again.
     """
-    name, pairs = check_name(branch), texts.check_commit_metadata(metadata)
+    name, pairs = check_name(branch), {**texts.check_commit_metadata(metadata), **declaration(checks)}
     request = IdempotentRequest("commit", name, {}, check_message(message), pairs, idempotency_key)
     intent = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, request.fingerprint)
     own: tuple[str, ...] | None = None  # the sealed tokens that hold this call's rows

@@ -14,7 +14,7 @@ from lakeops.catalog.open import Catalog
 from lakeops.model import graph
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, InvalidInput, PreconditionFailed
-from lakeops.model.graph import Node
+from lakeops.model.graph import Node, ReadAhead
 from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
 from lakeops.model.sanitising import excerpt
@@ -271,13 +271,21 @@ MOST_FAR = 1_000
 _far: dict[tuple[str, str], set[str]] = {}
 
 
-def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
-    """All best common ancestors of two commits, given by their ids, oldest first."""
+def near_history(ctx: Context) -> ReadAhead:
+    """The commits of the repository, for walks that end near their start: ``FarApart`` where they do not."""
+    return history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+
+
+def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = None) -> list[Commit]:
+    """All best common ancestors of two commits, given by their ids, oldest first.
+
+    ``near`` is the ``near_history`` that a caller goes on with. It has then what was read here.
+    """
+    near = near or near_history(ctx)
 
     def found() -> list[Commit]:
         bases = _far.get((left, right))
         if bases is None:
-            near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
             low, top = sorted((near(left).generation, near(right).generation))
             if top - low <= WALKED:
                 with suppress(graph.FarApart):

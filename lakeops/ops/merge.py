@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, NoChanges
 from lakeops.model.ids import SQUASHED, check_commit_metadata
 from lakeops.model.records import (
+    DECLARED,
     Change,
     Commit,
     IdempotentRequest,
@@ -20,6 +22,7 @@ from lakeops.model.records import (
 )
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, sides_of_merge
+from lakeops.ops.checks import brought, check_names, judge, sparing
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import (
     Context,
@@ -37,6 +40,7 @@ from lakeops.ops.history import merge_bases
 from lakeops.ops.publish import (
     CommitPlan,
     CommitResult,
+    MergedSource,
     apply_merge,
     in_turn,
     publish,
@@ -62,6 +66,8 @@ def merge(
     idempotency_key: str | None = None,
     squash: bool = False,
     allow_empty: bool = False,
+    checks: Sequence[str] = (),
+    despite_checks: Sequence[str] = (),
     on_head: Callable[[str], None] | None = None,
 ) -> MergeResult:
     """Merge what ``source`` changed into the branch ``destination``, as one commit.
@@ -79,6 +85,10 @@ def merge(
         squash: make a commit with one parent, which keeps the source's id in its metadata (``squash-origin``). Merging
             the source again compares with the old merge base.
         allow_empty: make a commit even when the source brings nothing.
+        checks: names of checks that the source must have passed, beside those that it and the other commits that it
+            brings declare, and those that the branch requires.
+        despite_checks: names of declared checks to go around. The commit and the audit say which, and who did it.
+            Checks that the branch requires cannot be gone around.
         on_head: called with the id of the head that the merge commit is about to follow, again whenever somebody moves
             the branch first. What it raises ends the call, and nothing is published.
 
@@ -86,7 +96,7 @@ def merge(
         MergeConflict: both sides changed the same paths and no strategy settles it. ``conflicts`` lists all of these
             paths, and nothing is published.
         PreconditionFailed: ``dirty_branch``: the destination has uncommitted changes. ``no_merge_base``: the two share
-            no history.
+            no history. ``missing_check``: a declared or required check has failed, or nobody has recorded a verdict.
         RefNotFound: there is no such source or destination.
         BranchMoved: others moved the destination, and this call's turn did not come in time. Try again.
     """
@@ -94,7 +104,9 @@ def merge(
     text = check_message(message) if message is not None else f"Merge {source!r} into {destination!r}"
     pairs = check_commit_metadata(metadata)
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
-    parts = {"source": source, "strategy": settle.value if settle else "", **options}
+    demanded, despite = check_names(checks), check_names(despite_checks, "despite_checks")
+    around = {"despite checks": ", ".join(despite)} if despite else {}
+    parts = {"source": source, "strategy": settle.value if settle else "", **options, **around}
     request = IdempotentRequest("merge", check_name(destination), parts, message, pairs, key=idempotency_key)
     names, nothing = (source, destination), MergeResult(None, up_to_date=True, summary=Summary())
     # 1. The key: an earlier call may have made this commit. The source is what it is now.
@@ -110,6 +122,7 @@ def merge(
         if sides.up_to_date and not allow_empty:
             raise UpToDate
         require_clean(ctx, destination, found.head, found.staged)
+        judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
         if on_head is not None:
             on_head(found.head.id)
         with explain_expired(ctx, sides.commits):
@@ -122,8 +135,16 @@ def merge(
         if squash and not summary.total and not allow_empty:
             raise UpToDate
         parents = (found.head,) if squash else (found.head, ours)
-        said = {**pairs, SQUASHED: ours.id} if squash else pairs
-        plan = CommitPlan(metarange, parents, text, said, summary, reused_commits=decision.reused_commits, merged=ours)
+        said = {**pairs, **judged.metadata, **({SQUASHED: ours.id} if squash else {})}
+        plan = CommitPlan(
+            metarange,
+            parents,
+            text,
+            said,
+            summary,
+            reused_commits=decision.reused_commits,
+            merged=MergedSource(ours, judged, _touching(ctx, sides, settle)),
+        )
         # 6. One transaction checks the branch and moves its head.
         return publish(ctx, request, found, plan, publisher)
 
@@ -152,6 +173,11 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
         fetch_ranges(ctx.reader.store, [one.row(number) for one, rows in sides for number in rows.tolist()])
 
 
+def _touching(ctx: Context, sides: MergeInputs, strategy: Strategy | None) -> Callable[[str], bool]:
+    """What tells whether a merge changes anything below a prefix."""
+    return lambda prefix: next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
+
+
 def preview_merge(
     ctx: Context,
     source: str,
@@ -160,6 +186,8 @@ def preview_merge(
     strategy: StrategyName | Strategy | None = None,
     squash: bool = False,
     allow_empty: bool = False,
+    checks: Sequence[str] = (),
+    despite_checks: Sequence[str] = (),
 ) -> MergeResult:
     """Preview ``merge``, by the function that plans it. Publishes nothing: ``reference`` is None.
 
@@ -167,6 +195,7 @@ def preview_merge(
     run.
     """
     settle, names = check_strategy(strategy), (source, destination)
+    demanded, despite = check_names(checks), check_names(despite_checks, "despite_checks")
     ours, left_out, head = ctx.catalog.in_snapshot(
         lambda: (
             resolve_commit(ctx, source),
@@ -180,11 +209,13 @@ def preview_merge(
         return nothing
     found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, destination)
     require_clean(ctx, destination, found.head, staged)
+    judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
     with explain_expired(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names).plan.summary
     if squash and not summary.total and not allow_empty:
         return nothing
-    ctx.catalog.refs.check_merge(ctx.repository_id, destination, ours.id)
+    asked = partial(ctx.catalog.refs.check_merge, ctx.repository_id, destination, ours.id, rests_on=judged.passed)
+    sparing(ctx, destination, _touching(ctx, sides, settle), asked)
     return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
 
 
@@ -312,7 +343,7 @@ def cherry_pick(
 
     Raises:
         InvalidInput, MergeConflict, NoChanges, PreconditionFailed: ``invalid_ref``, ``dirty_branch``: as for
-            ``revert``.
+            ``revert``. ``missing_check``: a check that the commit declares has not passed.
     """
     given = check_commit_metadata(metadata)
     if message is not None:
@@ -323,8 +354,9 @@ def cherry_pick(
     if isinstance(found, CommitResult):
         return found.commit
     picked, parent = found
+    judge(ctx, brought(ctx, MergeInputs((parent,), picked, parent)))
     pairs = {
-        **{key: value for key, value in picked.metadata.items() if key != SQUASHED},
+        **{key: value for key, value in picked.metadata.items() if key != SQUASHED and not key.startswith(DECLARED)},
         **given,
         "cherry-pick-origin": picked.id,
         "cherry-pick-committer": picked.committer,
@@ -341,6 +373,7 @@ def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int 
     """
     head = _clean_head(ctx, destination)
     picked, parent = _step(ctx, ref, parent_number)
+    judge(ctx, brought(ctx, MergeInputs((parent,), picked, parent)))
     return foretell(ctx, MergeInputs((parent,), picked, head))
 
 

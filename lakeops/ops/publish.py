@@ -19,11 +19,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Summary
+from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
@@ -98,6 +100,15 @@ class BranchSnapshot:
 
 
 @dataclass(frozen=True)
+class MergedSource:
+    """The source of a merge, what its checks have found, and what tells whether it changes anything below a prefix."""
+
+    commit: Commit
+    judged: Judgement
+    touches: Callable[[str], bool]
+
+
+@dataclass(frozen=True)
 class CommitPlan:
     """A commit that an attempt wants published.
 
@@ -105,7 +116,7 @@ class CommitPlan:
         reused_commits: commits whose ranges the metarange reuses.
         begun: when the first file was written, where that was before the attempt: its deadline runs from then on.
         consumed: the sealed tokens that it takes. None: all of them.
-        merged: the source of a merge.
+        merged: the source of a merge, with its checks.
         intent: what a commit asked for, as it is kept with its sealed rows.
     """
 
@@ -117,7 +128,7 @@ class CommitPlan:
     reused_commits: tuple[Commit, ...] = field(default=())
     begun: datetime | None = None
     consumed: tuple[str, ...] | None = None
-    merged: Commit | None = None
+    merged: MergedSource | None = None
     intent: Intent | None = None
 
 
@@ -263,13 +274,23 @@ def publish(
         fingerprint=request.fingerprint,
         publisher=publisher,
         intent=plan.intent,
-        merged=plan.merged.id if plan.merged else None,
     )
+    merged = plan.merged
+    if merged is not None:
+        passed, despite = merged.judged.passed, merged.judged.despite
+        asked = replace(asked, merged=merged.commit.id, passed=passed, despite=despite)
+
+    def make_visible(hooks: Hooks) -> Commit:
+        def do(untouched: frozenset[str]) -> Commit:
+            return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched))
+
+        return do(frozenset()) if merged is None else sparing(ctx, request.branch, merged.touches, do)
+
     told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
     published = changing(
         ctx,
         HookEvent(ctx.repository_id, request.action, request.branch, *told),
-        lambda hooks: ctx.catalog.commits.publish(replace(asked, hooks=hooks)),
+        make_visible,
         after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
     )
     if _contents_of(published) != _contents_of(commit):  # an earlier call under the key had published its own

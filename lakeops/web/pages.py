@@ -239,6 +239,7 @@ class Pages(ObjectPages):
             ]
             shown = [*mine, *(ref for ref in shown if ref.id != first)]
         commits = self._lake.catalog.commits.get_many(repository.id, [ref.commit_id for ref in shown])
+        verdicts = repository.verdicts_of(list(commits.values()))
         own = repository.ref(f"{repository.default_branch}@").commit
         far = apart(repository, own.id, [ref.commit_id for ref in shown])
         staged = self._lake.catalog.staging.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
@@ -246,6 +247,7 @@ class Pages(ObjectPages):
             {
                 "name": ref.id,
                 "commit": commits[ref.commit_id],
+                "verdicts": verdicts[ref.commit_id],
                 "apart": distance,
                 "beyond": own.generation - commits[ref.commit_id].generation,
                 "staged": staged.get(ref.id, 0),
@@ -284,6 +286,7 @@ class Pages(ObjectPages):
             "history.html",
             "history",
             rows=rows,
+            verdicts=repository.verdicts_of([head])[head.id],
             heads=heads,
             beyond=len(asked) > 0,
             next_from=",".join(rest[:MOST_LANES]),
@@ -310,6 +313,7 @@ class Pages(ObjectPages):
             tab="branches",
             crumbs=[(f"commit {commit.id[:SHORT]}", None)],
             commit=commit,
+            verdicts=repository.verdicts_of([commit])[commit.id],
             shown=sums,
             problem=problem,
             refs=refs,
@@ -335,6 +339,7 @@ class Pages(ObjectPages):
                 sides = base, heads[1].id
             values["shown"] = self._differing(*ids, two_way=two_way)
             values["heads"] = heads
+            values["verdicts"] = repository.verdicts_of(heads[1:])[heads[1].id]
             values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]
             values["beyond"] = heads[0].generation - heads[1].generation
         return self._of_repository(

@@ -323,6 +323,19 @@ def test_conflicts_are_shown_before_anything_is_tried(history: Repository) -> No
     assert "conflicts settled by source-wins\n1 changes: 1 changed\n~ c/1 (3 B)" in settled
 
 
+def test_a_merge_is_refused_while_a_check_has_not_passed(history: Repository) -> None:
+    history.create_branch("dec", "main")
+    history.branch("dec").put("d/x", b"1")
+    made = history.branch("dec").commit("declares", checks=["amount", "size"])
+    history.ref(made.id).fail_check("amount", "it is -1", by="ada")
+    history.ref(made.id).pass_check("size")
+    given = {"repository": "flights", "source": "dec", "destination": "main", "strategy": "fail", "message": None}
+    with pytest.raises(AirflowFailException, match=r"missing_check.*'amount' failed by ada \(it is -1\)"):
+        preview("merge", given, lakeops_conn_id="lakeops_default")
+    shown = preview("merge", given | {"despite_checks": "size, amount"}, lakeops_conn_id="lakeops_default")
+    assert "Check 'amount' failed by ada (it is -1)\nCheck 'size' passed" in shown.text
+
+
 def test_a_merge_that_publishes_nothing_says_so(history: Repository) -> None:
     given = {"repository": "flights", "source": "v1", "destination": "main", "strategy": "fail"}
     shown = preview("merge", given, lakeops_conn_id="lakeops_default").text
@@ -385,6 +398,7 @@ WRONG = {
     "strategy": ["", "mine"],
     "parent_number": [0, -1, "one"],
     "message": [5],
+    "despite_checks": [5, ["amount"]],
     "prefix": [5],
     **{name: ["a b", "-x", "a~1", "a..b?", 5] for name in NAMES},
     **{name: ["a b", "", 5] for name in REFS},

@@ -128,6 +128,7 @@ CASES = [
     Case("Upload", {"data": "text", "path": "up.txt", "branch": "dev"}, history),
     Case("DeleteObjects", {"paths": ["a", "not there"], "prefix": "b", "branch": "dev"}, history),
     Case("Diff", {"left": "main", "right": "dev"}, history),
+    Case("SqlCheck", {"ref": "main", "sql": "SELECT 1 WHERE false", "tables": {}}, history),
     Case("Fsck", {"data": "true"}, history),
     Case("ExpireRefs", {}, garbage),
     Case("GcMark", {}, garbage),
@@ -137,7 +138,7 @@ CASES = [
     Case("MirrorPromote", {"branch": "dev", "commit_id": "not this one"}, mirrored),
     Case("MirrorPromote", {"tag": "v1"}, mirrored),
 ]
-READS = {"Diff", "Fsck", "GcMark", "MirrorDiscover"}
+READS = {"Diff", "SqlCheck", "Fsck", "GcMark", "MirrorDiscover"}
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.operator}-{'-'.join(case.arguments)}")
 
@@ -375,7 +376,6 @@ FLAGS = {
     "max_findings",
     "exist_ok",
     "max_changes",
-    "approver",
     "checks",
     "on_empty",
     "on_newer",

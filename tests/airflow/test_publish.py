@@ -721,17 +721,22 @@ def test_an_approval_is_a_check_that_the_shown_commit_has_passed(
     flights.branch("dev").put("more", b"1")
     later = flights.branch("dev").commit("after the question").id
     event = answer(option)
-    approve().execute_complete(CONTEXT, event)
-    found = [(check.name, check.passed_by) for check in flights.ref(shown).passed_checks()]
-    assert found == ([("approval", "ada")] if option == "Approve" else [])
-    assert flights.ref(later).passed_checks() == []
+    event["params_input"] = {"reason": "seen it"}
+    approve(on_reject="skip").execute_complete(CONTEXT, event)
+    found = [(one.name, one.word, one.said_by, one.findings) for one in flights.ref(shown).verdicts()]
+    good = ("passed", "ada", "") if option == "Approve" else ("rejected", "ada", "seen it")
+    assert found == [("approval", *good)]
+    assert flights.ref(later).verdicts() == []
 
 
 def test_a_rejection_and_silence_are_not_asked_about_again() -> None:
     CONTEXT["ti"].clear()
     rejected = answer("Reject")
     with pytest.raises(AirflowFailException, match=r"^ada rejected it: Publish to main\?$"):
-        approve(fail_on_reject=True).execute_complete(CONTEXT, rejected)
+        approve().execute_complete(CONTEXT, rejected)
+    rejected["params_input"] = {"reason": "the tenth is missing"}
+    with pytest.raises(AirflowFailException, match=r"^ada rejected it: Publish to main\? \(the tenth is missing\)$"):
+        approve().execute_complete(CONTEXT, rejected)
     with pytest.raises(AirflowFailException, match=r"^nobody answered in time: Publish to main\?$"):
         approve().execute_complete(CONTEXT, {"error": "no response", "error_type": "timeout"})
 
@@ -809,23 +814,27 @@ def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flig
     run = build("checked").test()
     assert states(run)["publish.merge"] == "success"
     source = flights.branch("main").head.parents[1]
-    assert [check.name for check in flights.ref(source).passed_checks()] == ["complete"]
+    assert [check.name for check in flights.ref(source).verdicts()] == ["complete"]
 
 
-@pytest.mark.parametrize("option", ["Approve", "Reject"])
-def test_the_answer_decides(flights: Repository, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+@pytest.mark.parametrize(("option", "on_reject"), [("Approve", "fail"), ("Reject", "fail"), ("Reject", "skip")])
+def test_the_answer_decides(flights: Repository, monkeypatch: pytest.MonkeyPatch, option: str, on_reject: str) -> None:
     seen = []
 
     def answered(self: LakeopsApprovalOperator, context: Any) -> dict[str, Any]:
         seen.append(self.source)
+        commit = flights.ref(self.source).commit_id
+        context["ti"].xcom_push(key="commit", value=commit)
         event = answer(option)
         return self.execute_complete(context, event)
 
     monkeypatch.setattr(LakeopsApprovalOperator, "execute", answered)
-    run = build(f"answer-{option}", approval={"subject": "Now?"}).test()
+    run = build(f"answer-{option}-{on_reject}", approval={"subject": "Now?", "on_reject": on_reject}).test()
     ended = states(run)
     agreed = option == "Approve"
-    assert (ended["publish.merge"], ended["after"]) == (("success",) * 2 if agreed else ("skipped",) * 2)
+    stopped = "skipped" if on_reject == "skip" else "upstream_failed"
+    assert (ended["publish.merge"], ended["after"]) == (("success",) * 2 if agreed else (stopped,) * 2)
+    assert (run.state == "failed") is (not agreed and on_reject == "fail")
     assert ended["publish.drop_branch"] == "success"
     assert flights.ref("main").exists("flights/part-0") is agreed
     assert bool(branches(flights)) is not agreed, "what was rejected stays to be looked at"
@@ -833,3 +842,145 @@ def test_the_answer_decides(flights: Repository, monkeypatch: pytest.MonkeyPatch
     if agreed:
         assert head.metadata["approved_by"] == "ada"
         assert seen == [head.parents[1]], "what was approved is what was merged"
+
+
+# --- verdicts: what a check found, and not what a task's state says -----------------------------------------------
+
+
+def verdicts_of(repository: Repository) -> dict[str, str]:
+    """The verdicts on the commit of the branch that a block has left."""
+    (branch,) = branches(repository)
+    return {one.name: str(one) for one in repository.ref(f"{branch}@").verdicts()}
+
+
+@pytest.mark.parametrize("finding", [None, "amount -1"])
+@pytest.mark.parametrize("marked", ["complete", "approve"])
+def test_a_task_that_is_marked_as_success_is_no_verdict(
+    flights: Repository, marked: str, finding: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(self: LakeopsApprovalOperator, context: Any) -> dict[str, Any]:
+        context["ti"].xcom_push(key="commit", value=flights.ref(self.source).commit_id)
+        return self.execute_complete(context, answer("Approve"))
+
+    monkeypatch.setattr(LakeopsApprovalOperator, "execute", answered)
+    dag = build(f"marked-{marked}-{finding is None}", finding=finding, approval=True, on_clear="keep")
+    run = dag.test(mark_success_pattern=rf"publish\.{marked}")
+    if marked == "approve" and finding:
+        assert states(run)["publish.complete"] == "failed"
+        assert verdicts_of(flights)["complete"].startswith("'complete' failed by marked-approve-False.publish")
+    else:
+        assert states(run)[f"publish.{marked}"] == "success"
+        assert (states(run)["publish.merge"], tries(run)["publish.merge"]) == ("failed", 1)
+    name = {"complete": "complete", "approve": "approval"}[marked]
+    assert verdicts_of(flights)[name] == f"{name!r} waiting"
+    assert not flights.ref("main").exists("flights/part-0")
+    (branch,) = branches(flights)
+    for act in (flights.preview_merge, flights.merge):
+        with pytest.raises(PreconditionFailed, match=f"{name!r} waiting", check=has_kind("missing_check")):
+            act(branch, "main")
+
+
+def test_a_check_that_is_run_again_gives_a_new_verdict(flights: Repository) -> None:
+    wrong = ["amount -1"]
+    with sdk.DAG("again", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+        @publish.output("flights/")
+        def flights_(url: str) -> None:
+            write_to(url, "f")
+
+        @publish.check
+        def positive(ref: Any) -> list[str]:
+            return wrong
+
+        flights_()
+        positive()
+    ended = known(dag).test()
+    assert states(ended)["publish.positive"] == "failed"
+    (branch,) = branches(flights)
+    found = flights.ref(f"{branch}@").verdicts()
+    assert [(one.state, one.findings, one.said_by, one.run) for one in found] == [
+        ("failed", "amount -1", "again.publish.positive", ended.run_id)
+    ]
+    with pytest.raises(PreconditionFailed, match="amount -1", check=has_kind("missing_check")):
+        flights.merge(branch, "main")
+
+
+def with_audits(name: str, **broken: bool) -> Any:
+    """A DAG whose block has audits of all kinds; those that are named fail."""
+    from airflow.providers.standard.operators.bash import BashOperator
+
+    told: list[str] = []
+    with sdk.DAG(name, schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+        @publish.output("flights/")
+        def flights_(url: str) -> None:
+            write_to(url, "a,b\n1,-1\n" if broken.get("no_negatives") else "a,b\n1,1\n")
+            Path(f"{url}/part-0".removeprefix("file://")).rename(Path(f"{url}/p.csv".removeprefix("file://")))
+
+        @sdk.task
+        def function() -> None:
+            if broken.get("function"):
+                raise ValueError("function is broken")
+
+        @sdk.task
+        def many(number: int) -> None:
+            if broken.get("many") and number == 2:
+                raise ValueError("the second is broken")
+
+        with sdk.TaskGroup("group") as group:
+            BashOperator(task_id="bash", bash_command="exit 1" if broken.get("bash") else "true") >> BashOperator(
+                task_id="last", bash_command=f"test {publish.commit_id}", post_execute=lambda *_: told.append("own")
+            )
+        publish.sql("no_negatives", "SELECT a, b FROM flights WHERE b < 0")
+        publish.audit(function(), group, many.expand(number=[1, 2, 3]))
+        flights_()
+    return known(dag)
+
+
+@pytest.mark.parametrize("broken", [None, "no_negatives", "function", "many", "bash"])
+def test_any_task_may_be_a_check(flights: Repository, broken: str | None) -> None:
+    ended = with_audits(f"audits-{broken}", **({broken: True} if broken else {})).test()
+    if broken is None:
+        assert states(ended)["publish.merge"] == "success"
+        source = flights.branch("main").head.parents[1]
+        names = ["function", "group.bash", "group.last", "many", "many[0]", "many[1]", "many[2]", "no_negatives"]
+        assert [(one.name, one.state) for one in flights.ref(source).verdicts()] == [(one, "passed") for one in names]
+        return
+    assert states(ended)["publish.merge"] == "upstream_failed"
+    said = {
+        "no_negatives": "not published: a=1, b=-1",
+        "function": "function is broken",
+        "many": "the second is broken",
+        "bash": "Bash command failed",
+    }[broken]
+    found = verdicts_of(flights)
+    assert said in found["group.bash" if broken == "bash" else broken]
+    assert " failed by " in found["group.bash" if broken == "bash" else broken]
+    if broken == "many":
+        assert ["passed" in found[f"many[{number}]"] for number in range(3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("marked", ["function", r"group\.bash", "many", "no_negatives"])
+def test_an_audit_that_is_marked_as_success_is_no_verdict(flights: Repository, marked: str) -> None:
+    ended = with_audits(f"marked-audit-{marked[:5]}").test(mark_success_pattern=rf"publish\.{marked}")
+    assert states(ended)["publish.merge"] == "failed"
+    name = marked.replace("\\", "")
+    assert verdicts_of(flights)[name] == f"{name!r} waiting"
+    assert not flights.ref("main").exists("flights/p.csv")
+
+
+def test_no_check_answers_for_a_person() -> None:
+    with (
+        pytest.raises(InvalidInput, match="would answer for a person"),
+        sdk.DAG("forged", schedule=None),
+        WriteAuditPublish(repo="flights", message="Publish") as publish,
+    ):
+
+        @publish.output("flights/")
+        def flights_(url: str) -> None: ...
+
+        @publish.check
+        def approval(ref: Any) -> None: ...
+
+        flights_()
+        approval()

@@ -494,6 +494,19 @@ def test_no_link_decides_that_something_is_done(history: Repository, forms: None
     assert (form.conf["dry_run"], form.conf["connection"]) == (True, "mine")
 
 
+def test_a_merge_is_offered_with_the_state_of_its_checks(history: Repository, forms: None, page: Any) -> None:
+    head = history.branch("dev").commit("declares", checks=["amount"], allow_empty=True).id
+    assert "amount: waiting" in page("flights/act/merge?source=dev&destination=main").text
+    history.ref(head).fail_check("amount", "it is -1")
+    for path in ("flights", "flights/ref/dev", "flights/diff?left=main&right=dev"):
+        shown = page(path).text
+        place = shown.index("/act/merge")
+        assert "amount: failed" in shown[:place], "the state stands before the button"
+    answer = page("flights/act/merge?source=dev&destination=main&despite_checks=amount").text
+    assert "it is -1" in answer
+    assert FormReader(answer).conf["despite_checks"] == "amount"
+
+
 def test_a_form_that_is_not_there_is_said(history: Repository, forms: None, page: Any, monkeypatch: Any) -> None:
     assert page("flights/act/nosuch").status_code == 404
     assert page("flights/act/merge", role="viewer").status_code == 403

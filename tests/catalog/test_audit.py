@@ -37,7 +37,7 @@ from lakeops.catalog.retention import PrunePlan
 from lakeops.model.errors import LakeopsError, RepositoryNotFound
 from lakeops.model.findings import ReportKind
 from lakeops.model.mirrors import RefKind, RefName
-from lakeops.model.records import Hook
+from lakeops.model.records import Hook, Verdict
 from lakeops.testing import ManualClock
 
 SILENT = {
@@ -161,12 +161,13 @@ TRANSITIONS = {
         lambda c, _: c.refs.remove_hook(REPO, "look"),
         ("remove-hook", "hook", "look", "after every change of main, 60 s", None),
     ),
-    "pass_check": (
-        nothing, lambda c, _: c.refs.pass_check(REPO, FIRST.id, "quality", by="ada"),
-        ("pass-check", "check", "quality", None, f"{FIRST.id} by ada"),
+    "record_verdict": (
+        lambda c: c.refs.record_verdict(REPO, Verdict(FIRST.id, "quality", "passed", "ada")),
+        lambda c, _: c.refs.record_verdict(REPO, Verdict(FIRST.id, "quality", "failed", "bob", 0, "late")),
+        ("fail-check", "check", "quality", "passed", f"{FIRST.id} by bob: late"),
     ),
     "withdraw_check": (
-        lambda c: c.refs.pass_check(REPO, FIRST.id, "quality"),
+        lambda c: c.refs.record_verdict(REPO, Verdict(FIRST.id, "quality", "passed", "ada")),
         lambda c, _: c.refs.withdraw_check(REPO, FIRST.id, "quality"),
         ("withdraw-check", "check", "quality", FIRST.id, None),
     ),

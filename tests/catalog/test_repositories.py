@@ -21,7 +21,7 @@ from support.errors import has_kind
 
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotFound, PreconditionFailed, RepositoryNotFound
 from lakeops.model.findings import ReportKind
-from lakeops.model.records import RepositoryRecord, Split
+from lakeops.model.records import RepositoryRecord, Split, Verdict
 
 
 def test_creation_leaves_repository_commit_branch_and_reflog(empty):
@@ -78,7 +78,7 @@ def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
     follow(catalog, REPO)
     mark(catalog)
     catalog.repositories.take_owner(REPO, "a record")
-    catalog.refs.pass_check(REPO, FIRST.id, "quality")
+    catalog.refs.record_verdict(REPO, Verdict(FIRST.id, "quality", "passed", "ada"))
     catalog.audit.add_report(REPO, ReportKind.CHECK, {}, actor="ada")
     assert {name for name, rows in everything(catalog).rows if not rows} == {"lakeops_queue"}
     catalog.repositories.delete_repository(REPO)

@@ -19,7 +19,7 @@ REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "rea
 OBJECT = {"path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"}
 CHANGE = {"type", "path", "size_bytes"}
 MERGE = {"reference", "up_to_date", "summary", "source_uncommitted"}
-CHECK = {"commit_id", "name", "passed_by", "at"}
+CHECK = {"commit_id", "name", "state", "said_by", "at", "findings", "run"}
 AUDIT = {
     "sequence", "repository", "action", "kind", "ref", "before", "after", "actor", "login", "claimed", "at",
 }  # fmt: skip
@@ -45,13 +45,14 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "branch protect": ([R, "main"], ONE, {"pattern"}),
     "branch unprotect": ([R, "release-*"], ONE, {"pattern"}),
     "branch protections": ([R], MANY, {"pattern"}),
-    "branch require": ([R, "main", "quality"], ONE, {"pattern", "check"}),
-    "branch unrequire": ([R, "safe-*", "quality"], ONE, {"pattern", "check"}),
-    "branch requirements": ([R], MANY, {"pattern", "check"}),
+    "branch require": ([R, "main", "quality"], ONE, {"pattern", "check", "prefix"}),
+    "branch unrequire": ([R, "safe-*", "quality"], ONE, {"pattern", "check", "prefix"}),
+    "branch requirements": ([R], MANY, {"pattern", "check", "prefix"}),
     "tag protect": ([R, "v*"], ONE, {"pattern"}),
     "tag unprotect": ([R, "old-*"], ONE, {"pattern"}),
     "tag protections": ([R], MANY, {"pattern"}),
     "check pass": ([f"{R}/main", "quality"], ONE, CHECK),
+    "check fail": ([f"{R}/main", "quality", "it is late"], ONE, CHECK),
     "check withdraw": ([f"{R}/main", "lint"], ONE, {"commit_id", "name"}),
     "check list": ([f"{R}/main"], MANY, CHECK),
     "tag create": ([f"{R}/v2", f"{R}/main"], ONE, REF),
@@ -173,7 +174,7 @@ def test_json_has_the_contracts_keys(run, prepared, name):
     assert found
     for record in found:
         assert isinstance(record, dict)
-        assert set(record) == keys or not keys
+        assert set(record) in (keys, keys | {"checks"}) or not keys
 
 
 @pytest.mark.parametrize("name", ["branch list", "log", "fs stat", "merge", "config show"])
@@ -374,3 +375,21 @@ def test_a_clone_says_that_it_leaves_uncommitted_changes_out(run, conflict, tmp_
     )
     assert "left out" not in run("local", "clone", f"{R}/left@/", str(tmp_path / "b")).stderr
     assert not (tmp_path / "a" / "staged").exists()
+
+
+def test_a_declared_check_stops_a_merge_until_it_passes_or_is_named(run, flights):
+    head = run.json("commit", "lakefs://flights/dev", "-m", "more", "--check", "amount", "--check", "size")["id"]
+    run.json("check", "fail", f"lakefs://flights/{head}", "amount", "it is -1")
+    for more in ([], ["--no-commit"], ["--despite-check", "size"]):
+        result = run("merge", "lakefs://flights/dev", "lakefs://flights/main", *more)
+        assert result.exit_code == 5
+        assert "'amount' failed by" in result.stderr
+    for command in (["branch", "list", "lakefs://flights"], ["branch", "show", "lakefs://flights/dev"]):
+        assert "failed" in run(*command).stdout
+    shown = run("show", "commit", "lakefs://flights/dev").stdout
+    assert "it is -1" in shown
+    assert "size waiting" in shown
+    around = ["--despite-check", "amount", "--despite-check", "size"]
+    merged = run.json("merge", "lakefs://flights/dev", "lakefs://flights/main", *around)
+    metadata = run.json("show", "commit", f"lakefs://flights/{merged['reference']}")["metadata"]
+    assert metadata["lakeops.checks.despite"] == f"{head} amount\n{head} size"

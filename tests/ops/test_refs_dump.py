@@ -92,7 +92,7 @@ def everything(repo: Repository) -> dict[str, object]:
             replace(one, sequence=0) for one in repo.audit() if one.action not in {"restore-repository", "take-owner"}
         ],
         "protections": repo._ctx.catalog.refs.all_protections(repo.id),
-        "checks": repo._ctx.catalog.refs.passed_checks(repo.id, repo.ref("main~1^2").commit_id),
+        "checks": repo._ctx.catalog.refs.verdicts(repo.id, [repo.ref("main~1^2").commit_id]),
         "rules": repo.gc.rules(),
         "grace": repo.gc.grace(),
         "metadata": repo.metadata,

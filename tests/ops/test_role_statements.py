@@ -107,7 +107,7 @@ class Team:
 
     def shown(self) -> list[Any]:
         """Everything that anybody is shown."""
-        tables = ("branch", "tag", "staged", "protection", "passed_check", "repository")
+        tables = ("branch", "tag", "staged", "protection", "verdict", "repository")
         read = self.owner.catalog.database.read
         return [
             read(lambda conn, name=name: conn.exec_driver_sql(f"SELECT * FROM lakeops_{name} ORDER BY 1, 2").all())

@@ -81,7 +81,7 @@ READS: dict[str, Callable[[Repository, str], Any]] = {
     "uncommitted": lambda repo, n: list(repo.branch(n).uncommitted()),
     "fsck": lambda repo, n: repo.fsck(),
     "audit": lambda repo, n: list(repo.audit(amount=5)),
-    "checks": lambda repo, n: repo.ref(n).passed_checks(),
+    "checks": lambda repo, n: repo.ref(n).verdicts(),
     "rules": lambda repo, n: repo.gc.rules(),
     "reflog": lambda repo, n: repo.reflog(),
 }
@@ -190,7 +190,7 @@ def test_no_role_touches_what_happened(team: dict[str, Lake], role: str, stateme
         "UPDATE lakeops_repository SET default_branch = 'x'",
         "UPDATE lakeops_commit SET expired = true",
         "DELETE FROM lakeops_protection",
-        "DELETE FROM lakeops_passed_check",
+        "DELETE FROM lakeops_verdict",
         "DELETE FROM lakeops_commit",
     ],
 )
@@ -217,7 +217,7 @@ def test_the_server_asks_for_checks_too(team: dict[str, Lake]) -> None:
         writer.merge("work", "strict", squash=True)
     writer.ref("work").pass_check("quality")
     assert writer.merge("work", "strict", squash=True).reference
-    assert owner.ref(commit.id).passed_checks()[0].passed_by == f"{WRITER} {os.getpid()}"
+    assert owner.ref(commit.id).verdicts()[0].said_by == f"{WRITER} {os.getpid()}"
 
 
 def test_the_audit_has_the_login_that_the_server_checked(team: dict[str, Lake]) -> None:

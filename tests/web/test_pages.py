@@ -578,3 +578,22 @@ def test_collection_and_mirrors_are_told_in_words(flights: Repository, lake: Lak
     assert " main branch " in text
     assert "This repository is no mirror" in shown(ask("/flights/mirror"))
     assert "Commits kept for it" in shown(ask("/flights/mirror"))
+
+
+@pytest.mark.parametrize(
+    ("state", "word"), [(None, "amount: waiting"), ("failed", "amount: failed it is -1"), ("passed", "amount: passed")]
+)
+def test_each_page_with_a_branch_or_commit_shows_its_checks(
+    flights: Repository, ask: Any, state: str | None, word: str
+) -> None:
+    head = flights.branch("dev").commit("declares", checks=["amount", "approval"], allow_empty=True).id
+    if state == "failed":
+        flights.ref(head).fail_check("amount", "it is -1", by="ada")
+    elif state == "passed":
+        flights.ref(head).pass_check("amount", by="ada")
+    flights.ref(head).fail_check("approval", "not today", by="bob")
+    for path in ("/flights", "/flights/ref/dev", f"/flights/commit/{head}", "/flights/diff?left=main&right=dev"):
+        text = shown(ask(path))
+        assert word in text, path
+        assert "approval: rejected not today" in text, path
+    assert "by bob" in shown(ask(f"/flights/commit/{head}"))

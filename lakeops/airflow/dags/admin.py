@@ -190,6 +190,10 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
             description="What to do where both sides changed a path.",
         ),
         "message": maybe("Message", "The merge commit's message."),
+        "despite_checks": maybe(
+            "Despite checks",
+            "Checks that commits declare and that are gone around, with commas between them. The commit says which.",
+        ),
     }
     with form(merge_dag, dag_id, arguments, fields) as dag:
         preview("merge") >> do(
@@ -198,6 +202,7 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
             **pinned("source", "destination", "shown"),
             strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
             message="{{ params.message or 'Merge ' ~ params.source }}",
+            despite_checks="{{ params.despite_checks or '' }}",
         )
     return dag
 

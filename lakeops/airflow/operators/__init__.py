@@ -27,7 +27,12 @@ from lakeops.airflow.operators.commit import (
     OnEmptyCommit,
     OnNewer,
 )
-from lakeops.airflow.operators.objects import LakeopsDeleteObjectsOperator, LakeopsDiffOperator, LakeopsUploadOperator
+from lakeops.airflow.operators.objects import (
+    LakeopsDeleteObjectsOperator,
+    LakeopsDiffOperator,
+    LakeopsSqlCheckOperator,
+    LakeopsUploadOperator,
+)
 from lakeops.airflow.operators.upkeep import (
     FailOn,
     LakeopsCreateMirrorOperator,
@@ -68,6 +73,7 @@ __all__ = [
     "LakeopsPublishOperator",
     "LakeopsResetBranchOperator",
     "LakeopsRevertOperator",
+    "LakeopsSqlCheckOperator",
     "LakeopsUploadOperator",
     "OnEmpty",
     "OnEmptyCommit",

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
-from airflow.sdk import get_current_context
-
 from lakeops.airflow import idempotent
 from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure
 from lakeops.airflow.hook import LakeopsHook
@@ -27,6 +25,7 @@ from lakeops.airflow.task import (
 )
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
 from lakeops.model.names import as_folder
+from lakeops.model.records import APPROVAL, PASSED
 from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:
@@ -120,18 +119,22 @@ class LakeopsCommitOperator(LakeopsPublishOperator):
 
     Args:
         on_empty: as for ``LakeopsPublishOperator``, or ``commit``, which makes an empty commit.
+        checks: names of checks that the commit declares: no merge takes it before they have passed.
     """
 
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmptyCommit)
     branch: str
     message: str
 
-    def __init__(self, *, branch: str, message: str, **kwargs: Any) -> None:
+    def __init__(self, *, branch: str, message: str, checks: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(branch=branch, message=message, **kwargs)
+        self.checks = checks
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         empty = self.on_empty == "commit"
-        return idempotent.commit(repository, branch, run, self.message, metadata=self.metadata, allow_empty=empty)
+        return idempotent.commit(
+            repository, branch, run, self.message, metadata=self.metadata, allow_empty=empty, checks=self.checks
+        )
 
 
 class LakeopsRevertOperator(LakeopsPublishOperator):
@@ -267,9 +270,10 @@ class LakeopsMergeOperator(LakeopsOperator):
         strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
         metadata: key/value pairs kept with the merge commit.
         shown: the effect that a preview or an approval has shown. When it would be another by now, nothing is merged.
-        approver: the id of the task of a ``LakeopsApprovalOperator`` that asked about this merge. The commit's metadata
-            then say ``approved_by``, which no ``metadata`` can.
-        checks: names of checks that tasks before this one have made of the source. They are recorded as passed.
+        checks: names of checks that the source must have passed, ``approval`` for one: a ``LakeopsApprovalOperator``
+            records it, and the commit's metadata then say ``approved_by``, which no ``metadata`` can. The merge reads
+            verdicts of the lake, and no states of tasks.
+        despite_checks: names of checks that the merge goes around, though commits declare them. The commit says so.
         on_newer: what to do when the same task has published to paths that this merge changes, for a later logical
             date, because this run was cleared: ``publish`` (the default), ``skip``, or ``fail``.
     """
@@ -282,6 +286,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         "message",
         "metadata",
         "shown",
+        "despite_checks",
     )
     operator_extra_links: Any = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
     announces = True
@@ -295,8 +300,8 @@ class LakeopsMergeOperator(LakeopsOperator):
         message: str | None = None,
         metadata: Mapping[str, str] | None = None,
         shown: str | None = None,
-        approver: str | None = None,
         checks: Sequence[str] = (),
+        despite_checks: Sequence[str] | str = (),
         on_newer: OnNewer = "publish",
         **kwargs: Any,
     ) -> None:
@@ -307,8 +312,8 @@ class LakeopsMergeOperator(LakeopsOperator):
         self.message = message
         self.metadata = metadata
         self.shown = shown
-        self.approver = approver
         self.checks = checks
+        self.despite_checks = despite_checks
         self.on_newer = on_newer
         if self.on_newer not in get_args(OnNewer):
             raise InvalidInput(f"on_newer is one of {', '.join(get_args(OnNewer))}, not {self.on_newer!r}")
@@ -318,11 +323,10 @@ class LakeopsMergeOperator(LakeopsOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         into, strategy = self.target(repository), cast("StrategyName | None", self.strategy or None)
-        if self.approver is not None:
-            run = replace(run, approved_by=_approved_by(self.approver))
-        with suppress(RefNotFound, CommitExpired):  # a merge that was done before finds that out by itself
-            for name in self.checks:
-                repository.ref(self.source).pass_check(name)
+        if APPROVAL in self.checks:
+            with suppress(RefNotFound, CommitExpired):  # a merge that was done before finds that out by itself
+                answers = [one for one in repository.ref(self.source).verdicts() if one.name == APPROVAL]
+                run = replace(run, approved_by=next((one.said_by for one in answers if one.state == PASSED), None))
 
         def on_head(head: str) -> None:
             later = None if self.on_newer == "publish" else idempotent.newer(repository, head, self.source, run)
@@ -336,6 +340,7 @@ class LakeopsMergeOperator(LakeopsOperator):
                 require_shown(now, self.shown, f"merge of {self.source!r} into {into!r}")
 
         options: dict[str, Any] = {"message": self.message, "strategy": strategy, "on_head": on_head}
+        options |= {"checks": self.checks, "despite_checks": idempotent.names_of(self.despite_checks)}
         result = idempotent.merge(repository, self.source, into, run, metadata=self.metadata, **options)
         if result.source_uncommitted:
             self.log.warning("uncommitted changes of %s were left out; commit them first", self.source)
@@ -366,14 +371,3 @@ class LakeopsMergeOperator(LakeopsOperator):
 
     def sides(self, repository: Repository) -> dict[str, str]:
         return {"source": self.source, "destination": self.target(repository)}
-
-
-def _approved_by(approver: str) -> str | None:
-    """The person who answered an approval task: the one of this instance of a mapped group, or the only one."""
-    task = get_current_context()["ti"]
-    mine = -1 if task.map_index is None else task.map_index
-    for index in dict.fromkeys((mine, -1)):
-        answer = task.xcom_pull(task_ids=approver, map_indexes=index)
-        if answer:
-            return cast("str | None", answer.get("approved_by"))
-    return None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.previews import LISTED, DiffSummary
 from lakeops.airflow.task import (
     LakeopsBranchOperator,
+    LakeopsCommitLink,
     LakeopsDiffLink,
     LakeopsOperator,
     LineageDataset,
@@ -191,3 +193,70 @@ class LakeopsDiffOperator(LakeopsOperator):
     def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         refs = (ref for ref in (self.left, self.right) if ref)
         return TaskLineage(tuple(LineageDataset.of(repository, ref, self.prefix) for ref in refs))
+
+
+class LakeopsSqlCheckOperator(LakeopsOperator):
+    """Fails when a query of a commit finds rows, and says which; returns ``commit_id``. DuckDB runs the query.
+
+    Each table is a view: ``SELECT id FROM sales WHERE amount < 0``. The block's ``publish.sql`` makes a check of it.
+
+    Args:
+        ref: the ref to read, best a commit id.
+        sql: the query of what is wrong. The first ten rows are listed.
+        tables: names of views, each with the folder or the file of its data: Parquet, CSV or JSON. Folders may have
+            ``name=value`` folders below them, which become columns. The top-level folders when left out.
+    """
+
+    template_fields: Any = (*LakeopsOperator.template_fields, "ref", "sql", "tables")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
+    operator_extra_links: Any = (LakeopsCommitLink(),)
+
+    def __init__(self, *, ref: str, sql: str, tables: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ref = ref
+        self.sql = sql
+        self.tables = tables
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        import duckdb
+
+        from lakeops.fs import LakeopsFileSystem
+
+        commit = repository.ref(self.ref).commit_id  # all tables of one moment
+        folders = repository.ref(commit).list(delimiter="/") if self.tables is None else ()
+        tables = self.tables or {one.path.rstrip("/"): one.path for one in folders if one.path.endswith("/")}
+        if not all(isinstance(text, str) for pair in tables.items() for text in pair):
+            raise InvalidInput("tables: names of views and their places are text")
+        with duckdb.connect() as connection:
+            connection.register_filesystem(LakeopsFileSystem(conn_id=self.lakeops_conn_id, skip_instance_cache=True))
+            try:
+                for name, path in tables.items():
+                    view = name.replace('"', '""')
+                    connection.execute(f'CREATE VIEW "{view}" AS {_reading(repository, commit, path)}')
+                rows = connection.execute(self.sql).fetchmany(11)
+                columns = [column[0] for column in connection.description or ()]
+            except duckdb.Error as error:
+                raise LakeopsFailure(f"sql: DuckDB cannot run it: {' '.join(str(error).split())}") from None
+        if rows:
+            shown = [", ".join(map("{}={}".format, columns, row)) for row in rows[:10]]
+            more = ["and more"] if len(rows) > 10 else []
+            raise LakeopsFailure(f"not published: {'; '.join([*shown, *more])}")
+        return {"commit_id": commit}
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        return {"commit": self.page(repository, "commit", self.ref)}
+
+
+_READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
+
+
+def _reading(repository: Repository, commit: str, path: str) -> str:
+    """The query of all data at a path, by the ending of its first file that has one. Raises ``ObjectNotFound``."""
+    found = repository.ref(commit).list(path)
+    endings = (one.path.rpartition(".")[2].lower() for one in found if not one.path.rpartition("/")[2].startswith("_"))
+    ending = next((one for one in endings if one in _READERS), None)
+    if ending is None:
+        raise ObjectNotFound(f"tables: no Parquet, CSV or JSON file at {path!r} of commit {commit[:16]}")
+    below = path if path.endswith(f".{ending}") else f"{path.rstrip('/')}/**/*.{ending}"
+    url = f"lakefs://{repository.id}/{commit}/{below}".replace("'", "''")
+    return f"SELECT * FROM {_READERS[ending]}('{url}', hive_partitioning = true)"  # noqa: S608 - quoted above

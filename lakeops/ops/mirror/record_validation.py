@@ -24,7 +24,7 @@ from lakeops.ranges.chunker import check_split
 MAX_COMMITTER_BYTES = 4096
 MAX_SEQUENCE = 1 << 53
 _MAX_CLAIM_BYTES = 256
-_MAX_PATTERN_BYTES = 1024
+_MAX_PATTERN_BYTES = 4096
 _MAX_NAME_BYTES = 255
 _MOST_PARENTS = 2
 _ID = re.compile(r"[0-9a-f]{64}")

@@ -25,6 +25,9 @@ from lakeops.model.names import check_repository, flaw
 from lakeops.model.records import (
     BRANCH_PROTECTION,
     CHECK_PROTECTION,
+    FAILED,
+    MAX_FINDINGS,
+    PASSED,
     TAG_PROTECTION,
     Commit,
     Hook,
@@ -207,7 +210,7 @@ def _ref(state: _State, kind: str, row: _Row) -> None:
 def _protection(row: _Row) -> _Row:
     if row["kind"] not in {BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION}:
         raise ValueError("a protection of no kind")
-    return {name: _text(row[name], _MAX_NAME) for name in ("kind", "pattern", "check_name")}
+    return {name: _text(row[name], _MAX_NAME) for name in ("kind", "pattern", "check_name", "prefix")}
 
 
 def _rules(row: _Row) -> _Row:
@@ -228,9 +231,12 @@ _FULL: Mapping[str, Callable[[_Row], _Row]] = {"protection": _protection, "rules
 
 
 def _check(state: _State, row: _Row) -> None:
-    values = _select_columns(row, "commit_id", "name", "passed_by", "at")
-    for name in ("commit_id", "name", "passed_by"):
+    values = _select_columns(row, "commit_id", "name", "state", "said_by", "at", "findings", "run")
+    for name in ("commit_id", "name", "said_by", "run"):
         _text(values[name], _MAX_NAME)
+    _text(values["findings"], MAX_FINDINGS)
+    if values["state"] not in {PASSED, FAILED}:
+        raise ValueError("a verdict of no state")
     _number(values["at"])
     state.checks.setdefault(values["commit_id"], {})[values["name"]] = values
 

@@ -97,12 +97,15 @@ def upgrade() -> None:
     )
     op.create_index("lakeops_branch_token", "lakeops_branch", ["repository_id", "staging_token"])
     op.create_table("lakeops_tag", *_key("name"), _text("commit_id"))
-    op.create_table("lakeops_protection", *_key("kind", "pattern", "check_name"))
+    op.create_table("lakeops_protection", *_key("kind", "pattern", "check_name", "prefix"))
     op.create_table(
-        "lakeops_passed_check",
+        "lakeops_verdict",
         *_key("commit_id", "name"),
-        _text("passed_by"),
+        _text("state"),
+        _text("said_by"),
         _number("at"),
+        _text("findings"),
+        _text("run"),
     )
     op.create_table(
         "lakeops_staged",
