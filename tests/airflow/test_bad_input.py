@@ -251,7 +251,14 @@ SEVERAL = [
     if str(one.annotation).startswith(kind)
 ]
 PATHS = ["a/1", 'it\'s "b"', "ü, b", "c]"]
-LISTS = [json.dumps(PATHS), json.dumps(PATHS, indent=2), str(PATHS), str(tuple(PATHS)), f" {PATHS} ", str(set(PATHS))]
+LISTS = [
+    json.dumps(PATHS),
+    json.dumps(PATHS, indent=2),
+    str(PATHS),
+    str(tuple(PATHS)),
+    f" {PATHS} ",
+    f"{{{str(PATHS)[1:-1]}}}",
+]
 MAPS = [json.dumps({"day": "1"}), str({"day": "1"})]
 NO_LISTS = ["[a, b]", "[1, 2]", "['a', None]", "[['a']]", '["a", ["b"]]', '{"a": "b"}', [1], {"a": "b"}]
 NO_MAPS = ["day=1", "{day: 1}", "['day']", "[]x"]
