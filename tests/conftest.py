@@ -81,6 +81,14 @@ def quick_catalogs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_task_of_airflow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test of Airflow before it, in the same process, make a test look like a task: tasks have another lake."""
+    if "airflow" not in request.path.parts:
+        monkeypatch.delenv("AIRFLOW_CTX_DAG_ID", raising=False)
+        monkeypatch.setattr("lakeops.settings._default_connection", lambda: None)
+
+
 @pytest.fixture(scope="session")
 def postgres_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The directory of the socket of this run's PostgreSQL server; all workers share one."""

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -315,6 +315,8 @@ def texts(name: str, value: Sequence[str] | str | None) -> tuple[str, ...]:
         value = found
     if isinstance(value, Mapping):
         raise InvalidInput(f"{name}: {excerpt(value)} is a map, and no list of texts")
+    if value is not None and not isinstance(value, Iterable):
+        raise InvalidInput(f"{name}: {excerpt(value)} is no list of texts")
     return tuple(_one_text(name, each) for each in value or ())
 
 

@@ -33,6 +33,7 @@ BLOCKS = {
     "the block": ("airflow.md", "from lakeops.airflow.publish"),
     "check": ("airflow.md", "airflow lakeops connections"),
     "writers": ("airflow.md", "@publish.output"),
+    "audits": ("airflow.md", "publish.sql("),
     "sensors": ("airflow.md", "from lakeops.airflow.sensors"),
     "urls": ("airflow.md", "import pandas"),
     "assets": ("airflow.md", "from airflow.sdk import dag"),
@@ -83,7 +84,9 @@ def test_dags_are_built(flights: Repository) -> None:
         found = run(shown("writers"), publish=publish, BashOperator=BashOperator)
         found["flights"]()
         found["tables"].expand(table=["a", "b"])
-    assert {"publish.flights", "publish.tables", "publish.job"} <= dag.task_dict.keys()
+        run(shown("audits"), publish=publish, task=sdk.task, BashOperator=BashOperator)
+    made = {"flights", "tables", "job", "no_negatives", "expectations", "dbt"}
+    assert {f"publish.{name}" for name in made} <= dag.task_dict.keys()
     with sdk.DAG("page_tasks", schedule=None) as dag:
         run(shown("sensors"))
         run(shown("an operator"))

@@ -46,6 +46,7 @@ def test_the_signature_shows_every_argument_and_its_default() -> None:
         "message": inspect.Parameter.empty,
         "metadata": None,
         "on_empty": "succeed",
+        "checks": (),
     }
 
 

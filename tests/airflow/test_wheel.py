@@ -20,7 +20,19 @@ pytest.importorskip("airflow.sdk")
 ROOT = Path(__file__).resolve().parents[2]
 ALL = [
     f"lakeops_{name}"
-    for name in ("branch", "fsck", "gc", "import", "merge", "mirror", "reset", "revert", "sweep", "tag")
+    for name in (
+        "branch",
+        "create_mirror",
+        "fsck",
+        "gc",
+        "import",
+        "merge",
+        "mirror",
+        "reset",
+        "revert",
+        "sweep",
+        "tag",
+    )
 ]
 
 LOOK = """

@@ -42,7 +42,7 @@ from lakeops.testing import ManualClock
 
 SILENT = {
     *("put_staged", "seal", "discard", "purge_retired", "begin_upload", "end_upload"),  # nothing committed changes
-    *("enqueue", "dequeue", "remember_key", "check_clock", "advance_sweep", "hold_owner", "identity"),
+    *("enqueue", "withdraw", "dequeue", "remember_key", "check_clock", "advance_sweep", "hold_owner", "identity"),
     *(
         "copy_commits",
         "observe_source",

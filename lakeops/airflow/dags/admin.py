@@ -202,7 +202,7 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
             **pinned("source", "destination", "shown"),
             strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
             message="{{ params.message or 'Merge ' ~ params.source }}",
-            despite_checks="{{ params.despite_checks or '' }}",
+            despite_checks="{{ (params.despite_checks or '').split(',') | map('trim') | select | list }}",
         )
     return dag
 

@@ -340,7 +340,7 @@ class LakeopsMergeOperator(LakeopsOperator):
                 require_shown(now, self.shown, f"merge of {self.source!r} into {into!r}")
 
         options: dict[str, Any] = {"message": self.message, "strategy": strategy, "on_head": on_head}
-        options |= {"checks": self.checks, "despite_checks": idempotent.names_of(self.despite_checks)}
+        options |= {"checks": self.checks, "despite_checks": tuple(self.despite_checks)}
         result = idempotent.merge(repository, self.source, into, run, metadata=self.metadata, **options)
         if result.source_uncommitted:
             self.log.warning("uncommitted changes of %s were left out; commit them first", self.source)
