@@ -38,9 +38,12 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger(__name__)
 
 PREFIX = "/iceberg/v1/"
+TOKENS = "oauth/tokens"
 TOKEN_SECONDS = 3600
 MOST_BODY = 32 << 20
 """Bytes of a request: a commit of many tables has some kilobytes for each."""
+_MOST_FORM = 64 << 10
+"""Bytes of a request for a token, which nobody has vouched for."""
 _MOST_PARAMETERS = 20
 _SEPARATOR = "\x1f"
 _RESOURCES = {"namespaces", "tables", "transactions", "views"}
@@ -140,7 +143,12 @@ class IcebergRest:
         try:
             response = await run_in_threadpool(self._admit, scope, headers)
             if response is None:
-                response = await run_in_threadpool(self._answer, scope, headers, await _body(receive))
+                most = _MOST_FORM if scope["raw_path"].endswith(TOKENS.encode()) else MOST_BODY
+                body = await _body(receive, most)
+                if len(body) > most:
+                    response = _error(413, "BadRequestException", f"a request like this has {most:,} bytes at most")
+                else:
+                    response = await run_in_threadpool(self._answer, scope, headers, body)
             else:
                 response.headers["connection"] = "close"  # its body was not read
         except ClientDisconnect:
@@ -155,7 +163,7 @@ class IcebergRest:
         try:
             if self._keys is None:
                 self._check_host(headers.get("host", ""))
-            elif path not in {"oauth/tokens", "config"} and not self._is_valid(headers.get("authorization", "")):
+            elif path != TOKENS and not self._is_valid(headers.get("authorization", "")):
                 return _error(401, "NotAuthorizedException", "give a token of oauth/tokens, or credential=KEY:SECRET")
         except Refused as error:
             return _error(error.status, "ForbiddenException", error.message)
@@ -163,8 +171,6 @@ class IcebergRest:
 
     def _answer(self, scope: Scope, headers: dict[str, str], body: bytes) -> Response:
         try:
-            if len(body) > MOST_BODY:
-                raise InvalidInput(f"a request has {MOST_BODY >> 20} MiB at most")
             segments = tuple(scope["raw_path"].decode("ascii")[len(PREFIX) :].split("/"))
             query = parse_qsl(
                 scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_PARAMETERS
@@ -430,14 +436,14 @@ _ROUTES: dict[tuple[str, ...], str] = {
 """Methods and paths, each with the name of the method that answers it."""
 
 
-async def _body(receive: Receive) -> bytes:
-    """The body of a request, as much of it as may be read and a byte more."""
+async def _body(receive: Receive, most: int) -> bytes:
+    """The body of a request, and no more than a message of it above ``most`` bytes."""
     found, more = bytearray(), True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        if len(found) <= MOST_BODY:
+        if len(found) <= most:
             found += message.get("body", b"")
         more = message.get("more_body", False)
     return bytes(found)

@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
+import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
+    ForbiddenError,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
@@ -346,3 +348,52 @@ def long(number: int) -> bytes:
     while value > 127:
         found, value = found + bytes([value & 127 | 128]), value >> 7
     return found + bytes([value])
+
+
+@pytest.fixture
+def address(lake: Lake, shop: Repository) -> Iterator[dict[str, str]]:
+    with serving(lake, write=True) as options:
+        yield rest_properties(options)
+
+
+@pytest.mark.parametrize(
+    "token", ["", "Bearer ", "Bearer none", "Bearer 9999999999.00", "Bearer 1.00", "Basic x", "AWS x"]
+)
+def test_nothing_is_told_without_a_token(address: dict[str, str], token: str) -> None:
+    headers = {"Authorization": token} if token else {}
+    for method, path in (
+        ("GET", "config?warehouse=shop"),
+        ("GET", "shop/namespaces"),
+        ("DELETE", "shop/namespaces/main"),
+    ):
+        answer = requests.request(method, f"{address['uri']}/v1/{path}", headers=headers, timeout=30)
+        assert answer.status_code == 401
+        assert "main" not in answer.text
+
+
+def test_tokens(address: dict[str, str]) -> None:
+    name, secret = address["credential"].split(":")
+    place = address["oauth2-server-uri"]
+    form = {"grant_type": "client_credentials", "client_id": name, "client_secret": secret}
+    token = requests.post(place, form, timeout=30).json()["access_token"]
+    basic = requests.post(place, {"grant_type": "client_credentials"}, auth=(name, secret), timeout=30).json()
+    exchanged = requests.post(place, {"subject_token": token}, timeout=30).json()
+    for one in (token, basic["access_token"], exchanged["access_token"]):
+        headers = {"Authorization": f"Bearer {one}"}
+        answer = requests.get(f"{address['uri']}/v1/shop/namespaces", headers=headers, timeout=30)
+        assert answer.json() == {"namespaces": [["main"]]}
+    for wrong in ({"client_secret": "wrong"}, {"client_id": "x"}):
+        answer = requests.post(place, form | wrong, timeout=30)
+        assert (answer.status_code, answer.json()["error"]) == (401, "invalid_client")
+    assert requests.post(place, {"subject_token": f"{token}0"}, timeout=30).status_code == 401
+    assert requests.post(place, b"x" * 100_000, timeout=30).status_code == 413
+
+
+def test_a_gateway_that_only_reads(lake: Lake, shop: Repository, alone: Open) -> None:
+    alone("main").create_namespace("web")
+    alone("main").create_table("web.sales", rows().schema).append(rows(1))
+    with serving(lake) as options:
+        catalog = load_catalog("shop", **rest_properties(options), warehouse="shop/main/warehouse")
+        assert amounts(catalog) == [1]
+        with pytest.raises(ForbiddenError, match="start it with --write"):
+            catalog.drop_table("web.sales")
