@@ -160,7 +160,8 @@ def test_verbs_that_hold_python_s_lock_finish(tmp_path: Path, work: str, wanted:
     """delta-rs waits in them for the gateway without letting another thread of the process run."""
     environment = {**os.environ, "LAKEOPS_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", HELD.replace("WORK", work)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    # The wait that this must not end in is three minutes long.
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
     assert (done.stdout.strip(), done.returncode) == (wanted, 0), done.stderr
 
 
