@@ -510,6 +510,65 @@ def test_tasks_of_a_block_may_be_mapped(flights: Repository) -> None:
     assert len(list(flights.log("main", first_parent=True))) == 2, "one merge, whatever the number of days"
 
 
+CALLS: dict[str, Callable[[Any, list[int]], Any]] = {
+    "call": lambda task, days: [task(day) for day in days],
+    "override": lambda task, days: [task.override(task_id=f"{task.__name__}_{day}", retries=0)(day) for day in days],
+    "partial": lambda task, days: [task.partial(day=day)() for day in days],
+    "override and expand": lambda task, days: task.override(retries=0).expand(day=days),
+    "expand_kwargs": lambda task, days: task.expand_kwargs([{"day": day} for day in days]),
+    "override and expand_kwargs": lambda task, days: (
+        task.partial().override(retries=0).expand_kwargs([{"day": day} for day in days])
+    ),
+}
+"""The ways to make tasks of a function, as TaskFlow has them."""
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_the_tasks_of_a_block_are_made_as_any_taskflow_task_is(flights: Repository, way: str) -> None:
+    dag = sdk.DAG(f"way-{way.replace(' ', '-')}", schedule=None)
+    with dag, WriteAuditPublish(repo="flights", message="m") as publish:
+
+        @publish.output("days/{{ (task.op_args or [task.op_kwargs['day']])[0] }}/", pool="default_pool")
+        def write(url: str, day: int) -> None:
+            write_to(url, "x" * day)
+
+        @publish.check(pool="default_pool", retries=1, queue="audits")
+        def size(ref: Any, day: int) -> list[str]:
+            return [] if len(ref.read(f"days/{day}/part-0")) == day else [f"day {day}"]
+
+        CALLS[way](write, [1, 2])
+        CALLS[way](size, [1, 2])
+    run = known(dag).test()
+    assert set(states(run).values()) == {"success"}
+    main = flights.branch("main")
+    assert [entry.path for entry in main.list()] == ["days/1/part-0", "days/2/part-0"]
+    found = {one.name: one.state for one in flights.ref(main.head.parents[1]).verdicts()}
+    sizes = {name.removeprefix("publish."): task for name, task in dag.task_dict.items() if "size" in name}
+    assert {name.partition("[")[0] for name in found} == sizes.keys()
+    assert set(found.values()) == {"passed"}
+    wanted = 0 if "override" in way else 1
+    assert {(task.queue, task.retries) for task in sizes.values()} == {("audits", wanted)}
+
+
+def test_the_functions_of_a_block_are_tested_without_airflow(home: Any, tmp_path: Path) -> None:
+    with sdk.DAG("functions", schedule=None), WriteAuditPublish(repo="flights", message="m") as publish:
+
+        @publish.output("a/")
+        def write(url: str, text: str = "x") -> str:
+            """Write a file."""
+            write_to(url, text)
+            return text
+
+        @publish.check
+        def complete(ref: Any) -> list[str]:
+            return ["nothing"]
+
+        write()
+    assert write.partial(text="a").override(retries=1).function(f"file://{tmp_path}", "abc") == "abc"
+    assert (tmp_path / "part-0").read_text() == "abc"
+    assert (write.__name__, write.__doc__, complete.function(None)) == ("write", "Write a file.", ["nothing"])
+
+
 def test_a_block_that_cannot_work_is_refused_when_the_dag_is_read(home: Any) -> None:
     with (
         pytest.raises(InvalidInput, match="block 'publish' has nothing to publish"),
