@@ -169,7 +169,7 @@ class WriteAuditPublish:
         def decorate(write: Callable[..., Any]) -> BlockTask:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:
                 at = lakeops_at
-                with opened(at["repo"], at["lakeops_conn_id"]) as repository:
+                with opened(at["repo"], at["lakeops_conn_id"], at["branch"]) as repository:
                     branch = repository.branch(at["branch"])
                     # What an earlier try has appended is replaced. Engines name their files anew each time.
                     key = TaskRun.of(get_current_context()).key("output", branch.id, at["prefix"])

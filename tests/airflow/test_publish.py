@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -16,6 +18,7 @@ from support.errors import has_kind
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import BranchMoved, InvalidInput, PreconditionFailed
+from lakeops.model.ids import Origin
 
 sdk = pytest.importorskip("airflow.sdk")
 
@@ -155,6 +158,52 @@ def test_what_goes_wrong_publishes_nothing(
         (branch,) = branches(flights)
         assert branch.startswith(f"{name}:publish:manual__")
         assert flights.ref(branch).read("flights/part-0") == b"fff"
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_failure_says_who_did_it_and_what_to_clear(
+    flights: Repository, monkeypatch: pytest.MonkeyPatch, dropped: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
+    told: list[str] = []
+    heard = {"on_failure_callback": lambda context: told.append(str(context["exception"]))}
+    with (
+        sdk.DAG(f"told-{dropped}", schedule=None) as dag,
+        WriteAuditPublish(repo="flights", message="m", task_args=heard) as publish,
+    ):
+
+        @publish.output("flights/", **heard)
+        def write(url: str) -> None:
+            write_to(url, "mine")
+            with Lake.open() as lake:
+                other = lake.repository("flights")
+                if dropped:
+                    other.delete_branch(branches(flights)[0])
+                else:
+                    made = Origin({"airflow_dag_id": "other", "airflow_run_id": "r", "airflow_task_id": "load"})
+                    other.branch("main").put("flights/part-0", b"theirs")
+                    other.branch("main").commit("their load", made)
+
+        write()
+    start = flights.branch("main").commit_id
+    assert str(known(dag).test().state) == "failed"
+    (said,) = told
+    if dropped:
+        deletion = next(one for one in flights.audit() if one.action == "delete-branch")
+        words = (
+            rf"{deletion.actor} deleted {deletion.ref!r} at 20[-\d]+ [:\d]+ .*, when it was at commit {start[:16]}\."
+        )
+        assert re.search(words.replace("+00:00", r"\+00:00"), said)
+        assert "Clear the whole task group 'publish' to write it again" in said
+        return
+    (own,) = branches(flights)
+    theirs = flights.branch("main").commit_id
+    assert (
+        "'flights/part-0' was changed at 'main' by ada, task 'load' of run 'r' of DAG 'other', "
+        f"in commit {theirs[:16]} ('their load'). Branch {own!r} keeps the data of this run: "
+        f"http://127.0.0.1:8080/lakeops/lakeops_default/flights/ref/{quote(own, safe='')}. "
+        "Clear the whole task group 'publish' to begin anew at what 'main' is now"
+    ) in said
 
 
 def test_a_destination_that_moved_is_merged_with(flights: Repository) -> None:
