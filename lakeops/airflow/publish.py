@@ -14,8 +14,9 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial, update_wrapper
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from airflow.sdk import TaskGroup, get_current_context, task
 
@@ -168,7 +169,7 @@ class WriteAuditPublish:
         def decorate(write: Callable[..., Any]) -> BlockTask:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:
                 at = lakeops_at
-                with opened(at["repo"], at["lakeops_conn_id"]) as repository:
+                with opened(at["repo"], at["lakeops_conn_id"], at["branch"]) as repository:
                     branch = repository.branch(at["branch"])
                     # What an earlier try has appended is replaced. Engines name their files anew each time.
                     key = TaskRun.of(get_current_context()).key("output", branch.id, at["prefix"])
@@ -184,18 +185,29 @@ class WriteAuditPublish:
 
             made = linked(_task(run, write, task_args), LakeopsBranchLink())
             at = {**self._common, "branch": self.branch, "prefix": prefix}
-            return BlockTask(made, at)
+            return BlockTask(made, at, write)
 
         return decorate
 
-    def check(self, check: Callable[..., Iterable[str] | None]) -> BlockTask:
+    @overload
+    def check(self, check: Callable[..., Iterable[str] | None]) -> BlockTask: ...
+
+    @overload
+    def check(self, **task_args: Any) -> Callable[[Callable[..., Iterable[str] | None]], BlockTask]: ...
+
+    def check(self, check: Callable[..., Iterable[str] | None] | None = None, **task_args: Any) -> Any:
         """A decorator for a function that checks the commit and returns its findings, one text each.
 
         The function gets a handle for reading the commit (``lakeops.Ref``) first, then the arguments that the task is
         called with. Any finding fails the task at once, without retry, so nothing is published. The task records the
-        verdict, under its name in the block: the merge takes no commit without it.
+        verdict, under its name in the block: the merge takes no commit without it. ``@publish.check(retries=2,
+        pool="warehouse")`` gives the task arguments of Airflow's.
         """
+        if check is None:
+            return partial(self._check, task_args=task_args)
+        return self._check(check, task_args)
 
+    def _check(self, check: Callable[..., Iterable[str] | None], task_args: Mapping[str, Any]) -> BlockTask:
         def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:
             at = lakeops_at
             with opened(at["repo"], at["lakeops_conn_id"]) as repository:
@@ -214,9 +226,9 @@ class WriteAuditPublish:
                 kept = f"Branch {at['branch']!r} keeps the data for inspection{running_links()}"
                 raise LakeopsFailure(f"not published: {'; '.join(found)}. {kept}")
 
-        made = linked(_task(run, check, {}), LakeopsCommitLink())
+        made = linked(_task(run, check, task_args), LakeopsCommitLink())
         at = {**self._common, "branch": self.branch, "commit": self.commit_id}
-        return BlockTask(made, at, self._checks)
+        return BlockTask(made, at, check, self._checks)
 
     def audit(self, *tasks: Any) -> None:
         """Make tasks checks of the commit: operators, groups, and what TaskFlow tasks return.
@@ -401,11 +413,22 @@ class WriteAuditPublish:
 
 
 class BlockTask:
-    """A task of a block. It is called or mapped (``partial``, ``expand``) like any TaskFlow task."""
+    """A task of a block, to be called, mapped or changed (``override``) as any TaskFlow task.
+
+    Attributes:
+        function: the decorated function, for tests of it without Airflow.
+    """
 
     def __init__(
-        self, made: Any, at: dict[str, Any], names: set[str] | None = None, given: dict[str, Any] | None = None
+        self,
+        made: Any,
+        at: dict[str, Any],
+        function: Callable[..., Any],
+        names: set[str] | None = None,
+        given: dict[str, Any] | None = None,
     ) -> None:
+        update_wrapper(self, function)
+        self.function = function
         self._made = made
         self._at = at
         self._names = set() if names is None else names
@@ -415,11 +438,19 @@ class BlockTask:
         """Make the task. The result stands for what the function will return."""
         return self._named(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
 
+    def override(self, **task_args: Any) -> BlockTask:
+        """The task with other arguments of Airflow's, such as ``task_id``, ``pool`` or ``retries``."""
+        return BlockTask(self._made.override(**task_args), self._at, self.function, self._names, self._given)
+
     def partial(self, **kwargs: Any) -> BlockTask:
-        return BlockTask(self._made, self._at, self._names, {**self._given, **kwargs})
+        return BlockTask(self._made, self._at, self.function, self._names, {**self._given, **kwargs})
 
     def expand(self, **kwargs: Any) -> Any:
         return self._named(self._made.partial(lakeops_at=self._at, **self._given).expand(**kwargs))
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> Any:
+        made = self._made.partial(lakeops_at=self._at, **self._given)
+        return self._named(made.expand_kwargs(kwargs, strict=strict))
 
     def _named(self, result: Any) -> Any:
         self._names.add(result.operator.task_id)

@@ -30,7 +30,8 @@ from lakeops.airflow.compat import (
     last_success,
     require,
 )
-from lakeops.airflow.task import LakeopsTask
+from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.task import LakeopsTask, address, host
 from lakeops.airflow.triggers import (
     NO_COMMIT,
     Condition,
@@ -146,7 +147,12 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         try:
             yield
         except AirflowSensorTimeout as error:
-            raise LakeopsTimeout(f"waited {self.timeout:g} s in vain until {self.awaited()}") from error
+            where, page = "", ""
+            with suppress(Exception):  # whoever cannot say where it waited still says for what
+                name = LakeopsHook(self.lakeops_conn_id).repository_name(self.repo)
+                where, page = f" in lakefs://{name}", address(self.lakeops_conn_id, name)
+            said = f"waited {self.timeout:g} s in vain{where} until {self.awaited()}"
+            raise LakeopsTimeout(said + (f". See the repository: {host()}{page}" if page else "")) from error
         except TaskDeferralError as error:
             said = f"the triggerer could not go on waiting until {self.awaited()}; its log says why: {error}"
             raise AirflowException(said) from error

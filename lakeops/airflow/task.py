@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlencode
 
@@ -38,9 +39,11 @@ from lakeops.model.errors import (
     MergeConflict,
     NotFound,
     PreconditionFailed,
+    RefNotFound,
     SweepIncomplete,
     Transient,
 )
+from lakeops.model.formatting import moment
 from lakeops.model.sanitising import excerpt, safe
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
 PLUGIN = "lakeops.airflow.plugin"
 TEXT = re.compile(r"(StrategyName \| )?str( \| None)?")
 """Annotations of arguments that are text."""
+REFS = {"branch", "destination", "merged_into", "ref", "since", "source"}
+"""Arguments that are refs, in most operators."""
 MAY_BE_EMPTY = {"path", "prefix"}
 """Required arguments that mean everything when they are empty."""
 CONFLICTS_KEY = "conflicts"
@@ -160,12 +165,74 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
         raise
     except MergeConflict as conflict:
         paths = "\n".join(conflict.conflicts)
-        raise LakeopsFailure(f"{conflict.message}{running_links()}\nAll conflicting paths:\n{paths}") from None
+        raise LakeopsFailure(f"{_with_notes(conflict)}{running_links()}\nAll conflicting paths:\n{paths}") from None
     except (InvalidInput, NotFound, PreconditionFailed, CatalogError) as error:  # a mistake: its message says it all
         field = _field_of(error.message, arguments or {})
-        raise LakeopsFailure(f"{error.kind}: {field}{error.message}{running_links()}") from None
+        raise LakeopsFailure(f"{error.kind}: {field}{_with_notes(error)}{running_links()}") from None
     except LakeopsError as error:  # damage, say: where it was met is worth showing
         raise AirflowFailException(f"{error.kind}: {error.message}") from error
+
+
+def _with_notes(error: LakeopsError) -> str:
+    return ". ".join([error.message, *getattr(error, "__notes__", ())])
+
+
+@contextmanager
+def explaining(repository: Repository, refs: Iterable[object]) -> Iterator[None]:
+    """Note on an error who deleted one of the task's refs, or who wrote the other side of a conflict, and what to do.
+
+    Nothing is asked of the lake unless a ref is missing or a merge conflicts.
+    """
+    try:
+        yield
+    except RefNotFound as error:
+        for ref in refs:
+            note = _deletion(repository, str(ref)) if ref else None
+            if note is not None:
+                error.add_note(note + _clear_the_block(repository, "to write it again", with_branch=False))
+        raise
+    except MergeConflict as conflict:
+        with suppress(LakeopsError, KeyError):
+            path = conflict.conflicts[0]
+            for theirs in repository.log(conflict.destination, path=path, amount=1):
+                made = theirs.metadata
+                task = "task {airflow_task_id!r} of run {airflow_run_id!r} of DAG {airflow_dag_id!r}"
+                by = f", {task.format_map(made)}" if "airflow_dag_id" in made else ""
+                said = f"{path!r} was changed at {conflict.destination!r} by {safe(theirs.committer)}{by}"
+                conflict.add_note(f"{said}, in commit {theirs.id[:16]} ({excerpt(theirs.message)})")
+        clear = _clear_the_block(repository, f"to begin anew at what {conflict.destination!r} is now")
+        if clear:
+            conflict.add_note(clear.removeprefix(". "))
+        raise
+
+
+def _deletion(repository: Repository, ref: str) -> str | None:
+    with suppress(LakeopsError):  # no name of a ref, for one
+        last = next(iter(repository.reflog(ref, limit=1)), None)
+        if last is not None and last.new is None and last.old is not None:
+            since = datetime.fromtimestamp(last.at - 1, UTC)
+            audit = (one for one in repository.audit(since=since) if one.ref == ref and one.after is None)
+            who = next((one.actor for one in audit), last.actor)
+            return f"{safe(who)} deleted {ref!r} at {moment(last.at)}, when it was at commit {last.old[:16]}"
+    return None
+
+
+def _clear_the_block(repository: Repository, why: str, *, with_branch: bool = True) -> str:
+    """What to clear, as a sentence: the task group that makes the branch of this run. Empty outside of such a group."""
+    try:
+        task: Any = (context := get_current_context())["task"]
+    except RuntimeError:  # no task is running
+        return ""
+    group = task.task_group
+    while group is not None and group.group_id:
+        for made in group.iter_tasks():
+            if made.task_type == "LakeopsCreateBranchOperator" and (template := getattr(made, "branch", None)):
+                branch = task.render_template(template, context)
+                page = address(getattr(made, "lakeops_conn_id", DEFAULT_CONN_ID), repository.id, "ref", branch)
+                kept = f". Branch {branch!r} keeps the data of this run" + (f": {host()}{page}" if page else "")
+                return f"{kept if with_branch else ''}. Clear the whole task group {group.group_id!r} {why}"
+        group = group.parent_group
+    return ""
 
 
 def _field_of(message: str, arguments: Mapping[str, object]) -> str:
@@ -328,9 +395,9 @@ def _one_text(name: str, value: object) -> str:
 
 
 @contextmanager
-def opened(repo: str | None, lakeops_conn_id: str) -> Iterator[Repository]:
-    """Open a connection's repository. Errors end the task as ``failing_at_once`` says."""
-    with failing_at_once(), LakeopsHook(lakeops_conn_id).repository(repo) as repository:
+def opened(repo: str | None, lakeops_conn_id: str, *refs: str) -> Iterator[Repository]:
+    """Open a connection's repository. Errors, about the ``refs`` too, end the task as ``failing_at_once`` says."""
+    with failing_at_once(), LakeopsHook(lakeops_conn_id).repository(repo) as repository, explaining(repository, refs):
         yield repository
 
 
@@ -399,8 +466,13 @@ class LakeopsTask(BaseOperator):
         """Open the task's repository. Errors end the task as ``failing_at_once`` says."""
         with failing_at_once(self.arguments()):
             self.check_values()
-            with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
-                yield repository
+            repository = LakeopsHook(self.lakeops_conn_id).repository(self.repo)
+            with repository as opened, explaining(opened, self.refs()):
+                yield opened
+
+    def refs(self) -> list[Any]:
+        """The refs among the arguments."""
+        return [value for name, value in self.arguments().items() if name in REFS]
 
 
 # --- operators ---
@@ -455,7 +527,8 @@ class LakeopsOperator(LakeopsTask):
         run = TaskRun.of(context)
         record = None
         try:
-            record = self.run_verb(repository, run)
+            with explaining(repository, self.refs()):
+                record = self.run_verb(repository, run)
         except MergeConflict as conflict:
             _report_conflict(conflict, repository, self.sides(repository), context, self.log)
             raise

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 app: typer.Typer = typer.Typer(add_completion=False)
 
 STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
-_NOUNS = {"commits": "commit", "ranges": "range", "entries": "entry", "staged": "staged row", "objects": "object"}
 
 
 @command(app, "fsck", example="fsck lakefs://flights --data", progress=True)
@@ -82,8 +81,7 @@ def _summary(check: Fsck, severities: Counter[Severity]) -> dict[str, object]:
 
 
 def _result(check: Fsck, severities: Counter[Severity]) -> Iterator[Styled]:
-    checked = ", ".join(counted(check.checked[key], noun) for key, noun in _NOUNS.items() if check.checked[key])
-    yield f"Checked {checked or 'nothing'}: "
+    yield f"Checked {check.looked_at() or 'nothing'}: "
     if not severities[Severity.ERROR] and not severities[Severity.WARNING]:
         yield ("everything is in order.", "green")
         return

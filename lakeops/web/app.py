@@ -19,7 +19,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from lakeops.model.errors import CatalogError, LakeopsError, PreconditionFailed, RepositoryNotFound, out_of_resources
+from lakeops.model.errors import (
+    CatalogError,
+    InvalidInput,
+    LakeopsError,
+    PreconditionFailed,
+    RefNotFound,
+    RepositoryNotFound,
+    out_of_resources,
+)
 from lakeops.web.page import HEADERS, Problem, Site, address, render
 from lakeops.web.pages import ROUTES, Pages
 
@@ -52,7 +60,14 @@ def answer(
             opened = True
             lake.impatient = True
             path = {name: str(value) for name, value in request.path_params.items()}
-            made = view(Pages(site, lake, path, request.query_params))
+            pages = Pages(site, lake, path, request.query_params)
+            try:
+                made = view(pages)
+            except (RefNotFound, InvalidInput):
+                deleted = pages.deleted()
+                if deleted is None:
+                    raise
+                made = deleted
     except Exception as fault:
         error = out_of_resources(fault) or fault
         if not isinstance(error, LakeopsError):

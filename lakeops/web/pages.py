@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from starlette.responses import RedirectResponse, Response
 
 from lakeops.lake.mirror import Mirror
-from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, RefNotFound, StoreUnavailable
+from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
 from lakeops.model.names import COMMIT_ID, parse_ref
@@ -269,16 +269,10 @@ class Pages(ObjectPages):
         return self._of_repository("tags.html", "Tags", tab="tags", rows=rows, next_after=more, q=q)
 
     def history(self) -> str:
-        """Show the commit graph of a ref, or the last commit of a deleted branch or tag."""
+        """Show the commit graph of a ref."""
         repository, ref = self._repository, self._path["ref"]
         asked = [one for one in self._query_value("from").split(",") if one]
-        try:
-            head = repository.ref(ref).commit
-        except (RefNotFound, InvalidInput):
-            deleted = _deletion(repository, ref)
-            if deleted is None:
-                raise
-            return self._of_repository("deleted.html", ref, tab="branches", name=ref, deleted=deleted)
+        head = repository.ref(ref).commit
         commits, rest = repository.walk(asked[:MOST_LANES] or [head.id], COMMITS)
         rows = charts.rows(commits, asked[:MOST_LANES])
         heads = {head.id: ref} if parse_ref(ref).is_name and ref != head.id else {}
@@ -293,6 +287,14 @@ class Pages(ObjectPages):
             cut=len(rest) > MOST_LANES,
             ROW_HEIGHT=charts.ROW_HEIGHT,
         )
+
+    def deleted(self) -> str | None:
+        """Show the last commit of a deleted branch or tag, whichever page of it was asked for; None for any other."""
+        ref = self._path.get("ref")
+        deleted = None if ref is None else _deletion(self._repository, ref)
+        if deleted is None:
+            return None
+        return self._of_repository("deleted.html", str(ref), tab="branches", name=ref, deleted=deleted)
 
     def commit(self) -> str:
         """Show a commit and its changes against its first parent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -16,6 +18,7 @@ from support.errors import has_kind
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import BranchMoved, InvalidInput, PreconditionFailed
+from lakeops.model.ids import Origin
 
 sdk = pytest.importorskip("airflow.sdk")
 
@@ -155,6 +158,52 @@ def test_what_goes_wrong_publishes_nothing(
         (branch,) = branches(flights)
         assert branch.startswith(f"{name}:publish:manual__")
         assert flights.ref(branch).read("flights/part-0") == b"fff"
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_failure_says_who_did_it_and_what_to_clear(
+    flights: Repository, monkeypatch: pytest.MonkeyPatch, dropped: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
+    told: list[str] = []
+    heard = {"on_failure_callback": lambda context: told.append(str(context["exception"]))}
+    with (
+        sdk.DAG(f"told-{dropped}", schedule=None) as dag,
+        WriteAuditPublish(repo="flights", message="m", task_args=heard) as publish,
+    ):
+
+        @publish.output("flights/", **heard)
+        def write(url: str) -> None:
+            write_to(url, "mine")
+            with Lake.open() as lake:
+                other = lake.repository("flights")
+                if dropped:
+                    other.delete_branch(branches(flights)[0])
+                else:
+                    made = Origin({"airflow_dag_id": "other", "airflow_run_id": "r", "airflow_task_id": "load"})
+                    other.branch("main").put("flights/part-0", b"theirs")
+                    other.branch("main").commit("their load", made)
+
+        write()
+    start = flights.branch("main").commit_id
+    assert str(known(dag).test().state) == "failed"
+    (said,) = told
+    if dropped:
+        deletion = next(one for one in flights.audit() if one.action == "delete-branch")
+        words = (
+            rf"{deletion.actor} deleted {deletion.ref!r} at 20[-\d]+ [:\d]+ .*, when it was at commit {start[:16]}\."
+        )
+        assert re.search(words.replace("+00:00", r"\+00:00"), said)
+        assert "Clear the whole task group 'publish' to write it again" in said
+        return
+    (own,) = branches(flights)
+    theirs = flights.branch("main").commit_id
+    assert (
+        "'flights/part-0' was changed at 'main' by ada, task 'load' of run 'r' of DAG 'other', "
+        f"in commit {theirs[:16]} ('their load'). Branch {own!r} keeps the data of this run: "
+        f"http://127.0.0.1:8080/lakeops/lakeops_default/flights/ref/{quote(own, safe='')}. "
+        "Clear the whole task group 'publish' to begin anew at what 'main' is now"
+    ) in said
 
 
 def test_a_destination_that_moved_is_merged_with(flights: Repository) -> None:
@@ -508,6 +557,65 @@ def test_tasks_of_a_block_may_be_mapped(flights: Repository) -> None:
     assert set(states(known(dag).test()).values()) == {"success"}
     assert [entry.path for entry in flights.ref("main").list()] == [f"days/{day}/part-0" for day in (1, 2, 3)]
     assert len(list(flights.log("main", first_parent=True))) == 2, "one merge, whatever the number of days"
+
+
+CALLS: dict[str, Callable[[Any, list[int]], Any]] = {
+    "call": lambda task, days: [task(day) for day in days],
+    "override": lambda task, days: [task.override(task_id=f"{task.__name__}_{day}", retries=0)(day) for day in days],
+    "partial": lambda task, days: [task.partial(day=day)() for day in days],
+    "override and expand": lambda task, days: task.override(retries=0).expand(day=days),
+    "expand_kwargs": lambda task, days: task.expand_kwargs([{"day": day} for day in days]),
+    "override and expand_kwargs": lambda task, days: (
+        task.partial().override(retries=0).expand_kwargs([{"day": day} for day in days])
+    ),
+}
+"""The ways to make tasks of a function, as TaskFlow has them."""
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_the_tasks_of_a_block_are_made_as_any_taskflow_task_is(flights: Repository, way: str) -> None:
+    dag = sdk.DAG(f"way-{way.replace(' ', '-')}", schedule=None)
+    with dag, WriteAuditPublish(repo="flights", message="m") as publish:
+
+        @publish.output("days/{{ (task.op_args or [task.op_kwargs['day']])[0] }}/", pool="default_pool")
+        def write(url: str, day: int) -> None:
+            write_to(url, "x" * day)
+
+        @publish.check(pool="default_pool", retries=1, queue="audits")
+        def size(ref: Any, day: int) -> list[str]:
+            return [] if len(ref.read(f"days/{day}/part-0")) == day else [f"day {day}"]
+
+        CALLS[way](write, [1, 2])
+        CALLS[way](size, [1, 2])
+    run = known(dag).test()
+    assert set(states(run).values()) == {"success"}
+    main = flights.branch("main")
+    assert [entry.path for entry in main.list()] == ["days/1/part-0", "days/2/part-0"]
+    found = {one.name: one.state for one in flights.ref(main.head.parents[1]).verdicts()}
+    sizes = {name.removeprefix("publish."): task for name, task in dag.task_dict.items() if "size" in name}
+    assert {name.partition("[")[0] for name in found} == sizes.keys()
+    assert set(found.values()) == {"passed"}
+    wanted = 0 if "override" in way else 1
+    assert {(task.queue, task.retries) for task in sizes.values()} == {("audits", wanted)}
+
+
+def test_the_functions_of_a_block_are_tested_without_airflow(home: Any, tmp_path: Path) -> None:
+    with sdk.DAG("functions", schedule=None), WriteAuditPublish(repo="flights", message="m") as publish:
+
+        @publish.output("a/")
+        def write(url: str, text: str = "x") -> str:
+            """Write a file."""
+            write_to(url, text)
+            return text
+
+        @publish.check
+        def complete(ref: Any) -> list[str]:
+            return ["nothing"]
+
+        write()
+    assert write.partial(text="a").override(retries=1).function(f"file://{tmp_path}", "abc") == "abc"
+    assert (tmp_path / "part-0").read_text() == "abc"
+    assert (write.__name__, write.__doc__, complete.function(None)) == ("write", "Write a file.", ["nothing"])
 
 
 def test_a_block_that_cannot_work_is_refused_when_the_dag_is_read(home: Any) -> None:

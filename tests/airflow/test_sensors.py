@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -103,7 +105,9 @@ def test_what_is_so_already_is_not_waited_for(flights: Repository, wait: Wait, s
 
 
 @pytest.mark.parametrize("name", SENSORS)
-def test_each_sensor_says_what_it_waited_for_in_vain(flights: Repository, wait: Wait, story: Any, name: str) -> None:
+def test_each_sensor_says_what_it_waited_for_in_vain(
+    flights: Repository, wait: Wait, story: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = {
         "commit": "the default branch has a commit that 'the last run' does not have",
         "commit-since": "branch 'main' has a commit that 'v0' does not have",
@@ -114,7 +118,12 @@ def test_each_sensor_says_what_it_waited_for_in_vain(flights: Repository, wait: 
     }[name]
     with pytest.raises(AirflowSensorTimeout) as raised:
         wait().end(SENSORS[name], timeout=0)
-    assert str(raised.value) == f"waited 0 s in vain until {wanted}"
+    assert str(raised.value) == f"waited 0 s in vain in lakefs://flights until {wanted}"
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
+    with pytest.raises(AirflowSensorTimeout) as raised:
+        wait().end(SENSORS[name], timeout=0)
+    page = "http://127.0.0.1:8080/lakeops/lakeops_default/flights"
+    assert str(raised.value).endswith(f"{wanted}. See the repository: {page}")
     with pytest.raises(AirflowSkipException):
         wait().end(SENSORS[name], timeout=0, soft_fail=True)
 

@@ -323,9 +323,10 @@ def test_who_made_a_commit_is_its_dag_and_not_its_workers_user(flights: Reposito
 
 
 def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: Any) -> None:
-    text = shown(ask("/flights/ref/load-day=1"))
-    assert "Deleted" in text
-    assert "lakeops branch create" in text
+    for kind in ("ref", "tree", "uncommitted", "blame"):
+        text = shown(ask(f"/flights/{kind}/load-day=1"))
+        assert "Deleted" in text
+        assert "lakeops branch create" in text
 
 
 def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:

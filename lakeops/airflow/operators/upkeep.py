@@ -151,7 +151,8 @@ class LakeopsFsckOperator(LakeopsOperator):
         """The findings, counted. Raises ``LakeopsFailure`` when they are bad enough."""
         severities: Counter[Severity] = Counter()
         first: list[Finding] = []
-        check = lake.repository(name).fsck(data=truth("data", self.data))
+        data = truth("data", self.data)
+        check = lake.repository(name).fsck(data=data)
         for finding in check:
             severities[finding.severity] += 1
             levels = {Severity.ERROR: self.log.error, Severity.WARNING: self.log.warning}
@@ -160,6 +161,8 @@ class LakeopsFsckOperator(LakeopsOperator):
             if len(first) < self.max_findings:
                 first.append(finding)
         check.note()
+        looked_at = f"{check.looked_at() or 'nothing'}, {'with' if data else 'without'} the contents of objects"
+        self.log.info("Checked lakefs://%s: %s", name, looked_at)
         record = {
             "ok": not severities[Severity.ERROR],
             "severities": {severity.value: severities[severity] for severity in Severity},
@@ -174,7 +177,7 @@ class LakeopsFsckOperator(LakeopsOperator):
             counts = ", ".join(counted(severities[severity], severity.value) for severity in bad)
             if worst is not None:
                 counts += f"; {worst.kind} {safe(worst.where)}: {safe(worst.message)}; {worst.advice}"
-            raise LakeopsFailure(f"fsck of lakefs://{name} found {counts}")
+            raise LakeopsFailure(f"fsck of lakefs://{name} (checked {looked_at}) found {counts}")
         return record
 
 

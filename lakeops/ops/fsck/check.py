@@ -21,6 +21,7 @@ import pyarrow as pa
 from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.findings import NAMED, Finding, ReportKind, Severity, found
+from lakeops.model.formatting import counted
 from lakeops.model.ids import id_of
 from lakeops.model.names import check_branch, check_path
 from lakeops.model.records import Commit, Split
@@ -250,6 +251,9 @@ def fsck(ctx: Context, *, data: bool = False) -> Fsck:
     return Fsck(ctx, data=data)
 
 
+_NOUNS = {"commits": "commit", "ranges": "range", "entries": "entry", "staged": "staged row", "objects": "object"}
+
+
 class Fsck(Iterator[Finding]):
     """The findings of one check, as they are made.
 
@@ -272,6 +276,10 @@ class Fsck(Iterator[Finding]):
         if len(kept) < NOTED:
             kept.append(finding)
         return finding
+
+    def looked_at(self) -> str:
+        """The counts of what was looked at so far, in words."""
+        return ", ".join(counted(self.checked[key], noun) for key, noun in _NOUNS.items() if self.checked[key])
 
     def note(self) -> bool:
         """Leave on record what was found, as the last check of the repository; False where that cannot be written."""
