@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import islice
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -374,9 +375,13 @@ def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
     """
     keys = Credentials("lakeops", secrets.token_urlsafe())
     command = [sys.executable, "-P", "-c", f"from {__name__} import _serve_parent; _serve_parent()"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # This package comes first: Spark puts a part of it, for its workers, on the path of a driver.
+    here = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, *sys.path]))}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, start_new_session=True) as child:
+    with subprocess.Popen(
+        command, bufsize=0, env=environment, stdin=pipe, stdout=pipe, start_new_session=True
+    ) as child:
         to, out = cast("BinaryIO", child.stdin), cast("BinaryIO", child.stdout)
         try:
             with suppress(BrokenPipeError):  # it says why

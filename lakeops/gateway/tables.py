@@ -233,7 +233,7 @@ class IcebergRest:
         if route is None:
             raise NotImplementedError(f"this catalog does not answer {method} of this path")
         if method != "GET" and shape[-1] != "metrics" and not self._write:
-            raise PreconditionFailed("this gateway only reads; start it with --write", kind="read_only_gateway")
+            raise PreconditionFailed("this gateway only reads; start it with --write")
         warehouse = _Warehouse(self._lake.repository(prefix[0]), *prefix[1:3])
         answer: Callable[[_Asked], Response] = getattr(self, f"_{route}")
         return answer(_Asked(request, warehouse, levels, table))
