@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -142,18 +143,18 @@ def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = F
     if conn.dialect.name == "sqlite":
         return find_repository(conn, repository_id)
     where = {"repository": repository_id, "fair": fair_lock_key(repository_id)}
-    return repository_found(conn.execute(_LOCK_REPOSITORY[exclusive], where).one_or_none(), repository_id)
+    return repository_found(conn, conn.execute(_LOCK_REPOSITORY[exclusive], where).one_or_none(), repository_id)
 
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
     """The repository's row. Raises ``RepositoryNotFound``."""
-    return repository_found(_REPOSITORY.one(conn, {"repository": repository_id}), repository_id)
+    return repository_found(conn, _REPOSITORY.one(conn, {"repository": repository_id}), repository_id)
 
 
-def repository_found(row: AnyRow | None, repository_id: str) -> AnyRow:
+def repository_found(conn: Connection, row: AnyRow | None, repository_id: str) -> AnyRow:
     """The row of a repository, when it is the one that is meant. Raises ``RepositoryNotFound``, ``Corrupted``."""
     if row is None:
-        raise RepositoryNotFound(f"no repository {repository_id!r}")
+        raise RepositoryNotFound(f"no repository {repository_id!r}" + _nearest(conn, REPOSITORY.c.id, repository_id))
     if isinstance(repository_id, HeldRepository) and repository_id.namespace != row.storage_namespace:
         raise RepositoryNotFound(
             f"repository {repository_id!r} was deleted, and another one has its name now: this one's objects are "
@@ -182,7 +183,7 @@ def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: b
         where["fair"] = fair_lock_key(repository_id, name)
         row = conn.execute(_LOCK_BRANCH[exclusive], where).one_or_none()
     if row is None:
-        raise no_branch(repository_id, name)
+        raise no_branch(conn, repository_id, name)
     return branch_record(row)
 
 
@@ -191,7 +192,7 @@ def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     row = _BRANCH.one(conn, {"repository": repository_id, "branch": name})
     if row is None:
         find_repository(conn, repository_id)
-        raise no_branch(repository_id, name)
+        raise no_branch(conn, repository_id, name)
     return branch_record(row)
 
 
@@ -367,9 +368,25 @@ def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
         )
 
 
-def no_branch(repository_id: str, name: str) -> RefNotFound:
-    """The error for a branch that is not there."""
-    return RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
+def no_branch(conn: Connection, repository_id: str, name: str) -> RefNotFound:
+    """The error for a branch that is not there. It says so when the name is a tag's."""
+    missing = f"repository {repository_id!r} has no branch {name!r}"
+    if conn.execute(select(TAG.c.name).where(TAG.c.repository_id == repository_id, TAG.c.name == name)).first():
+        return RefNotFound(
+            f"{missing}: {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
+        )
+    return RefNotFound(missing + _nearest(conn, BRANCH.c.name, name, BRANCH.c.repository_id == repository_id))
+
+
+def _nearest(conn: Connection, names: ColumnElement[str], wanted: str, *where: ColumnElement[bool]) -> str:
+    """The question whether the most similar of the names was meant. Empty when none is similar."""
+    some = conn.execute(select(names).where(*where).order_by(names).limit(_COMPARED)).scalars().all()
+    near = get_close_matches(wanted, some, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+_COMPARED = 1_000
+"""Names that a misspelt one is compared with."""
 
 
 def no_commit(repository_id: str, commit_id: str) -> RefNotFound:

@@ -81,6 +81,9 @@ def diff(
     for line in counts.lines():
         session.note(*line)
     if right is not None:
+        # Releases are often named newest first. The older one has changed nothing since.
+        if not (two_way or counts.types) and any(repository.compare(new, old, prefix=prefix)):
+            session.note(f"They differ, but only {old} changed since both parted: lakeops diff {right} {left}")
         session.note_left_out([ref for ref in dict.fromkeys((old, new)) if repository.ref(ref).is_dirty])
 
 

@@ -15,17 +15,30 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
-from lakeops.cli.options import Metadata, ObjectUri, RemovedKeys, SkipSpecial, flag, parse_metadata, uri, value
+from lakeops.cli.options import (
+    Metadata,
+    ObjectUri,
+    RemovedKeys,
+    SkipSpecial,
+    argument,
+    complete,
+    flag,
+    lake_uri,
+    parse_metadata,
+    parsed,
+    uri,
+    value,
+)
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.names import LakeUri, as_folder, check_path
-from lakeops.model.records import ByteCounter, CommonPrefix, Entry, is_marker
+from lakeops.model.records import ByteCounter, CommonPrefix, Entry, guess_type, is_marker
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
@@ -60,15 +73,21 @@ def _naming_the_option(path: str) -> Iterator[None]:
 # --- upload ---
 
 
-@command(app, "upload", example="fs upload -s raw/ lakefs://flights/dev/raw/ --recursive", progress=True)
+@command(app, "upload", example="fs upload raw/ lakefs://flights/dev/raw/ --recursive", progress=True)
 def upload(
     session: Session,
-    to: Annotated[LakeUri, uri("lakefs://REPO/BRANCH/PATH", "Where to: a path, or a folder ending in a slash.")],
-    source: Annotated[str, value("--source -s", "FILE", "A file, a folder, or - for stdin.")],
+    places: Annotated[
+        list[Any],
+        argument(
+            "[FILE] lakefs://REPO/BRANCH/PATH",
+            "What to upload, unless --source says it, and where to: a path, or a folder ending in a slash.",
+            parser=parsed(lambda text: lake_uri(text) if "://" in text else text),
+            autocompletion=complete,
+        ),
+    ],
+    source: Annotated[str | None, value("--source -s", "FILE", "A file, a folder, or - for stdin.")] = None,
     recursive: Annotated[bool, flag("--recursive -r", "Upload every file below a folder.")] = False,
-    content_type: Annotated[
-        str | None, value("--content-type", "TYPE", "application/octet-stream if not given.")
-    ] = None,
+    content_type: Annotated[str | None, value("--content-type", "TYPE", "Guessed from names if not given.")] = None,
     meta: Metadata = None,
     skip_special: SkipSpecial = False,
     parallelism: Parallelism = PARALLELISM,
@@ -77,16 +96,22 @@ def upload(
 
     They are uncommitted changes until the branch is committed.
     """
-    path, metadata = to.with_prefix()[2], parse_metadata(meta)
+    match [*([] if source is None else [source]), *places]:
+        case [str(source), LakeUri() as to]:
+            path, metadata = to.with_prefix()[2], parse_metadata(meta)
+        case _:
+            raise InvalidInput(
+                "give one file or folder and one place: lakeops fs upload FILE lakefs://REPO/BRANCH/PATH"
+            )
     uploads = _files_to_upload(source, path, recursive=recursive, skip_special=skip_special)
     branch, _ = session.on_branch(to, folder=True)
     with session.progress("Uploading", size=True) as report, branch.batch() as batch:
-        put = partial(batch.put, metadata=metadata, content_type=content_type)
+        put = partial(batch.put, metadata=metadata)
         if source == STDIN:
-            entries = [put(check_path(path), sys.stdin.buffer)]
+            entries = [put(check_path(path), sys.stdin.buffer, content_type=content_type or guess_type(path))]
         else:
             counter = ByteCounter(report, "Uploading", sum(item.size_bytes for item in uploads))
-            entries = transfer(session, uploads, partial(_upload, put, counter), counter, parallelism)
+            entries = transfer(session, uploads, partial(_upload, put, content_type, counter), counter, parallelism)
     size = human_size(sum(entry.size_bytes for entry in entries))
     what = counted(len(entries), "object") if recursive else entries[0].path
     session.answer(
@@ -114,11 +139,11 @@ def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: b
     return of_folder(start, path, skip_special=skip_special)
 
 
-def _upload(put: Callable[[str, BinaryIO], Entry], counter: ByteCounter, item: FileUpload) -> Entry:
+def _upload(put: Callable[..., Entry], content_type: str | None, counter: ByteCounter, item: FileUpload) -> Entry:
     from lakeops.ops.files import reading
 
     with reading(item.file, follow=item.follow) as file:
-        return put(item.path, counter.counting(file))
+        return put(item.path, counter.counting(file), content_type=content_type or guess_type(item.path))
 
 
 # --- download ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_text
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -294,6 +295,11 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     young = f"{kept['grace']['count']:,} younger than {found['grace_hours']:g} h"
     waiting = f"{kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in progress"
     yield (f"Kept:      {kept['referenced']:,} in use, {young}; {waiting}",)
+    if kept["grace"]["count"]:
+        old_enough = datetime.fromisoformat(found["cutoff"]) + 2 * timedelta(hours=found["grace_hours"])
+        yield (
+            f"           A mark after {moment(unix_seconds(old_enough))} takes what nobody needs of the young ones.",
+        )
     strays = found["strays"]
     if strays["count"]:
         count, size = counted(strays["count"], "file"), human_size(strays["bytes"])

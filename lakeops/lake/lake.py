@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -181,8 +181,8 @@ class Lake(LakeConnection):
         self,
         repository: str | None = None,
         *,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
+        since: date | str | None = None,
+        until: date | str | None = None,
         actor: str | None = None,
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:

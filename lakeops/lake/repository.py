@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
@@ -361,8 +361,8 @@ class Repository:
     def audit(
         self,
         *,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
+        since: date | str | None = None,
+        until: date | str | None = None,
         actor: str | None = None,
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
 from enum import Enum, StrEnum
 from fnmatch import fnmatchcase
+from functools import cache
+from mimetypes import MimeTypes
 from threading import Lock
 from typing import Any, BinaryIO, ClassVar, Literal, TypeVar, cast
 
@@ -238,6 +240,21 @@ def check_hook(hook: Hook) -> Hook:
 T = TypeVar("T")
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
+
+_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+
+
+@cache
+def _types() -> MimeTypes:
+    table = MimeTypes()
+    table.add_type("application/vnd.apache.parquet", ".parquet")
+    return table
+
+
+def guess_type(path: str) -> str:
+    """The content type that the end of a name stands for: the same on every machine, unlike the system's own list."""
+    found, encoding = _types().guess_type(path.rpartition("/")[2], strict=False)
+    return (found if encoding is None else _COMPRESSED.get(encoding)) or DEFAULT_CONTENT_TYPE
 
 
 @dataclass(frozen=True, slots=True)

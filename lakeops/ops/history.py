@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from itertools import count, islice
 from typing import Any
@@ -77,8 +77,8 @@ def log(
     amount: int | None = None,
     path: str | None = None,
     prefix: str = "",
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: date | str | None = None,
+    until: date | str | None = None,
     author: str = "",
     on_expired: Callable[[Commit], None] | None = None,
 ) -> Iterator[Commit]:
@@ -93,8 +93,8 @@ def log(
         path: only commits that changed this object. A merge is one of them when it has another object than each of its
             parents; with ``first_parent``, than the first.
         prefix: only commits that changed something under this prefix, likewise.
-        since: only commits of this moment or later.
-        until: only commits of this moment or earlier.
+        since: only commits of this moment or later. A date is its first moment in UTC, and a text is ISO 8601.
+        until: only commits of this moment or earlier, likewise.
         author: only commits whose committer's name holds this text.
         on_expired: called with each commit whose changes nobody can tell, because retention took it or a parent. It is
             left out.
@@ -104,15 +104,15 @@ def log(
     if path is not None and prefix:
         raise InvalidInput("a log takes a path or a prefix, not both")
     for moment in (since, until):
-        if moment is not None and moment.tzinfo is None:
+        if isinstance(moment, datetime) and moment.tzinfo is None:
             raise InvalidInput(f"{moment} has no time zone")
     under = check_prefix(prefix) if path is None else check_path(path)
     check_asked(author, "a part of a name")
     chosen = since is not None or until is not None or author or under
     names = lookup(ctx, ahead=1 if chosen else amount or 1)
     start = resolve_commit(ctx, ref, live=False, names=names)
-    oldest = float("-inf") if since is None else since.timestamp()
-    newest = float("inf") if until is None else until.timestamp()
+    oldest = float("-inf") if since is None else _parse_time(since).timestamp()
+    newest = float("inf") if until is None else _parse_time(until).timestamp()
 
     looked = count(1)
 
@@ -225,14 +225,14 @@ def audit(
     catalog: Catalog,
     repository_id: str | None = None,
     *,
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
+    since: date | str | None = None,
+    until: date | str | None = None,
     actor: str | None = None,
     amount: int | None = None,
 ) -> Iterator[AuditRecord]:
     """The records of transitions, newest first, read a page at a time. See ``Lake.audit``."""
     left = None if amount is None else check_amount(amount, "the amount")
-    first, last = (None if moment is None else _parse_time(moment) for moment in (since, until))
+    first, last = (None if moment is None else unix_seconds(_parse_time(moment)) for moment in (since, until))
     if actor is not None:
         check_asked(actor, "an actor")
     if repository_id is not None:
@@ -251,11 +251,13 @@ def audit(
     return islice(every(), left)
 
 
-def _parse_time(given: datetime | str) -> int:
+def _parse_time(given: date | str) -> datetime:
     try:
-        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
-        return unix_seconds(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
-    except (ValueError, AttributeError):
+        moment = datetime.fromisoformat(given if isinstance(given, str) else given.isoformat())
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        unix_seconds(moment)  # raises for one that no clock has
+        return moment
+    except (ValueError, AttributeError, OverflowError):
         raise InvalidInput(f"{excerpt(given)} is no moment; give one such as 2026-01-31 or 2026-01-31T12:00") from None
 
 

@@ -59,10 +59,12 @@ def set_hook(
 
     Raises:
         InvalidInput: something of it makes no sense.
+        PreconditionFailed: ``hook_missing``: it cannot be loaded here, and would stop the changes of this process.
         CatalogError: ``permission_denied``: the database login is no maintainer's.
         PreconditionFailed: ``read_only_repository``: the repository takes no changes.
     """
     given = check_hook(Hook(name, when, tuple(actions), pattern, seconds))
+    _load(given)
     hook = replace(given, actions=tuple(one for one in ACTIONS if one in given.actions))
     ctx.catalog.refs.set_hook(ctx.repository_id, hook)
     return hook
@@ -169,8 +171,8 @@ def _load(hook: Hook) -> Call:
         except Exception as error:  # noqa: BLE001 - it is somebody else's code
             reason = f"{type(error).__name__}: {error}"
     raise PreconditionFailed(
-        f"hook {hook.name!r} cannot be loaded here ({reason}); install it, or let a maintainer remove it with "
-        "`lakeops hook remove`",
+        f"hook {hook.name!r} cannot be loaded here ({reason}); install it, or, if it is set, let a maintainer remove "
+        "it with `lakeops hook remove`",
         kind="hook_missing",
     )
 

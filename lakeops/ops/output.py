@@ -29,7 +29,7 @@ from lakeops.ops.read import with_staged
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
 from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
-from lakeops.store.base import ObjectStore
+from lakeops.store.base import ObjectStore, StoredObject
 
 OutputMode = Literal["replace", "append"]
 OnCollision = Literal["refuse", "rename", "overwrite"]
@@ -42,18 +42,18 @@ class OutputUrl(str):
     """The directory's URL, a plain string. ``file`` gives the URL of one file in it, ready to be written."""
 
     __slots__ = ("_prepare",)
-    _prepare: Callable[[], None]
+    _prepare: Callable[[str], None]
 
     @classmethod
-    def of(cls, url: str, prepare: Callable[[], None]) -> OutputUrl:
-        """The URL of a directory that ``prepare`` makes where it is not there yet."""
+    def of(cls, url: str, prepare: Callable[[str], None]) -> OutputUrl:
+        """The URL of a directory. ``prepare`` makes it and a folder in it, where they are not there yet."""
         made = cls(url)
         made._prepare = prepare
         return made
 
     def file(self, name: str) -> str:
-        """The URL of a file in the directory, which exists from then on whatever writes to it."""
-        self._prepare()
+        """The URL of a file in the directory. The folder that the file goes to exists from then on."""
+        self._prepare(name.rpartition("/")[0])
         return f"{self}/{name}"
 
 
@@ -118,7 +118,7 @@ def output(
     try:
         if not _spark_is_active():
             ctx.store.make_directory(opened.address)
-        yield OutputUrl.of(opened.url, lambda: ctx.store.make_directory(opened.address))
+        yield OutputUrl.of(opened.url, lambda folder: ctx.store.make_directory(opened.address + folder))
         link_output(ctx, opened, mode, on_collision, allow_empty=allow_empty)
     except BaseException:
         abandon_output(ctx, opened)
@@ -322,7 +322,7 @@ def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Ta
     columns: dict[str, list[object]] = {name: [] for name in STAGED_SCHEMA.names}
     found = list(ctx.store.list(address.rstrip("/")))
     _check_inside(opened, (item.key for item in found))
-    items = [item for item in found if item.key.startswith(address) and not _scratch(item.key[len(address) :])]
+    items = [item for item in found if item.key.startswith(address) and not _scratch(item, address)]
     if names is not None:
         items = [item for item in items if item.key[len(address) :] in names]
         missing = {*names} - {item.key[len(address) :] for item in items}
@@ -360,7 +360,12 @@ def _check_inside(opened: Output, keys: Iterable[str]) -> None:
             )
 
 
-def _scratch(name: str) -> bool:
-    """Tell whether a file is an engine's own bookkeeping: unfinished task output, or Hadoop's local checksum files."""
-    parts = name.split("/")
-    return "_temporary" in parts[:-1] or (parts[-1].startswith(".") and parts[-1].endswith(".crc"))
+def _scratch(item: StoredObject, address: str) -> bool:
+    """Tell whether a file is an engine's own bookkeeping: no rows of anybody.
+
+    That is unfinished task output, Hadoop's local checksum files, and what marks a folder in a bucket, as pyarrow and
+    Hadoop write it.
+    """
+    *folders, name = item.key.removeprefix(address).split("/")
+    marker = not item.size_bytes and (not name or name.endswith("_$folder$"))
+    return marker or "_temporary" in folders or (name.startswith(".") and name.endswith(".crc"))

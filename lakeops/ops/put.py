@@ -21,7 +21,7 @@ from lakeops.catalog.records import ExpectedState, Staged
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, guess_type
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable
 from lakeops.ops.files import is_clone_state, reading, translated, walk
@@ -277,7 +277,7 @@ def upload(
         source: a file or a directory of this machine.
         path: the object's path, or a folder that ends in a slash. A directory's files go below it.
         metadata: user metadata of every object.
-        content_type: the media type of every object. ``application/octet-stream`` when left out.
+        content_type: the media type of every object. Guessed from each object's name when left out.
         skip_special: leave out links, pipes, devices and a clone's own files below a directory. Without it they are an
             error.
 
@@ -296,7 +296,8 @@ def upload(
 
         def send(item: FileUpload) -> Entry:
             with reading(item.file, follow=item.follow) as file:
-                entry = opened.put(item.path, file, metadata=metadata, content_type=content_type)
+                kind = content_type or guess_type(item.path)
+                entry = opened.put(item.path, file, metadata=metadata, content_type=kind)
             ctx.progress("uploading files", next(sent), len(items))
             return entry
 

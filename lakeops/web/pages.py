@@ -339,7 +339,9 @@ class Pages(ObjectPages):
                 key = (repository.storage_namespace, "base", *ids)
                 base = _cache.get(key) or _cache.put(key, repository.merge_base(*ids).id)
                 sides = base, heads[1].id
-            values["shown"] = self._differing(*ids, two_way=two_way)
+            values["shown"] = shown = self._differing(*ids, two_way=two_way)
+            nothing = not two_way and shown.sums is not None and not shown.sums.all.total
+            values["behind"] = nothing and any(repository.compare(ids[1], ids[0], prefix=shown.prefix))
             values["heads"] = heads
             values["verdicts"] = repository.verdicts_of(heads[1:])[heads[1].id]
             values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]

@@ -250,3 +250,51 @@ def test_a_merge_under_a_used_key_says_so(run, flights):
     assert first.startswith("Merged dev into main")
     again = run.ok(*keyed)
     assert again == first.replace("Merged ", "Merged before, under the same key: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["log", "lakefs://flihgts/main"],
+        ["commit", "lakefs://flihgts/main", "-m", "m"],
+        ["fs", "ls", "lakefs://flihgts/main/"],
+        ["fs", "upload", "-s", "local.txt", "lakefs://flihgts/dev/x"],
+        ["gc", "mark", "lakefs://flihgts"],
+        ["branch", "create", "lakefs://flihgts/x", "--source", "lakefs://flihgts/main"],
+    ],
+)
+def test_a_misspelt_repository_is_guessed(run, flights, words):
+    Path("local.txt").write_text("1")
+    error = run.error(*words)
+    assert (error["kind"], error["exit_code"]) == ("repository_not_found", 4)
+    assert error["message"].endswith("no repository 'flihgts'; did you mean 'flights'?")
+
+
+def test_a_name_that_is_like_no_other_is_not_guessed(run, flights):
+    assert run.error("log", "lakefs://weather/main")["message"] == "no repository 'weather'"
+    assert run.error("commit", "lakefs://flights/zzz", "-m", "m")["message"].endswith("no branch 'zzz'")
+
+
+@pytest.mark.parametrize("name", ["v1", "dve"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["commit", "{}", "-m", "m"],
+        ["diff", "{}"],
+        ["merge", "lakefs://flights/dev", "{}"],
+        ["fs", "upload", "-s", "local.txt", "{}/x"],
+        ["fs", "rm", "{}/x"],
+        ["fs", "rm", "{}/raw/", "-r"],
+        ["import", "--from", "incoming", "--to", "{}/in/", "-m", "m"],
+        ["branch", "reset", "{}", "--yes"],
+        ["branch", "delete", "{}", "--yes"],
+        ["cherry-pick", "lakefs://flights/main", "{}"],
+    ],
+)
+def test_what_is_no_branch_is_named(run, flights, words, name):
+    Path("local.txt").write_text("1")
+    Path("incoming").mkdir()
+    Path("incoming/day").write_text("1")
+    error = run.error(*(word.format(f"lakefs://flights/{name}") for word in words))
+    assert (error["kind"], error["exit_code"]) == ("ref_not_found", 4)
+    assert {"v1": "'v1' is a tag", "dve": "did you mean 'dev'?"}[name] in error["message"]

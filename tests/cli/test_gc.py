@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -66,6 +66,18 @@ def garbage(lake, flights, monkeypatch):
     monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=9))
     lake.catalog.marks.confirm_clock()
     return flights
+
+
+def test_a_mark_says_when_young_files_go(run, flights, monkeypatch):
+    flights.gc.set_grace("1h")
+    flights.branch("dev").put("raw/c.csv", b"again")
+    line = next(line for line in run.ok("gc", "mark", "lakefs://flights").splitlines() if "A mark after" in line)
+    then = datetime.fromisoformat(line.split("A mark after ")[1].split(" takes")[0].removesuffix(" UTC").strip())
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    for late, garbage in ((-60, 0), (60, 1)):
+        monkeypatch.setattr(SystemClock, "now", lambda _self, now=then + timedelta(seconds=late): now)
+        flights._ctx.catalog.marks.confirm_clock()
+        assert run.json("gc", "mark", "lakefs://flights")["objects"] == garbage
 
 
 def test_a_mark_is_made_shown_and_swept(run, garbage):

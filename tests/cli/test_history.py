@@ -89,6 +89,18 @@ def test_paths_times_and_people(run, flights):
     assert messages(f"{R}/main", "--until", "2999-01-01T10:00+02:00", "--author", "nobody") == []
 
 
+@pytest.mark.parametrize("prefix", ["", "raw/"])
+def test_releases_that_are_named_newest_first(run, flights, prefix):
+    old, new = f"{R}/main~1", f"{R}/main"
+    narrow = ("--prefix", prefix) if prefix else ()
+    shown = run("diff", new, old, *narrow)
+    assert f"only main changed since both parted: lakeops diff {old} {new}" in shown.stderr
+    assert run.lines("diff", new, old, *narrow) == []
+    assert run.lines("diff", old, new, *narrow)
+    for words in ((old, new), (new, new), (new, old, "--two-way"), (new, old, "--prefix", "none/")):
+        assert "They differ" not in run("diff", *words).stderr
+
+
 def test_expired_commits_are_told_of(run, lake, flights):
     expire_commits(lake.catalog, "flights", [flights.ref("main~1").commit_id])
     result = run("log", f"{R}/main/raw/")

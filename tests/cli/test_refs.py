@@ -43,11 +43,19 @@ def test_each_change_goes_to_the_dump(run, flights):
     assert run.json("refs", "automatic", R, "--off")["automatic"] is False
 
 
-def test_hooks_are_set_listed_and_removed(run, flights):
+def test_hooks_are_set_listed_and_removed(run, flights, tmp_path, monkeypatch):
+    missing = run.error("hook", "set", R, "not-here")
+    assert (missing["kind"], missing["exit_code"]) == ("hook_missing", 5)
+    info = tmp_path / "site" / "ours-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[lakeops.hooks]\nnot-here = json:loads\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
     hook = run.json("hook", "set", R, "not-here", "--on", "create-tag", "--ref", "v*", "--seconds", "5")
     assert hook == {"name": "not-here", "when": "before", "actions": ["create-tag"], "pattern": "v*", "seconds": 5}
     assert run.json("hook", "list", R) == [hook]
     assert "create-tag" in run("hook", "list", R).stdout
+    (info / "entry_points.txt").unlink()  # as on another machine
     refused = run.error("tag", "create", "lakefs://flights/v9", "lakefs://flights/main")
     assert (refused["kind"], refused["exit_code"]) == ("hook_missing", 5)
     assert run.error("hook", "set", R, "x", "--on", "push")["exit_code"] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import os
 from pathlib import Path
 from threading import Event
@@ -38,11 +39,61 @@ def test_a_file(run, flights):
     assert flights.branch("dev").read("raw/day1.csv") == b"\x00\xff1,2"
 
 
-def test_the_content_type_does_not_depend_on_the_machine(run, flights):
-    Path("page.html").write_text("<p>")
-    assert run.json("fs", "upload", "-s", "page.html", f"{R}/dev/page.html")["content_type"] == (
-        "application/octet-stream"
-    )
+@pytest.mark.parametrize(
+    ("name", "content_type"),
+    [
+        ("page.html", "text/html"),
+        ("day.CSV", "text/csv"),
+        ("rows.json", "application/json"),
+        ("part-0.parquet", "application/vnd.apache.parquet"),
+        ("day.csv.gz", "application/gzip"),
+        ("model.bin", "application/octet-stream"),
+        ("_SUCCESS", "application/octet-stream"),
+        (".csv", "application/octet-stream"),
+        ("http:x.html", "text/html"),
+        ("no.such-end", "application/octet-stream"),
+    ],
+)
+def test_the_content_type_is_guessed_from_the_name(run, flights, name, content_type, tmp_path, monkeypatch):
+    """The list of the machine does not count."""
+    (tmp_path / "types").write_text("text/wrong html csv such-end\n")
+    monkeypatch.setattr(mimetypes, "knownfiles", [str(tmp_path / "types")])
+    monkeypatch.setattr(mimetypes, "inited", False)
+    Path(name).write_text("<p>")
+    assert run.json("fs", "upload", name, f"{R}/dev/a/")["content_type"] == content_type
+    assert run.json("fs", "upload", "-r", ".", f"{R}/dev/b/")[0]["content_type"] == content_type
+    assert flights.branch("dev").upload(name, "c/")[0].content_type == content_type
+    run.ok("fs", "upload", "-s", "-", f"{R}/dev/d/{name}", stdin=b"<p>")
+    assert flights.branch("dev").stat(f"d/{name}").content_type == content_type
+    assert run.json("fs", "upload", name, f"{R}/dev/e", "--content-type", "text/mine")["content_type"] == "text/mine"
+    assert flights.branch("dev").upload(name, "f", content_type="text/mine")[0].content_type == "text/mine"
+
+
+@pytest.mark.parametrize("form", [["-s", "{}", "{to}"], ["{}", "{to}"], ["{to}", "-s", "{}"], ["{to}", "--source={}"]])
+@pytest.mark.parametrize("source", ["day.csv", "tree", "-"])
+def test_the_source_is_an_option_or_comes_first(run, flights, tree, form, source):
+    Path("day.csv").write_text("1")
+    words = [word.format(source, to=f"{R}/dev/up") for word in form]
+    result = run("fs", "upload", *words, *(["-r"] if source == "tree" else []), "--json", stdin=b"1")
+    assert result.exit_code == 0, result.output
+    assert next(path for path in uncommitted(flights) if path.startswith("up")) in {"up", "up/.hidden"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [f"{R}/dev/x"],
+        ["a", "b", f"{R}/dev/x"],
+        [f"{R}/dev/x", "a"],
+        ["-s", "a", "b", f"{R}/dev/x"],
+        ["a", "b"],
+        ["-s", "a", "b"],
+    ],
+)
+def test_an_upload_takes_one_source_and_one_place(run, flights, words):
+    error = run.error("fs", "upload", *words)
+    assert (error["exit_code"], error["kind"]) == (2, "invalid_input")
+    assert "lakeops fs upload FILE lakefs://REPO/BRANCH/PATH" in error["message"]
 
 
 @pytest.mark.parametrize(("target", "path"), [("raw/", "raw/day.csv"), ("", "day.csv"), ("raw/x", "raw/x")])

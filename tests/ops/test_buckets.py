@@ -5,12 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import re
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs
+import pyarrow.parquet as pq
 import pytest
 from services.s3 import QUICK, S3_KINDS
 from support.scenes import tree
@@ -19,7 +25,7 @@ from typer.testing import CliRunner
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.cli.app import app
-from lakeops.model.errors import MergeConflict, NamespaceTaken, SweepIncomplete
+from lakeops.model.errors import InvalidInput, MergeConflict, NamespaceTaken, SweepIncomplete
 from lakeops.store import layout
 from lakeops.store.base import DeleteFailure
 from lakeops.store.open import Stores
@@ -203,6 +209,75 @@ def test_a_bucket_that_forbids_deletes_is_named(old: Repository, monkeypatch) ->
     with pytest.raises(SweepIncomplete, match="AccessDenied"):
         old.gc.sweep(mark.id)
     assert len(list(store.list(layout.DATA))) == 18
+
+
+class TestOutputs:
+    """Outputs that programs write themselves, by folders: what marks a folder is no object of the output."""
+
+    @pytest.fixture(params=["file", *S3_KINDS])
+    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str | None, str]:
+        if request.param == "file":
+            return None, f"file://{tmp_path}/namespace"
+        endpoint = request.getfixturevalue("endpoint_of")(request.param)
+        return endpoint, f"s3://{request.getfixturevalue('buckets')(endpoint)}/{uuid.uuid4().hex}"
+
+    @pytest.fixture
+    def files(self, place: tuple[str | None, str]) -> pa.fs.FileSystem:
+        """The file system that pyarrow itself has for the place."""
+        if place[0] is None:
+            return pa.fs.LocalFileSystem()
+        keys = {"access_key": os.environ["AWS_ACCESS_KEY_ID"], "secret_key": os.environ["AWS_SECRET_ACCESS_KEY"]}
+        return pa.fs.S3FileSystem(endpoint_override=place[0], region="us-east-1", **keys)
+
+    @pytest.mark.parametrize("mode", ["replace", "append"])
+    def test_partitions_that_pyarrow_writes(self, repo: Repository, files: pa.fs.FileSystem, mode) -> None:
+        rows = pa.table({"region": ["x", "y/z", "x"], "n": [1, 2, 3]})
+        main = repo.branch("main")
+        with main.output("t/", mode=mode) as url:
+            path = re.sub("^(s3|file)://", "", url)
+            files.create_dir(path)
+            ds.write_dataset(
+                rows, path, filesystem=files, format="parquet", partitioning=["region"], partitioning_flavor="hive"
+            )
+            files.create_dir(f"{path}/empty")
+        main.commit("partitions")
+        names = [entry.path for entry in main.list("t/")]
+        assert [name.rpartition("/")[0] for name in names] == ["t/region=x", "t/region=y%2Fz"]
+        assert [pq.read_table(io.BytesIO(main.read(name)))["n"].to_pylist() for name in names] == [[1, 3], [2]]
+
+    @pytest.mark.parametrize("marker", ["", "day=1/", "day=1/hour=2/", "day=1_$folder$", "/", "day=1//"])
+    def test_what_marks_a_folder_is_left_out(self, place: tuple[str | None, str], repo: Repository, marker) -> None:
+        if place[0] is None:
+            pytest.skip("folders of a disk are no files")
+        main, s3 = repo.branch("main"), client(repo._ctx.stores.settings)
+        with main.output("t/") as url:
+            bucket, _, folder = url.removeprefix("s3://").partition("/")
+            s3.put_object(Bucket=bucket, Key=f"{folder}/{marker}", Body=b"")
+            s3.put_object(Bucket=bucket, Key=f"{folder}/day=1/part", Body=b"1")
+        assert [entry.path for entry in main.list()] == ["t/day=1/part"]
+
+    def test_rows_under_the_name_of_a_folder_are_refused(self, place: tuple[str | None, str], repo: Repository) -> None:
+        if place[0] is None:
+            pytest.skip("a disk has no such files")
+        main, s3 = repo.branch("main"), client(repo._ctx.stores.settings)
+        with pytest.raises(InvalidInput, match="t/day=1/"), main.output("t/") as url:
+            bucket, _, folder = url.removeprefix("s3://").partition("/")
+            s3.put_object(Bucket=bucket, Key=f"{folder}/day=1/", Body=b"rows")
+        assert not list(main.uncommitted())
+
+    @pytest.mark.parametrize("partitions", [None, ["region"]])
+    def test_what_pandas_writes(self, place: tuple[str | None, str], repo: Repository, partitions) -> None:
+        pd = pytest.importorskip("pandas")
+        main, rows = repo.branch("main"), pd.DataFrame({"region": ["x", "y"], "n": [1, 2]})
+        options = None if place[0] is None else {"endpoint_url": place[0]}
+        if options:
+            pytest.importorskip("s3fs")
+        with main.output("t/") as url:
+            target = url if partitions else url.file("all.parquet")
+            rows.to_parquet(target, partition_cols=partitions, storage_options=options)
+        names = [entry.path for entry in main.list()]
+        assert sum(len(pq.read_table(io.BytesIO(main.read(name)))) for name in names) == 2
+        assert {name.split("/")[1] for name in names} == ({"region=x", "region=y"} if partitions else {"all.parquet"})
 
 
 class TestVersions:

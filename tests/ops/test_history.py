@@ -76,6 +76,21 @@ def test_times_and_people(settings, clock: ManualClock, history: Repository) -> 
         assert list(repo.log("main", amount=2)) == [hers, every[0]]
 
 
+@pytest.mark.parametrize("form", [lambda day: day, lambda day: day.isoformat(), lambda day: f"{day}T00:00+00:00"])
+def test_a_date_is_its_first_moment(repo: Repository, clock: ManualClock, fill, form) -> None:
+    for number in range(4):
+        fill(repo, "main", message=str(number), a=str(number))
+        clock.advance(seconds=86_400)
+    one, _, two, *_ = list(repo.log("main"))
+    day = datetime.fromtimestamp(two.creation_date, UTC).date()
+    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    since, until = (list(repo.log("main", **{side: form(day)})) for side in ("since", "until"))
+    assert one in since
+    assert since == list(repo.log("main", since=midnight))
+    assert until == list(repo.log("main", until=midnight))
+    assert [*repo.audit(since=form(day))] == [*repo.audit(since=midnight)]
+
+
 def test_what_retention_took_is_left_out_of_logs_and_named(lake: Lake, history: Repository) -> None:
     every = list(history.log("main", first_parent=True))
     wanted = [commit.id for commit in history.log("main", first_parent=True, prefix="a")]
@@ -93,6 +108,8 @@ def test_what_a_log_refuses(repo: Repository) -> None:
         ({"path": ""}, InvalidPath),
         ({"prefix": "\0"}, InvalidPath),
         ({"since": datetime(2026, 1, 1)}, InvalidInput),  # noqa: DTZ001 - the point
+        ({"since": "yesterday"}, InvalidInput),
+        ({"until": 7}, InvalidInput),
         ({"author": "\ud800"}, InvalidInput),
         ({"amount": -1}, InvalidInput),
     ):

@@ -128,16 +128,26 @@ def test_a_hook_stops_a_change_before_it_is_made_and_hears_of_it_afterwards(repo
 
 @pytest.mark.parametrize("name", ["not-installed", "broken"])
 def test_what_cannot_be_loaded_stops_every_change_that_it_runs_before(repo, plugin, name):
-    repo.set_hook(name, pattern="v*")
+    there = repo._ctx.catalog.refs  # as a process sets it that has the hook
+    there.set_hook("repo", Hook(name, pattern="v*"))
     with pytest.raises(PreconditionFailed, match=name, check=has_kind("hook_missing")):
         repo.create_tag("v2", "main")
     repo.create_tag("w2", "main")
-    repo.set_hook(name, when="after")
+    there.set_hook("repo", Hook(name, "after"))
     repo.create_tag("v2", "main")
     repo.remove_hook(name)
     with pytest.raises(NotFound):
         repo.remove_hook(name)
     assert repo.hooks() == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["not-installed", "broken"])
+def test_what_cannot_be_loaded_is_not_set(repo, plugin, name, when):
+    with pytest.raises(PreconditionFailed, match=f"{name}.*install it", check=has_kind("hook_missing")):
+        repo.set_hook(name, when=when)
+    assert repo.hooks() == []
+    repo.branch("main").commit("goes on")
 
 
 def test_no_caller_of_the_catalog_passes_a_hook_by(repo, plugin):
@@ -209,7 +219,7 @@ def test_a_call_that_is_repeated_runs_no_hook(repo, plugin):
     assert plugin.events == []
 
 
-def test_hooks_that_make_no_sense_are_refused(repo):
+def test_hooks_that_make_no_sense_are_refused(repo, plugin):
     for given in (
         {"name": "-"}, {"name": ""}, {"name": "refs-dump"}, {"name": "a", "when": "later"},
         {"name": "a", "actions": ["push"]}, {"name": "a", "pattern": "a/b"}, {"name": "a", "pattern": ""},

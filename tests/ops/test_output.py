@@ -121,6 +121,20 @@ def test_a_file_beside_the_directory_is_no_silent_loss(repo: Repository) -> None
     assert [entry.path for entry in main.list()] == ["t/a", "t/kept"]
 
 
+@pytest.mark.parametrize("name", ["part-0", "region=x/part-0", "a/b/c/part-0", "ö x/part-0"])
+def test_the_folder_of_a_file_is_there(repo: Repository, name: str) -> None:
+    main = repo.branch("main")
+    with main.output("t/") as url:
+        Path(url.file(name).removeprefix("file://")).write_bytes(b"1")
+    assert main.read(f"t/{name}") == b"1"
+
+
+@pytest.mark.parametrize("name", ["../part-0", "a/../../part-0", "./part-0"])
+def test_a_file_outside_of_the_output_is_refused(repo: Repository, name: str) -> None:
+    with pytest.raises(errors.InvalidPath), repo.branch("main").output("t/") as url:
+        url.file(name)
+
+
 def test_a_failed_output_stages_nothing(lake: Lake, repo: Repository) -> None:
     main = repo.branch("main")
     with pytest.raises(ZeroDivisionError), main.output("t/") as url:

@@ -181,6 +181,8 @@ def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> No
     assert "raw/" in shown(ask("/flights/diff?left=main&right=dev&prefix=raw/"))
     assert "Choose what to compare" in shown(ask("/flights/diff"))
     assert "Both are the same commit" in shown(ask("/flights/diff?left=main&right=main"))
+    assert "They differ, but only main changed since they parted" in shown(ask("/flights/diff?left=main&right=main~1"))
+    assert "Nothing differs" in shown(ask("/flights/diff?left=main&right=main~1&prefix=none/"))
 
 
 def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
