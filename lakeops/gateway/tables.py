@@ -236,7 +236,13 @@ class IcebergRest:
             raise PreconditionFailed("this gateway only reads; start it with --write")
         warehouse = _Warehouse(self._lake.repository(prefix[0]), *prefix[1:3])
         answer: Callable[[_Asked], Response] = getattr(self, f"_{route}")
-        return answer(_Asked(request, warehouse, levels, table))
+        try:
+            return answer(_Asked(request, warehouse, levels, table))
+        except (NotFound, exceptions.NoSuchNamespaceError) as error:
+            if not table:
+                raise
+            # Engines know this as a table that is not there (DROP TABLE IF EXISTS), and the other as a failure.
+            raise exceptions.NoSuchTableError(str(error)) from None
 
     def _config(self, request: _Request) -> Response:
         given = request.query.get("warehouse", "").removeprefix("lakefs://")

@@ -24,7 +24,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import update_table_metadata
 
 from lakeops.iceberg.files import MOST_METADATA, TableFileIO
-from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken
+from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.names import as_folder
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.tables import TableChange
@@ -85,7 +85,11 @@ class RefTables:
         return self._repository.ref(self._name)
 
     def _branch(self) -> Branch:
-        return self._repository.branch(self._name)
+        try:
+            return self._repository.branch(self._name)
+        except RefNotFound:
+            _ = self._ref.commit  # raises where there is no tag of the name either
+            raise InvalidInput(f"{excerpt(self._name)} is no branch: tables can only be read there") from None
 
     def _folder(self, levels: Identifier) -> str:
         for level in levels:
@@ -98,10 +102,13 @@ class RefTables:
     # --- namespaces ---
 
     def namespace(self, levels: Identifier) -> dict[str, str]:
-        """The properties of a namespace. Raises ``NoSuchNamespaceError``."""
+        """The properties of a namespace, of which a ref has none. Raises ``NoSuchNamespaceError``, ``RefNotFound``."""
+        if not levels:
+            _ = self._ref.commit  # raises where there is no such ref
+            return {}
         path = f"{self._folder(levels)}{NAMESPACE_FILE}"
         try:
-            text = self._small(path) if levels else b"{}"
+            text = self._small(path)
         except ObjectNotFound:
             raise exceptions.NoSuchNamespaceError(f"no namespace {_shown(levels)} at {self}") from None
         try:
@@ -190,10 +197,11 @@ class RefTables:
             raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
         place = location.rstrip("/") if location else self._repository.table_files.new_location()
         given = {GC_ENABLED: "false", **properties}
+        version = _supported(given.get("format-version", "2"))
         convert = MetastoreCatalog._convert_schema_if_needed  # noqa: SLF001 - pyiceberg has no other function for it
         metadata = new_table_metadata(
             location=place,
-            schema=convert(schema, int(given.get("format-version", 2))),
+            schema=convert(schema, version),
             partition_spec=partition_spec or UNPARTITIONED_PARTITION_SPEC,
             sort_order=sort_order or UNSORTED_SORT_ORDER,
             properties=given,
@@ -281,6 +289,9 @@ class RefTables:
         before = None if base is None else base.metadata
         for requirement in commit.requirements:
             requirement.validate(before)
+        for update in commit.updates:
+            if update.action == "upgrade-format-version":
+                _supported(update.format_version)
         try:
             after = update_table_metadata(
                 base_metadata=before or MetastoreCatalog._empty_table_metadata(),  # noqa: SLF001 - pyiceberg's own base
@@ -399,6 +410,15 @@ def _files_are_there() -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise InvalidInput(f"a file of the table is not there: {_line(error)}") from error
+
+
+def _supported(version: object) -> int:
+    """The format version that a table is to have."""
+    if str(version) not in {"1", "2"}:
+        raise InvalidInput(
+            f"format-version is 1 or 2 here, and not {excerpt(str(version))}: pyiceberg writes no other one"
+        )
+    return int(str(version))
 
 
 def _statistics(metadata: TableMetadata) -> list[Any]:

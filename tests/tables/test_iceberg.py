@@ -28,7 +28,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.expressions import EqualTo
-from pyiceberg.table.update import AddSnapshotUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, UpgradeFormatVersionUpdate
 
 from lakeops import Lake, Repository
 from lakeops.gateway.app import serving
@@ -187,6 +187,55 @@ def test_names_and_what_is_not_there(published: Repository, catalog: Open) -> No
         main.drop_table("web.sales")
     main.drop_namespace("web")
     assert (main.list_namespaces(), amounts(catalog("main@"))) == ([], [1, 2])
+
+
+CHANGES: dict[str, Callable[[Catalog], object]] = {
+    "create namespace": lambda at: at.create_namespace("more"),
+    "drop namespace": lambda at: at.drop_namespace("empty"),
+    "namespace properties": lambda at: at.update_namespace_properties("web", updates={"a": "b"}),
+    "create table": lambda at: at.create_table("web.more", rows().schema),
+    "append": lambda at: at.load_table("web.sales").append(rows(1)),
+    "alter": lambda at: at.load_table("web.sales").transaction().set_properties({"a": "b"}).commit_transaction(),
+    "register": lambda at: at.register_table("web.again", at.load_table("web.sales").metadata_location),
+    "rename": lambda at: at.rename_table("web.sales", "web.more"),
+    "drop": lambda at: at.drop_table("web.sales"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_tag_is_only_read_and_says_so(published: Repository, catalog: Open, name: str) -> None:
+    catalog("main").create_namespace("empty")
+    published.branch("main").commit("An empty namespace")
+    published.create_tag("v1", "main")
+    with pytest.raises(REFUSED, match="'v1' is no branch: tables can only be read there"):
+        CHANGES[name](catalog("v1"))
+
+
+@pytest.mark.parametrize("version", ["0", "3", "x", ""])
+def test_format_versions_that_cannot_be_written_are_refused(published: Repository, catalog: Open, version: str) -> None:
+    main = catalog("main")
+    with pytest.raises((*REFUSED, ValueError), match=r"format-version is 1 or 2 here|invalid literal"):
+        main.create_table("web.more", rows().schema, properties={"format-version": version})
+    if version == "3":
+        table = main.load_table("web.sales")
+        with pytest.raises(REFUSED, match="format-version is 1 or 2 here"):
+            table.catalog.commit_table(table, (), (UpgradeFormatVersionUpdate(format_version=3),))
+    assert list(published.branch("main").uncommitted()) == []
+
+
+def test_an_unknown_ref_has_no_tables_and_is_no_namespace(published: Repository, lake: Lake) -> None:
+    """Spark asks for a table before ``DROP TABLE IF EXISTS``, and for a namespace before ``CREATE NAMESPACE``."""
+    with serving(lake, write=True) as options:
+        refs = load_catalog("shop", **rest_properties(options), warehouse="shop")
+        assert [refs.namespace_exists(one) for one in ("main", "none")] == [True, False]
+        assert not refs.table_exists(("none", "web", "sales"))
+        for ask in (refs.load_table, refs.drop_table):
+            with pytest.raises(NoSuchTableError, match="'none'"):
+                ask(("none", "web", "sales"))
+        with pytest.raises(NoSuchNamespaceError, match="'none'"):
+            refs.create_table(("none", "web", "sales"), rows().schema)
+        with pytest.raises(BadRequestError, match="use lakeops branch"):
+            refs.create_namespace("none")
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"[1]", b"{"])
