@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrow import ENTRY_SCHEMA, array, no_metadata, scalar, text
-from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound
+from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, NoChanges, ObjectNotFound
 from lakeops.model.ids import check_commit_metadata
-from lakeops.model.names import MAX_PATH_BYTES, as_folder, flaw
+from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, flaw
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
 from lakeops.ops import inventory as inventories
@@ -27,6 +29,7 @@ from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import CommitPlan, CommitResult, dirty, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ops.read import joined
 from lakeops.ranges.build import build, replace_prefix
+from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
@@ -37,6 +40,8 @@ from lakeops.store.open import parse_location, without_links
 _BATCH = 50_000
 """Entries that are worked on at a time. Directories of any size are put together to about this many."""
 _SHOWN = 3
+_BESIDE = 1000
+"""Objects beside a source that has nothing, among which a name like it is looked for."""
 
 
 def check_source(ctx: Context, url: str) -> str:
@@ -166,8 +171,9 @@ def import_objects(
     Nothing is copied. The objects stay where they are, and garbage collection never deletes them.
 
     Args:
-        source: ``s3://bucket/prefix`` or ``file:///directory``.
-        prefix: the folder that the objects' paths begin with. Empty replaces all of the branch.
+        source: ``s3://bucket/prefix`` or ``file:///directory``. Where nothing is below it, it may be one object.
+        prefix: the folder that the objects' paths begin with. Empty replaces all of the branch. For one object its
+            path, or a folder that ends in a slash for an object of the source's name. Nothing else is replaced then.
         message: what the commit is about; not empty.
         metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
@@ -209,18 +215,31 @@ def import_objects(
     # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
     head, begun = found.head, ctx.catalog.now()
     earlier = ctx.metarange(head)
-    with background_writes(ctx.store) as writer:
-        part = build(
-            writer,
-            entries(listings, place, folder, skip_special=skip_special),
-            ctx.repository.split,
-            layout.attempt(begun, ctx.ids),
-            engine=ctx.engine,
-            known=earlier.rows(*earlier.overlapping(folder)),
-            on_progress=lambda done: ctx.progress("import", done, 0),
-        )
-    if not part.count and not allow_empty_source:
-        raise ObjectNotFound(f"there is nothing at {url} to import; allow an empty source to empty the prefix")
+
+    def ranges(tables: Iterable[pa.Table]) -> Metarange:
+        with background_writes(ctx.store) as writer:
+            return build(
+                writer,
+                tables,
+                ctx.repository.split,
+                layout.attempt(begun, ctx.ids),
+                engine=ctx.engine,
+                known=earlier.rows(*earlier.overlapping(folder)),
+                on_progress=lambda done: ctx.progress("import", done, 0),
+            )
+
+    single, refused = None, None
+    try:
+        part = ranges(entries(listings, place, folder, skip_special=skip_special))
+    except InvalidInput as error:
+        part, refused = Metarange.empty(), error  # a file is no directory
+    if not part.count and not inventory and not source.endswith("/"):
+        single = _single(ctx, place, prefix)
+    if single is not None:
+        folder, table = single
+        part = ranges([table])
+    if not part.count and (refused or not allow_empty_source):
+        raise refused or ObjectNotFound(f"there is nothing at {url} to import{_meant(ctx, place)}")
     pairs = pairs | {SOURCE: url, PREFIX: folder, OBJECTS: str(part.count), BYTES: str(part.size_bytes)}
 
     def attempt(publisher: str | None) -> CommitResult:
@@ -231,7 +250,15 @@ def import_objects(
         suffix = layout.attempt(now.started, ctx.ids)
         base = ctx.metarange(now.head)
         with background_writes(ctx.store) as store:
-            metarange, _ = replace_prefix(base, folder, part, store=store, split=ctx.repository.split, attempt=suffix)
+            metarange, _ = replace_prefix(
+                base,
+                folder,
+                part,
+                store=store,
+                split=ctx.repository.split,
+                attempt=suffix,
+                exact=single is not None,
+            )
             if metarange.id == base.id:
                 what = repr(folder or "the whole branch")
                 raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
@@ -240,3 +267,34 @@ def import_objects(
         return publish(ctx, request, now, plan, publisher)
 
     return in_turn(ctx, request, attempt).commit
+
+
+def _single(ctx: Context, place: str, target: str) -> tuple[str, pa.Table] | None:
+    """The path and the entry of a source that is one object."""
+    parent, _, name = place.rpartition("/")
+    if not name or parent.endswith("/"):
+        return None
+    store = ctx.stores.at(parent)
+    name = layout.relative(store.url, place)
+    try:
+        found = store.head(name)
+    except LakeopsError:
+        return None
+    path = check_path(f"{target}{name}" if target.endswith("/") or not target else target)
+    listing = Listing([name], [found.size_bytes], [found.mtime], [store.checksum(found)])
+    (table,) = entries([listing], store.url, "")
+    return path, table.set_column(0, table.schema.field("path"), array([path], pa.string()))
+
+
+def _meant(ctx: Context, place: str) -> str:
+    """Advice for a source that may be misspelt: the name beside it that is most like it."""
+    parent, _, name = place.rpartition("/")
+    if not name or parent.endswith("/"):
+        return ""
+    try:
+        store = ctx.stores.at(parent)
+        beside = {item.key.partition("/")[0] for item in islice(store.list(), _BESIDE)}
+        near = get_close_matches(layout.relative(store.url, place), beside, 1)
+    except LakeopsError:
+        near = []
+    return f"; did you mean {parent}/{near[0]}?" if near else ""

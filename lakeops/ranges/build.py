@@ -139,7 +139,14 @@ def _tasks(
 
 
 def replace_prefix(
-    base: Metarange, prefix: str, part: Metarange, *, store: ObjectStore, split: Split, attempt: str
+    base: Metarange,
+    prefix: str,
+    part: Metarange,
+    *,
+    store: ObjectStore,
+    split: Split,
+    attempt: str,
+    exact: bool = False,
 ) -> tuple[Metarange, Work]:
     """The metarange with ``part`` in place of everything under ``prefix``, and the work that the borders took.
 
@@ -150,8 +157,10 @@ def replace_prefix(
         store: the namespace.
         split: the repository's split.
         attempt: a fresh suffix for what is written here.
+        exact: the prefix is a path, and nothing else that begins with it goes.
     """
-    above, below = upper_bound(prefix), prefix.encode()
+    below = prefix.encode()
+    above = below + b"\0" if exact else upper_bound(prefix)
     if above is None:
         return part, Work()
     if len(part) and not (part.first_paths[0] >= below and part.last_paths[len(part) - 1] < above):

@@ -95,7 +95,7 @@ def test_what_waits_for_nothing_is_not_waited_for(source: Repository, mirror: Mi
 
 def test_a_wait_in_vain_says_for_what(source: Repository, mirror: Mirror, wait: Any) -> None:
     mirror.discover()
-    wanted = "waited 0 s in vain until everything that branch 'main' waits for has been replicated"
+    wanted = "waited 0 s in vain in lakefs://flights until everything that branch 'main' waits for has been replicated"
     with pytest.raises(AirflowSensorTimeout, match=wanted):
         wait().end(partial(sensor, branch="main"), timeout=0)
 

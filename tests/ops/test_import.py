@@ -178,7 +178,7 @@ def test_sources_that_are_no_location(refused):
 def test_a_source_that_is_not_there(refused, tmp_path):
     refused(errors.ObjectNotFound, f"file://{tmp_path}/none", match="no directory")
     (tmp_path / "file").touch()
-    refused(errors.InvalidInput, f"file://{tmp_path}/file", match="is a file")
+    refused(errors.InvalidInput, f"file://{tmp_path}/file/", match="is a file")
 
 
 def test_managed_objects_are_not_imported(lake, repo, refused, tmp_path):
@@ -289,7 +289,7 @@ def test_links_that_lead_nowhere_are_no_source(refused, tmp_path):
     (tmp_path / "file").touch()
     refused(errors.ObjectNotFound, f"file://{tmp_path}/dangling", match="no directory")
     refused((errors.ObjectNotFound, errors.InvalidInput), f"file://{tmp_path}/circle")
-    refused(errors.InvalidInput, f"file://{tmp_path}/to%20a%20file", match="is a file")
+    refused(errors.InvalidInput, f"file://{tmp_path}/to%20a%20file/", match="is a file")
 
 
 def test_a_dirty_branch(repo, main, source):
@@ -540,3 +540,42 @@ def test_a_file_that_is_no_inventory(main, source, tmp_path, name, text, says):
         main.import_objects(source, "raw", "m", inventory=str(tmp_path / name))
     with pytest.raises(errors.ObjectNotFound):
         main.import_objects(source, "raw", "m", inventory=str(tmp_path / "none.csv"))
+
+
+# --- one object ---
+
+
+@pytest.mark.parametrize(
+    ("to", "path"), [("raw/model.bin", "raw/model.bin"), ("models/", "models/f 1%.bin"), ("", "f 1%.bin")]
+)
+def test_one_file(repo, main, tmp_path, to, path):
+    write(tmp_path / "in", {"f 1%.bin": "weights", "f 1%.bin.bak": "old", "other": "x"})
+    before = tree(repo, "main")
+    source = f"file://{layout.quote_path(str(tmp_path / 'in' / 'f 1%.bin'))}"
+    commit = main.import_objects(source, to, "m")
+    assert tree(repo, "main") == before | {path: b"weights"}
+    assert commit.metadata["lakeops.import.objects"] == "1"
+    with pytest.raises(errors.NoChanges):
+        main.import_objects(source, to, "again")
+
+
+def test_one_object_takes_the_place_of_one(bucket):
+    repo, source = bucket
+    for name in ("in/model.bin", "in/model.bin.bak", "in/both", "in/both/x"):
+        source.put(name, name.encode())
+    main = repo.branch("main")
+    for path in ("m/a", "m/model.bin", "m/model.bin.bak", "m/model.bin/x"):
+        main.put(path, b"old")
+    main.commit("old")
+    main.import_objects(f"{source.url}/in/model.bin", "m/model.bin", "one")
+    assert {path: main.read(path) for path in paths(main)} == {
+        "m/a": b"old",
+        "m/model.bin": b"in/model.bin",
+        "m/model.bin.bak": b"old",
+        "m/model.bin/x": b"old",
+    }
+    assert main.stat("m/model.bin").physical_address == f"{source.url}/in/model.bin"
+    main.import_objects(f"{source.url}/in/both", "b", "a folder before an object")
+    assert paths(main, "b/") == ["b/x"]
+    with pytest.raises(errors.ObjectNotFound, match=r"did you mean .*/in/model\.bin"):
+        main.import_objects(f"{source.url}/in/modl.bin", "m", "typo")
