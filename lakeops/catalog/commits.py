@@ -133,7 +133,7 @@ def look_at_branch(
     row = query.one(conn, values)
     if row is None:
         find_repository(conn, values["repository"])
-        raise no_branch(conn, values["repository"], values["branch"])
+        raise no_branch(values["repository"], values["branch"])
     state, rest = branch_record(row[:_BRANCH_WIDTH]), row[_BRANCH_WIDTH:]
     if rest[0] is None:
         raise no_commit(state.repository_id, state.commit_id)

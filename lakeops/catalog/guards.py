@@ -183,7 +183,7 @@ def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: b
         where["fair"] = fair_lock_key(repository_id, name)
         row = conn.execute(_LOCK_BRANCH[exclusive], where).one_or_none()
     if row is None:
-        raise no_branch(conn, repository_id, name)
+        raise no_branch(repository_id, name)
     return branch_record(row)
 
 
@@ -192,7 +192,7 @@ def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     row = _BRANCH.one(conn, {"repository": repository_id, "branch": name})
     if row is None:
         find_repository(conn, repository_id)
-        raise no_branch(conn, repository_id, name)
+        raise no_branch(repository_id, name)
     return branch_record(row)
 
 
@@ -368,14 +368,9 @@ def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
         )
 
 
-def no_branch(conn: Connection, repository_id: str, name: str) -> RefNotFound:
-    """The error for a branch that is not there. It says so when the name is a tag's."""
-    missing = f"repository {repository_id!r} has no branch {name!r}"
-    if conn.execute(select(TAG.c.name).where(TAG.c.repository_id == repository_id, TAG.c.name == name)).first():
-        return RefNotFound(
-            f"{missing}: {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
-        )
-    return RefNotFound(missing + _nearest(conn, BRANCH.c.name, name, BRANCH.c.repository_id == repository_id))
+def no_branch(repository_id: str, name: str) -> RefNotFound:
+    """The error for a branch that is not there."""
+    return RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
 
 
 def _nearest(conn: Connection, names: ColumnElement[str], wanted: str, *where: ColumnElement[bool]) -> str:

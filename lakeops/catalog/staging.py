@@ -477,7 +477,7 @@ def _find_stageable(conn: Connection, query: Lookup, repository_id: str, name: s
     rows = query.all(conn, {"repository": repository_id, "branch": name})
     row = repository_found(conn, rows[0] if rows else None, repository_id)
     if row[_BRANCH.start] is None:
-        raise no_branch(conn, repository_id, name)
+        raise no_branch(repository_id, name)
     check_writable(conn, row, action="stage")
     check_protection(name, [pattern for pattern, *_ in rows if pattern is not None])
     return row

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -405,7 +406,29 @@ def is_dirty(ctx: Context, ref: str) -> bool:
 
 def require_branch(ctx: Context, name: str) -> str:
     """Check that a name is a branch's. Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``)."""
-    return ctx.catalog.refs.branch(ctx.repository_id, check_name(name)).id
+    with naming_the_branch(ctx, name):
+        return ctx.catalog.refs.branch(ctx.repository_id, check_name(name)).id
+
+
+@contextmanager
+def naming_the_branch(ctx: Context, name: str) -> Iterator[None]:
+    """Say of a branch that is not there which name may be meant. For what people name, and not for lookups."""
+    try:
+        yield
+    except RefNotFound as error:
+        if not error.message.endswith(f"no branch {name!r}"):
+            raise
+        raise RefNotFound(f"{error.message}{_meant(ctx, name)}") from None
+
+
+def _meant(ctx: Context, name: str) -> str:
+    """Advice for a name that is no branch's: it is a tag's, or a branch has one that is spelled alike."""
+    refs = ctx.catalog.refs
+    with suppress(RefNotFound):
+        refs.tag(ctx.repository_id, name)
+        return f": {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
+    near = get_close_matches(name, [one.id for one in refs.branches(ctx.repository_id)], 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_name(name: str) -> str:
@@ -432,4 +455,5 @@ def require_stageable(ctx: Context, name: str) -> BranchAt:
 
     Raises ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``).
     """
-    return ctx.catalog.staging.stageable(ctx.repository_id, check_name(name))
+    with naming_the_branch(ctx, name):
+        return ctx.catalog.staging.stageable(ctx.repository_id, check_name(name))

@@ -22,7 +22,7 @@ from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentReques
 from lakeops.model.sanitising import excerpt
 from lakeops.ops import inventory as inventories
 from lakeops.ops.commit import check_message
-from lakeops.ops.context import Context, check_name
+from lakeops.ops.context import Context, check_name, require_stageable
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.files import is_clone_state
 from lakeops.ops.overlap import check_source_apart
@@ -203,7 +203,7 @@ def import_objects(
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder} | ({"inventory": inventory} if inventory else {})
     request = IdempotentRequest("import", check_name(branch), parts, text, pairs, key=idempotency_key)
-    found = read_first(ctx, request, lambda: ctx.catalog.staging.stageable(ctx.repository_id, branch))
+    found = read_first(ctx, request, lambda: require_stageable(ctx, branch))
     if isinstance(found, CommitResult):
         return found.commit
     for change in uncommitted(ctx, branch):

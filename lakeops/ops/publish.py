@@ -26,7 +26,7 @@ from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Summary
 from lakeops.ops.checks import Judgement, sparing
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, naming_the_branch
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
 from lakeops.ranges.apply import Applied, ApplyPlan, apply, apply_plan
@@ -185,7 +185,8 @@ def covered(ctx: Context, request: IdempotentRequest, commit: Commit) -> CommitR
 
 def snapshot(ctx: Context, branch: str) -> BranchSnapshot:
     """The branch as it is now, with its staged rows. Nothing is sealed, so a refusal leaves it as it was."""
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch)
+    with naming_the_branch(ctx, branch):
+        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch)
     return BranchSnapshot(found.state, found.head, found.now, staged)
 
 
