@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from pyiceberg import exceptions
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
@@ -16,7 +16,7 @@ from lakeops.iceberg.tables import RefTables, TableCommit
 from lakeops.lake import Lake
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import LakeUri, split_connection
-from lakeops.settings import LakeAddress
+from lakeops.settings import LakeAddress, Settings
 
 
 class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes are not typed here
@@ -26,6 +26,9 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
     ``lakeops.database_url`` name another lake than the environment does. At a tag or a commit, tables can only be read.
     The catalog stages files on the branch, and commits nothing to it.
     """
+
+    _opened: ClassVar[dict[Settings, Lake]] = {}
+    """Lakes of this process, which its catalogs share."""
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
@@ -39,8 +42,13 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
     @cached_property
     def _tables(self) -> RefTables:
         home, url = self.properties.get("lakeops.home"), self.properties.get("lakeops.database_url")
-        lake = LakeAddress.of(self._connection or None, home=home, database_url=url).open(Lake.open)
-        return RefTables(lake.repository(self._uri.repository), self._uri.ref or "", self._uri.path or "")
+        address = LakeAddress.of(self._connection or None, home=home, database_url=url)
+        settings = address.settings()
+        if settings not in self._opened:
+            self._opened[settings] = address.open(Lake.open)
+        return RefTables(
+            self._opened[settings].repository(self._uri.repository), self._uri.ref or "", self._uri.path or ""
+        )
 
     def _load_file_io(self, properties: dict[str, str] | None = None, location: str | None = None) -> TableFileIO:
         return self._tables.io

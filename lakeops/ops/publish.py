@@ -164,7 +164,8 @@ def read_first(ctx: Context, request: IdempotentRequest, read: Callable[[], T]) 
         known = find_by_key(ctx, request)
         return read() if known is None else CommitResult(known, by_key=True)
 
-    return ctx.catalog.in_snapshot(found)
+    with naming_the_branch(ctx, request.branch):
+        return ctx.catalog.in_snapshot(found)
 
 
 def find_by_key(ctx: Context, request: IdempotentRequest) -> Commit | None:

@@ -186,10 +186,8 @@ def upload(at: Worker) -> None:
     text = at.value()
     with at.write({path: text}):
         where["UploadId"] = at.s3.create_multipart_upload(**where)["UploadId"]
-        parts = []
-        for number, body in enumerate((text[:4], text[4:]), 1):
-            sent = at.s3.upload_part(**where, PartNumber=number, Body=body.encode())
-            parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        sent = at.s3.upload_part(**where, PartNumber=1, Body=text.encode())  # a part before the last has 5 MiB
+        parts = [{"PartNumber": 1, "ETag": sent["ETag"]}]
         at.s3.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
 
 
