@@ -376,7 +376,7 @@ def no_branch(repository_id: str, name: str) -> RefNotFound:
 def _nearest(conn: Connection, names: ColumnElement[str], wanted: str, *where: ColumnElement[bool]) -> str:
     """The question whether the most similar of the names was meant. Empty when none is similar."""
     some = conn.execute(select(names).where(*where).order_by(names).limit(_COMPARED)).scalars().all()
-    near = get_close_matches(wanted, some, 1)
+    near = get_close_matches(wanted, [one for one in some if one != wanted], 1)  # a role may not lock what it sees
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

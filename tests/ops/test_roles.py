@@ -109,7 +109,7 @@ MAINTAINS: dict[str, Callable[[Repository, str], Any]] = {
     "rules": lambda repo, n: repo.gc.set_rules({"default_retention_days": 30 + len(n)}),
     "grace": lambda repo, n: repo.gc.set_grace(90_000),
     "withdraw": lambda repo, n: repo.ref(n).withdraw_check("lint"),
-    "hook": lambda repo, n: (repo._ctx.catalog.refs.set_hook("repo", Hook(n, "after")), repo.remove_hook(n)),
+    "hook": lambda repo, n: (repo._ctx.catalog.refs.set_hook(repo.id, Hook(n, "after")), repo.remove_hook(n)),
     "mark": lambda repo, n: repo.gc.mark(),
     "sweep": lambda repo, n: repo.gc.sweep(repo.gc.mark().id),
     "prune": lambda repo, n: repo.gc.prune(),
