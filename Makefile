@@ -76,8 +76,8 @@ test-azure: setup ## the store's contract and the verbs on Azurite, an emulator 
 test-clients: setup ## rclone, s3cmd, aws-cli 1 and 2, s3fs and others on a branch, through the gateway (from Debian and PyPI, when missing)
 	$(BIN)/python tests/services/clients.py $(BIN)/python -m pytest -m clients tests/gateway/test_programs.py
 
-test-engines: setup ## Delta tables on two Spark drivers, Spark SQL, DuckDB's httpfs and Trino, through the gateway (from PyPI and Maven, 1.8 GB, when missing; Trino needs Java 24)
-	$(BIN)/python tests/services/engines.py $(BIN)/python -m pytest -m engines tests/tables/test_delta_on_spark.py tests/gateway/test_engines.py
+test-engines: setup ## Delta and Iceberg tables on Spark drivers, Spark SQL, DuckDB's httpfs and Trino, through the gateway (from PyPI and Maven, 2.3 GB, when missing; Trino needs Java 24)
+	$(BIN)/python tests/services/engines.py $(BIN)/python -m pytest -m engines tests/tables/test_delta_on_spark.py tests/tables/test_iceberg_on_spark.py tests/gateway/test_engines.py
 
 types: setup ## whether programs that use lakeops see complete types (pyright from npm, installed when missing)
 	@$(BIN)/python tests/services/verified_types.py

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Spark with Delta Lake and S3A, DuckDB with its extension httpfs, and Trino, in build/ where they are missing.
+"""Spark with Delta Lake and S3A, Spark with Iceberg, DuckDB with httpfs, and Trino, in build/ where they are missing.
 
-The Spark that the project pins has no Delta yet, and its DuckDB no httpfs on the package index. So both live in
-environments of their own. Trino is its small server, with the plugin of the Hive connector. Everything is pinned by its
-SHA-256. ``engines.py COMMAND...`` runs a command with the place in LAKEOPS_TEST_ENGINES.
+The Spark that the project pins has no Delta and no Iceberg yet, and its DuckDB no httpfs on the package index. So they
+live in environments of their own. Trino is its small server, with the plugin of the Hive connector. Everything is
+pinned by its SHA-256. ``engines.py COMMAND...`` runs a command with the place in LAKEOPS_TEST_ENGINES.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ SPARK = {
     "pyspark==4.2.1": "d79b7c8ee41e66a9202fe6f600ca90b931ca571ae9dbdf31c58d2672e5102da0",
     "py4j==0.10.9.9": "c7c26e4158defb37b0bb124933163641a2ff6e3a3913f7811b0ddbe07ed61533",
 }
+SPARK_OF_ICEBERG = {
+    "pyspark==4.1.4": "bcbd5e18690cf79d438e97210ad06fb8d451a251bb77becc2b0418868d2acd73",
+    "py4j==0.10.9.9": SPARK["py4j==0.10.9.9"],
+}
+"""The newest Spark that the newest Iceberg is made for."""
 JARS = {
     "io.delta:delta-spark_2.13:4.4.0": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
     "io.delta:delta-storage:4.4.0": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
@@ -32,6 +37,12 @@ JARS = {
     ),
 }
 """What ``spark.jars.packages`` brings for delta-spark and hadoop-aws, and Spark's own jars lack."""
+ICEBERG_JARS = {
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0": (
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82"
+    ),
+    "org.apache.iceberg:iceberg-aws-bundle:1.12.0": "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+}
 
 TRINO = {
     "io.trino:trino-server-core:476:tar.gz": "0f388f9967c177ae70a47c099082fc95387f0c3cb96d8000d1d41fc3a5223158",
@@ -44,24 +55,26 @@ PLACE = Path(__file__).parents[2] / "build" / "engines-1"
 
 
 def python(place: Path, name: str = "spark") -> Path:
-    """The interpreter that has this Spark, or ``duckdb``."""
+    """The interpreter that has this Spark, or that of Iceberg (``iceberg``), or ``duckdb``."""
     return place / name / "bin" / "python"
 
 
-def class_path(place: Path) -> str:
-    """The jars, as the JVM takes them."""
-    return str(place / "jars" / "*")
+def class_path(place: Path, folder: str = "jars") -> str:
+    """The jars, or those of Iceberg (``iceberg-jars``), as the JVM takes them."""
+    return str(place / folder / "*")
 
 
 def install() -> Path:
-    """Where it is. Maven and pip fetch what is missing: 1.8 GB, which takes some minutes."""
-    pins = "".join(f"{pin} --hash=sha256:{digest}\n" for pin, digest in SPARK.items())
-    _make_environment("spark", pins)
+    """Where it is. Maven and pip fetch what is missing: 2.3 GB, which takes some minutes."""
+    for environment, packages in (("spark", SPARK), ("iceberg", SPARK_OF_ICEBERG)):
+        pins = "".join(f"{pin} --hash=sha256:{digest}\n" for pin, digest in packages.items())
+        _make_environment(environment, pins)
     _make_environment("duckdb", DUCKDB.read_text())
-    for artifact, expected in JARS.items():
-        _, name, version = artifact.split(":")
-        if not (PLACE / "jars" / f"{name}-{version}.jar").exists():
-            _fetch(artifact, PLACE / "jars", expected)
+    for folder, jars in ((PLACE / "jars", JARS), (PLACE / "iceberg-jars", ICEBERG_JARS)):
+        for artifact, expected in jars.items():
+            _, name, version = artifact.split(":")
+            if not (folder / f"{name}-{version}.jar").exists():
+                _fetch(artifact, folder, expected)
     for artifact, expected in TRINO.items():
         _, name, version, _ = artifact.split(":")
         if not (PLACE / name / f"{name}-{version}").exists():

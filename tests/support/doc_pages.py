@@ -34,6 +34,7 @@ LANES = {
     "format": "support/format_page.py",
     "gateway": "gateway/test_page.py",
     "httpfs": "gateway/test_engines.py",
+    "iceberg": "tables/test_iceberg_on_spark.py",
     "kit": "testing/test_kit.py",
     "spark": "spark/test_page.py",
     "sql": "gateway/test_engines.py",

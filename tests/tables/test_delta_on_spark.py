@@ -6,21 +6,18 @@ moment in which each of them has seen that the next version is not there.
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from services import engines
-from services.process import die_with_parent
 from starlette.responses import Response
 from support.doc_pages import blocks
-from support.engines import spark_environment
+from support.engines import Driver
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.app import serving
@@ -30,61 +27,9 @@ from lakeops.gateway.writing import Writing
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 PAGE = blocks("gateway.md", "delta")
-DRIVER = Path(__file__).parents[1] / "support" / "spark_driver.py"
-QUICK = {
-    "spark.master": "local[1]",
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.ui.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
 
 
-class Driver:
-    """A Spark driver in a process of its own, configured as the page says."""
-
-    def __init__(self, place: Path, folder: Path, options: dict[str, str]) -> None:
-        folder.mkdir()
-        (folder / "spark-defaults.conf").write_text(_configuration(place, options))
-        self._log = folder / "log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [str(engines.python(place)), str(DRIVER)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=spark_environment(place) | {"SPARK_CONF_DIR": str(folder)},
-                cwd=folder,
-                preexec_fn=die_with_parent,  # noqa: PLW1509
-            )
-
-    def start(self, code: str) -> Callable[[], dict]:
-        """Send code; gives what waits for ``value`` and ``error``."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(code) + "\n")
-        self.process.stdin.flush()
-        return self._answer
-
-    def run(self, code: str) -> object:
-        """The ``value`` of code that has to work."""
-        answer = self.start(code)()
-        assert not answer["error"], answer["error"]
-        return answer["value"]
-
-    def stop(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.communicate()
-
-    def _answer(self) -> dict:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self._log.read_text()[-4000:]
-        return json.loads(line)
-
-
-def _configuration(place: Path, options: dict[str, str]) -> str:
+def _configuration(place: Path, options: dict[str, str]) -> dict[str, str]:
     """The page's lines, with this gateway and these keys, and the jars that were fetched with their hashes."""
     lines = dict(line.split(maxsplit=1) for line in PAGE[0].text.splitlines())
     packages = lines.pop("spark.jars.packages").split(",")
@@ -93,7 +38,7 @@ def _configuration(place: Path, options: dict[str, str]) -> str:
     lines["spark.hadoop.fs.s3a.endpoint"] = options["aws_endpoint_url"]
     lines["spark.hadoop.fs.s3a.access.key"] = options["aws_access_key_id"]
     lines["spark.hadoop.fs.s3a.secret.key"] = options["aws_secret_access_key"]
-    return "".join(f"{name} {value}\n" for name, value in {**lines, **QUICK}.items())
+    return {**lines, "spark.databricks.delta.snapshotPartitions": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +62,10 @@ def options(lake: Lake) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def drivers(place: Path, options: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Driver]]:
     with ExitStack() as started:
-        found = [Driver(place, tmp_path_factory.mktemp("spark") / name, options) for name in ("one", "two")]
+        found = [
+            Driver(place, tmp_path_factory.mktemp("spark") / name, _configuration(place, options))
+            for name in ("one", "two")
+        ]
         for driver in found:
             started.callback(driver.stop)
         yield found

@@ -1,0 +1,181 @@
+"""Iceberg tables on refs, written by real Spark drivers through the REST catalog of the gateway.
+
+``make test-engines`` brings Spark and the jars. The files lie on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from services import engines
+from support.doc_pages import blocks
+from support.engines import Driver
+
+from lakeops import Lake, Repository, Settings
+from lakeops.gateway.app import serving
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+
+(PAGE,) = blocks("gateway.md", "iceberg")
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A repository, and two drivers that know it as the catalog ``shop``."""
+
+    repo: Repository
+    drivers: list[Driver]
+
+    def sql(self, statement: str, driver: int = 0) -> list[list]:
+        """The rows of a statement that has to work."""
+        found = self.drivers[driver].run(f"value = [[*row] for row in spark.sql({statement!r}).collect()]")
+        assert isinstance(found, list)
+        return found
+
+    def error(self, statement: str) -> str:
+        """The error of a statement that must not work."""
+        return self.drivers[0].start(f"spark.sql({statement!r}).collect()")()["error"]
+
+
+@pytest.fixture(scope="module")
+def shop(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    settings = Settings.model_construct(home=tmp_path_factory.mktemp("home"), fsync=False, committer="tester")
+    with Lake.open(settings=settings) as lake, serving(lake, write=True) as options, ExitStack() as started:
+        repo = lake.create_repository("shop")
+        drivers = []
+        for name in ("one", "two"):
+            folder = tmp_path_factory.mktemp("spark") / name
+            drivers.append(Driver(place, folder, _configuration(place, options), "iceberg"))
+            started.callback(drivers[-1].stop)
+        shop = Shop(repo, drivers)
+        shop.sql("CREATE NAMESPACE shop.main.web")
+        yield shop
+
+
+def _configuration(place: Path, options: dict[str, str]) -> dict[str, str]:
+    """The page's lines, with this gateway and these keys, and the jars that were fetched with their hashes."""
+    text = PAGE.text.replace("http://127.0.0.1:8010", options["aws_endpoint_url"])
+    text = text.replace("KEY:SECRET", f"{options['aws_access_key_id']}:{options['aws_secret_access_key']}")
+    lines = dict(line.split("=", 1) for line in text.splitlines())
+    return {**lines, "spark.driver.extraClassPath": engines.class_path(place, "iceberg-jars")}
+
+
+def test_rows_are_those_of_the_same_statements_on_plain_files(shop: Shop, tmp_path: Path) -> None:
+    plain, table = f"parquet.`{tmp_path}/plain`", "shop.main.web.sales"
+    shop.drivers[0].run(
+        "spark.range(200).selectExpr('id', 'id % 7 AS day', \"concat('n', id) AS name\", 'CAST(NULL AS DOUBLE) AS x')"
+        f".write.parquet('{tmp_path}/plain')"
+    )
+    shop.sql(f"CREATE TABLE {table} USING iceberg PARTITIONED BY (day) AS SELECT * FROM {plain}")
+    whole = f"SELECT * FROM {table} ORDER BY id"
+    assert shop.sql(whole) == shop.sql(f"SELECT * FROM {plain} ORDER BY id")
+    shop.sql(f"DELETE FROM {table} WHERE id % 10 = 3")
+    shop.sql(f"UPDATE {table} SET x = id / 2, name = 'even' WHERE id % 2 = 0")
+    shop.sql(
+        f"MERGE INTO {table} t USING (SELECT id + 190 AS id FROM range(20)) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET name = 'both' WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, 'new')"
+    )
+    shop.sql(f"INSERT INTO {table} VALUES (1000, 1, 'last', 0.5)")
+    expected = shop.sql(
+        "SELECT * FROM (SELECT id, day, CASE WHEN id >= 190 THEN 'both' WHEN id % 2 = 0 THEN 'even' ELSE name END, "
+        f"CASE WHEN id % 2 = 0 THEN id / 2 END FROM {plain} WHERE id % 10 != 3 "
+        "UNION ALL SELECT id + 200, NULL, 'new', NULL FROM range(10) "
+        "UNION ALL SELECT 193, NULL, 'new', NULL UNION ALL SELECT 1000, 1, 'last', 0.5) ORDER BY 1"
+    )
+    assert shop.sql(whole) == expected
+    first = shop.sql(f"SELECT snapshot_id FROM {table}.history ORDER BY made_current_at LIMIT 1")[0][0]
+    assert shop.sql(f"SELECT count(*) FROM {table} VERSION AS OF {first}") == [[200]]
+    files = shop.sql(
+        "CALL shop.system.rewrite_data_files(table => 'main.web.sales', options => map('rewrite-all', 'true'))"
+    )
+    assert files[0][0] > files[0][1] > 0
+    shop.sql(f"ALTER TABLE {table} RENAME COLUMN name TO label")
+    shop.sql(f"ALTER TABLE {table} ADD COLUMN more STRUCT<a: INT, b: ARRAY<STRING>>")
+    assert shop.sql(whole) == [[*row, None] for row in expected]
+    shop.sql(f"ALTER TABLE {table} RENAME TO main.web.sold")
+    shop.sql("DROP TABLE shop.main.web.sold")
+    assert shop.sql("SHOW TABLES IN shop.main.web LIKE 'sol*'") == []
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_branches_and_a_tag_side_by_side(shop: Shop, mode: str) -> None:
+    name, repo = mode.partition("-")[0], shop.repo
+    modes = ", ".join(f"'write.{verb}.mode' = '{mode}'" for verb in ("delete", "update", "merge"))
+    for kind in ("orders", "lines"):
+        shop.sql(f"CREATE TABLE shop.main.web.{name}_{kind} (id BIGINT) USING iceberg TBLPROPERTIES ({modes})")
+        shop.sql(f"INSERT INTO shop.main.web.{name}_{kind} SELECT id FROM range(10)")
+    repo.branch("main").commit("Ten")
+    repo.create_tag(f"v-{name}", "main")
+    repo.create_branch(f"dev-{name}")
+    counts = "SELECT (SELECT count(*) FROM shop.`{0}`.web.{1}_orders), (SELECT count(*) FROM shop.`{0}`.web.{1}_lines)"
+    at = {ref: counts.format(ref, name) for ref in (f"v-{name}", "main", f"dev-{name}")}
+    shop.sql(f"DELETE FROM shop.`dev-{name}`.web.{name}_orders WHERE id < 3")
+    shop.sql(f"INSERT INTO shop.`dev-{name}`.web.{name}_lines SELECT id FROM range(10, 15)")
+    repo.branch(f"dev-{name}").commit("Change two tables")
+    assert [shop.sql(statement) for statement in at.values()] == [[[10, 10]], [[10, 10]], [[7, 15]]]
+    repo.merge(f"dev-{name}", "main")
+    repo.delete_branch(f"dev-{name}")
+    assert [shop.sql(at[ref], 1) for ref in (f"v-{name}", "main")] == [[[10, 10]], [[7, 15]]]
+    error = shop.error(f"INSERT INTO shop.`v-{name}`.web.{name}_orders VALUES (1)")
+    assert f"'v-{name}' is no branch: tables can only be read there" in error
+
+
+def test_two_drivers_append_at_once_and_no_row_is_lost(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE shop.main.web.appends (id BIGINT) USING iceberg TBLPROPERTIES ('commit.retry.num-retries' = '50')"
+    )
+    append = (
+        "for number in range({0}, {0} + 8):\n    spark.sql(f'INSERT INTO shop.main.web.appends VALUES ({{number}})')"
+    )
+    under_way = [driver.start(append.format(100 * place)) for place, driver in enumerate(shop.drivers)]
+    assert [wait()["error"] for wait in under_way] == ["", ""]
+    shop.sql("REFRESH TABLE shop.main.web.appends")
+    rows = shop.sql("SELECT id FROM shop.main.web.appends ORDER BY id")
+    assert rows == [[number] for start in (0, 100) for number in range(start, start + 8)]
+
+
+def test_the_second_of_two_who_contradict_gets_icebergs_own_conflict(shop: Shop) -> None:
+    """The second driver planned its change on the table as it was before the first one's."""
+    shop.sql("CREATE TABLE shop.main.web.deletes USING iceberg AS SELECT id FROM range(4)")
+    assert shop.sql("SELECT count(*) FROM shop.main.web.deletes", 1) == [[4]]
+    shop.sql("DELETE FROM shop.main.web.deletes WHERE id = 0")
+    answer = shop.drivers[1].start("spark.sql('UPDATE shop.main.web.deletes SET id = 9 WHERE id = 1').collect()")()
+    assert "ValidationException" in answer["error"]
+    assert shop.sql("SELECT id FROM shop.main.web.deletes ORDER BY id") == [[1], [2], [3]]
+    shop.sql("REFRESH TABLE shop.main.web.deletes", 1)
+    shop.sql("UPDATE shop.main.web.deletes SET id = 9 WHERE id = 1", 1)
+    shop.sql("REFRESH TABLE shop.main.web.deletes")
+    assert shop.sql("SELECT id FROM shop.main.web.deletes ORDER BY id") == [[2], [3], [9]]
+
+
+REFUSED = {
+    "CALL shop.system.expire_snapshots(table => 'main.web.kept', retain_last => 1)": "GC is disabled",
+    "CALL shop.system.remove_orphan_files(table => 'main.web.kept')": "GC is disabled",
+    "DROP TABLE shop.main.web.kept PURGE": "GC is disabled",
+    "ALTER TABLE shop.main.web.kept SET TBLPROPERTIES ('gc.enabled' = 'true')": "gc.enabled stays false",
+    "ALTER TABLE shop.main.web.kept SET TBLPROPERTIES ('format-version' = '3')": "format-version is 1 or 2 here",
+    "ALTER TABLE shop.main.web.kept SET LOCATION 'file:/tmp/x'": "the location of a table stays",
+    "CREATE TABLE shop.main.web.v3 (id INT) USING iceberg TBLPROPERTIES ('format-version' = '3')": (
+        "format-version is 1 or 2 here"
+    ),
+    "CREATE TABLE shop.main.web.placed (id INT) USING iceberg LOCATION 'file:///tmp/x'": "is not where tables",
+    "CREATE TABLE shop.main.none.t (id INT) USING iceberg": "no namespace 'none'",
+    "SELECT * FROM shop.none.web.t": "TABLE_OR_VIEW_NOT_FOUND",
+    "CREATE NAMESPACE shop.none": "use lakeops branch",
+    "DROP NAMESPACE shop.main.web": "has tables or namespaces",
+    "CREATE VIEW shop.main.web.v AS SELECT 1": "does not support",
+}
+
+
+def test_refusals_say_why_and_change_nothing(shop: Shop) -> None:
+    shop.sql("CREATE TABLE shop.main.web.kept USING iceberg AS SELECT id FROM range(3)")
+    shop.repo.branch("main").commit("Before the refusals")
+    wrong = {statement: error for statement, says in REFUSED.items() if says not in (error := shop.error(statement))}
+    assert wrong == {}
+    assert shop.sql("DROP TABLE IF EXISTS shop.none.web.t") == []
+    assert list(shop.repo.branch("main").uncommitted()) == []
+    assert shop.sql("SELECT id FROM shop.main.web.kept ORDER BY id") == [[0], [1], [2]]
