@@ -202,11 +202,6 @@ def merge(
             return result
 
 
-def names_of(given: Sequence[str] | str) -> Sequence[str]:
-    """A list of names, or those in the text of a form's field, which has commas between them."""
-    return [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
-
-
 def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commit | None:
     """A commit in a head's history by which this task published, for a later logical date, to paths of the source.
 

@@ -218,7 +218,7 @@ def _deletion(repository: Repository, ref: str) -> str | None:
 
 
 def _clear_the_block(repository: Repository, why: str, *, with_branch: bool = True) -> str:
-    """What to clear, as a sentence: the task group that makes the branch of this run. Empty outside of such a group."""
+    """The advice to clear the task group that makes the branch of this run. Empty outside of such a group."""
     try:
         task: Any = (context := get_current_context())["task"]
     except RuntimeError:  # no task is running

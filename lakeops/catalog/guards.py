@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -68,7 +67,7 @@ from lakeops.model.errors import (
     RepositoryNotFound,
 )
 from lakeops.model.mirrors import RefKind
-from lakeops.model.names import HeldRepository, next_prefix
+from lakeops.model.names import HeldRepository, did_you_mean, next_prefix
 from lakeops.model.records import (
     BRANCH_PROTECTION,
     CHECK_PROTECTION,
@@ -154,7 +153,8 @@ def find_repository(conn: Connection, repository_id: str) -> AnyRow:
 def repository_found(conn: Connection, row: AnyRow | None, repository_id: str) -> AnyRow:
     """The row of a repository, when it is the one that is meant. Raises ``RepositoryNotFound``, ``Corrupted``."""
     if row is None:
-        raise RepositoryNotFound(f"no repository {repository_id!r}" + _nearest(conn, REPOSITORY.c.id, repository_id))
+        some = conn.execute(select(REPOSITORY.c.id).order_by(REPOSITORY.c.id).limit(_COMPARED)).scalars().all()
+        raise RepositoryNotFound(f"no repository {repository_id!r}{did_you_mean(repository_id, some)}")
     if isinstance(repository_id, HeldRepository) and repository_id.namespace != row.storage_namespace:
         raise RepositoryNotFound(
             f"repository {repository_id!r} was deleted, and another one has its name now: this one's objects are "
@@ -371,13 +371,6 @@ def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
 def no_branch(repository_id: str, name: str) -> RefNotFound:
     """The error for a branch that is not there."""
     return RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
-
-
-def _nearest(conn: Connection, names: ColumnElement[str], wanted: str, *where: ColumnElement[bool]) -> str:
-    """The question whether the most similar of the names was meant. Empty when none is similar."""
-    some = conn.execute(select(names).where(*where).order_by(names).limit(_COMPARED)).scalars().all()
-    near = get_close_matches(wanted, [one for one in some if one != wanted], 1)  # a role may not lock what it sees
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 _COMPARED = 1_000

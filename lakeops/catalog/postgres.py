@@ -64,7 +64,7 @@ _REFUSES = re.compile(
     r"authentication failed|no password supplied|pg_hba\.conf|permission denied for database|no such (user|database)"
     r'|(role|database|user) "[^"]*" (does not exist|is not permitted)'
 )
-"""What servers and poolers say of a login or a database that is wrong. A failed connection brings no SQLSTATE."""
+"""The words of servers and poolers for a login or a database that is wrong. A failed connection brings no SQLSTATE."""
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
 

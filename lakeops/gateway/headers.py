@@ -129,7 +129,7 @@ BUCKET: dict[str, tuple[str, list[str]] | str] = {
     "versioning": ("VersioningConfiguration", []),
     "website": "NoSuchWebsiteConfiguration",
 }
-"""What reading a subresource of a bucket answers: a document, or the code for "there is none"."""
+"""The answers to reading subresources of a bucket: a document, or the code for "there is none"."""
 
 OBJECT: dict[str, tuple[str, list[str]] | str] = {
     "acl": _ACL,
@@ -137,7 +137,7 @@ OBJECT: dict[str, tuple[str, list[str]] | str] = {
     "retention": _NO_LOCK,
     "tagging": ("Tagging", [nest("TagSet", [])]),
 }
-"""What reading a subresource of an object answers."""
+"""The answers to reading subresources of an object."""
 
 
 def subresource(table: Mapping[str, tuple[str, list[str]] | str], name: str) -> Response:

@@ -497,7 +497,7 @@ def _refusal(error: Exception, asked: str) -> Response:
     for kind, status, name in _KINDS:
         if isinstance(error, kind):
             return _error(status, name, masked(" ".join(str(error).split())))
-    if isinstance(error, UnicodeDecodeError | json.JSONDecodeError | ValueError):
+    if isinstance(error, ValueError):
         return _error(400, "BadRequestException", masked(f"the request cannot be read: {error}"))
     log.error("%s: %s", asked, masked(str(error)))
     if isinstance(error, Transient) and error.kind == "catalog_unavailable":

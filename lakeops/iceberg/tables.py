@@ -55,7 +55,7 @@ class LoadedTable:
 
 @dataclass(frozen=True)
 class TableCommit:
-    """What a commit asks of one table: Iceberg's requirements, and its updates where they hold."""
+    """The request to commit to one table: Iceberg's requirements, and its updates where they hold."""
 
     identifier: Identifier
     requirements: Sequence[Any]

@@ -8,8 +8,10 @@ full commit id, and white space and control characters are refused in all of Uni
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -269,6 +271,12 @@ def connection_in(path: object) -> str:
     """The Airflow connection that a path or URL names before an ``@`` in its first part. Empty without one."""
     first = str(path).removeprefix(SCHEME).removeprefix(OTHER_SCHEME).lstrip("/").partition("/")[0]
     return first.rpartition("@")[0]
+
+
+def did_you_mean(wanted: str, known: Iterable[str]) -> str:
+    """The question whether the most similar of other names was meant, to end a message. Empty when none is similar."""
+    near = get_close_matches(wanted, [one for one in known if one != wanted], 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def split_connection(uri: str) -> tuple[str, str]:

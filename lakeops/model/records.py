@@ -565,7 +565,7 @@ APPROVAL = "approval"
 
 @dataclass(frozen=True, slots=True)
 class Verdict(JsonRecord):
-    """What a check of one commit found.
+    """The finding of a check on one commit.
 
     Attributes:
         commit_id: the commit.

@@ -116,7 +116,7 @@ class Judgement:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What a merge's metadata says of it."""
+        """The pairs of a merge's metadata that record it."""
         told = ((VOUCHED, self.passed), (DESPITE, self.despite))
         return {key: "\n".join(map(" ".join, pairs)) for key, pairs in told if pairs}
 

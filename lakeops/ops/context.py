@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -29,7 +28,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.graph import ReadAhead
 from lakeops.model.graph import resolve as resolve_expression
-from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, parse_ref
+from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, did_you_mean, parse_ref
 from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, check_asked, gone, quiet
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
@@ -427,8 +426,7 @@ def _meant(ctx: Context, name: str) -> str:
     with suppress(RefNotFound):
         refs.tag(ctx.repository_id, name)
         return f": {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
-    near = get_close_matches(name, [one.id for one in refs.branches(ctx.repository_id)], 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return did_you_mean(name, [one.id for one in refs.branches(ctx.repository_id)])
 
 
 def check_name(name: str) -> str:

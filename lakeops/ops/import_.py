@@ -123,7 +123,7 @@ def _check_claims(keys: pa.Array, source: str) -> None:
 
 
 def _clone_state(keys: pa.Array, source: str, *, skip_special: bool) -> pa.Array:
-    """Those of the keys that are a clone's own files. Raises ``InvalidPath`` unless they are left out."""
+    """The keys of a clone's own files. Raises ``InvalidPath`` unless they are left out."""
     suspects = keys.filter(pc.match_substring_regex(keys, r"(?i)lakeop|[^\x00-\x7f]")).to_pylist()
     found = [key for key in suspects if is_clone_state(key)]
     if found and not skip_special:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -72,8 +72,8 @@ def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> Ite
     if not store.remote:
         yield from _listed(store, keys)
     elif known == ["key"]:
-        heads = in_flight(partial(_head, store), (key.as_py() for chunk in keys.chunks for key in chunk))
-        yield from _batches(heads)
+        for head in in_flight(partial(_head, store), (key.as_py() for chunk in keys.chunks for key in chunk)):
+            yield Listing([head.key], [head.size_bytes], [head.mtime], [head.etag])
     else:
         _check_some(store, found)
         for batch in found.to_batches(_BATCH):
@@ -90,25 +90,6 @@ def _listed(store: ObjectStore, keys: pa.ChunkedArray) -> Iterator[Listing]:
         yield Listing(*([column[row] for row in rows] for column in columns))  # type: ignore[arg-type]
     if missing:
         raise _outgrown(min(missing), "it is not there")
-
-
-def _batches(heads: Iterable[StoredObject]) -> Iterator[Listing]:
-    batch: list[StoredObject] = []
-    for head in heads:
-        batch.append(head)
-        if len(batch) == _BATCH:
-            yield _listing(batch)
-            batch = []
-    yield _listing(batch)
-
-
-def _listing(heads: list[StoredObject]) -> Listing:
-    return Listing(
-        [one.key for one in heads],
-        [one.size_bytes for one in heads],
-        [one.mtime for one in heads],
-        [one.etag for one in heads],
-    )
 
 
 def _head(store: ObjectStore, key: str) -> StoredObject:

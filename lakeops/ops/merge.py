@@ -174,7 +174,7 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
 
 
 def _touching(ctx: Context, sides: MergeInputs, strategy: Strategy | None) -> Callable[[str], bool]:
-    """What tells whether a merge changes anything below a prefix."""
+    """The function that tells whether a merge changes anything below a prefix."""
     return lambda prefix: next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
 
 

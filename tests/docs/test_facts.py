@@ -143,7 +143,7 @@ def test_front_pages_lead_to_every_feature(front: str) -> None:
 
 
 def _resolved(words: list[str]) -> tuple[str, set[str]]:
-    """What is left over of a command's name, and the options of the command. Words that name it come first."""
+    """The words behind a command's name, and the options of the command."""
     command, options = COMMANDS, {"--json"}
     while isinstance(command, TyperGroup):
         if not words or words[0].startswith("-"):

@@ -157,7 +157,7 @@ def _write(file: object, text: str) -> None:
 
 
 def _contents(data: bytes, opener: str) -> bytes:
-    """What is compressed. Compressors write times, too."""
+    """The contents of a compressed file. Compressors write times, too."""
     for name in sorted(COMPRESSIONS):  # gzip before zip
         if name in opener.lower():
             with fsspec.compression.compr[name](io.BytesIO(data), mode="r") as file:

@@ -100,7 +100,7 @@ def test_who_finds_its_rows_sealed_by_others_is_heard_too(faults: Faults, main: 
 def test_a_commit_a_caller_where_nobody_is_overtaken(
     lake: Lake, faults: Faults, repo: Repository, main: Branch
 ) -> None:
-    """What was sealed later is left to its own caller, also when the earlier one has to try again."""
+    """A commit leaves changes that were sealed later to their own caller, also when it has to try again."""
 
     def sealed(_call: object) -> None:
         repo.create_branch("side").put("s", b"1")

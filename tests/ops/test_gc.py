@@ -476,7 +476,7 @@ def names_of_attempt(started: datetime) -> dict[str, str]:
 
 
 def held(addresses: list[str], cutoff: datetime) -> set[str]:
-    """Those that are old enough for a mark of this cutoff."""
+    """The addresses that are old enough for a mark of this cutoff."""
     with TemporaryDirectory() as name:
         found = StoreListing(Path(name) / "objects.arrow", cutoff)
         rows = {"physical_address": addresses, "size_bytes": [1] * len(addresses), "mtime": [0] * len(addresses)}

@@ -84,7 +84,7 @@ def commit(
         there = _entries_at(ctx, head, index.prefix, paths, folder)
 
         def clashes(commit: Commit) -> list[str]:
-            """What was added here where the commit has a folder. Nothing at the commit that the files began with."""
+            """The files that were added where a commit has a folder; none at the commit that the clone began with."""
             if index.whole and index.commit == commit.id:
                 return []
             return find_clashes(ctx, commit, index.prefix, tree.here)
