@@ -70,7 +70,7 @@ def fail_check(ctx: Context, ref: str, name: str, findings: str, *, by: str | No
         run: the run of a program that found it.
 
     Raises:
-        As ``pass_check``.
+        InvalidInput, RefNotFound, CommitExpired, PreconditionFailed: as for ``pass_check``.
     """
     return _record(ctx, ref, name, FAILED, safe(masked(findings))[:MAX_FINDINGS], by, run)
 
