@@ -70,6 +70,8 @@ class LakeopsExpireRefsOperator(_CollectionOperator):
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         only_show = truth("only_show", self.only_show)
         days = number("abandoned_after_days", self.abandoned_after_days)
+        if days is not None and days < 0:
+            raise InvalidInput(f"abandoned_after_days is 0 or more, not {days}")
         repository = lake.repository(name)
         refs = repository.gc.idle_refs() if only_show else repository.gc.expire_refs()
         idle = ((ref.to_json(), "") for ref in refs)
