@@ -13,18 +13,9 @@ from lakeops.model.errors import NotFound
 from lakeops.model.findings import Report, ReportKind
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
-from lakeops.model.records import (
-    CHECK_PROTECTION,
-    TAG_PROTECTION,
-    AuditRecord,
-    Commit,
-    Protection,
-    ReflogRecord,
-    RefRecord,
-    RepositoryRecord,
-    check_amount,
-    check_asked,
-)
+from lakeops.model.names import check_amount, check_asked
+from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, Protection
+from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, RepositoryRecord
 from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:

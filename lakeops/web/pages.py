@@ -18,8 +18,8 @@ from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
-from lakeops.model.names import COMMIT_ID, parse_ref
-from lakeops.model.records import Change, Commit, check_asked
+from lakeops.model.names import COMMIT_ID, check_asked, parse_ref
+from lakeops.model.records import Change, Commit
 from lakeops.ops.diff import Size, Sums
 from lakeops.store.in_flight import in_flight
 from lakeops.web import charts
