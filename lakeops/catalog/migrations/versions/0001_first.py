@@ -181,6 +181,7 @@ def upgrade() -> None:
         _text("address"),
         _number("started"),
     )
+    op.create_index("lakeops_upload_started", "lakeops_upload", ["repository_id", "started"])
     op.create_table("lakeops_retention", *_key(), _text("rules"))
     op.create_table(
         "lakeops_mirror_need",
