@@ -122,23 +122,25 @@ _OF_REPOSITORIES = {
 }
 
 
-def fill(url: str, repository: str, head: str, token: str, rows: int, *, but: frozenset[str] = frozenset()) -> None:
-    """Put that many rows of a repository into each table, ``but`` some, and as many repositories beside it.
+MOST = 100_000
+"""Branches, tags, repositories and others, of which there are fewer than commits and staged rows."""
+_MANY = {"commit", "staged", "retired_token", "idempotency_key", *_COUNTED}
 
-    Half of the staged rows are under ``token``. All branches and tags are at ``head``. A third as many uploads,
-    reports and others of which a repository has less.
+
+def fill(url: str, repository: str, head: str, token: str, rows: int) -> None:
+    """Put that many rows of a repository into each table, and as many repositories beside it, but ``MOST`` of these.
+
+    Half of the staged rows are under ``token``. All branches and tags are at ``head``.
     """
     words = {"$head": f"'{head}'", "$token": f"'{token}'", "$repository": f"'{repository}'"}
-    statements = [
-        *(f"INSERT INTO lakeops_{name} SELECT $repository, {row}" for name, row in _ROWS.items() if name not in but),
-        *(f"INSERT INTO lakeops_{name} {row}" for name, row in _COUNTED.items()),
-        *(f"INSERT INTO lakeops_{name} SELECT {row}" for name, row in _OF_REPOSITORIES.items()),
-    ]
+    statements = {name: f"SELECT $repository, {row}" for name, row in _ROWS.items()} | _COUNTED
+    statements |= {name: f"SELECT {row}" for name, row in _OF_REPOSITORIES.items()}
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as conn:
-        for statement in statements:
+        for name, statement in statements.items():
             for word, value in words.items():
                 statement = statement.replace(word, value)  # noqa: PLW2901
-            conn.execute(f"{statement} FROM generate_series(1, {rows}) AS n ON CONFLICT DO NOTHING")  # type: ignore[call-overload]
+            numbers = f"generate_series(1, {rows if name in _MANY else min(rows, MOST)}) AS n"
+            conn.execute(f"INSERT INTO lakeops_{name} {statement} FROM {numbers} ON CONFLICT DO NOTHING")  # type: ignore[call-overload]
         conn.execute("VACUUM ANALYZE")
 
 
