@@ -21,7 +21,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow.compat import conf
+from airflow.providers.common.compat.sdk import conf
+
 from lakeops.model.errors import AlreadyExists, CommitExpired, KeyReused, NoChanges, RefNotFound
 from lakeops.model.ids import RESERVED, Origin
 from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyName, Summary

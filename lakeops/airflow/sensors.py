@@ -15,21 +15,17 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
-
-from lakeops.airflow.compat import (
+from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
-    LakeopsFailure,
-    LakeopsTimeout,
-    TaskDeferralError,
     TaskDeferred,
     conf,
-    last_success,
-    require,
 )
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+
+from lakeops.airflow.compat import LakeopsFailure, LakeopsTimeout, TaskDeferralError, last_success, require
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.task import LakeopsTask, address, host
 from lakeops.airflow.triggers import (

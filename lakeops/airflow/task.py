@@ -18,18 +18,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlencode
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
-from lakeops.airflow.compat import (
-    AirflowFailException,
-    AirflowSkipException,
-    LakeopsFailure,
-    log_in_one_line,
-    web_server,
-)
+from lakeops.airflow.compat import LakeopsFailure, log_in_one_line, web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import TaskRun
+from lakeops.airflow.metrics import emit
 from lakeops.machine import without_blas_threads
 from lakeops.model.errors import (
     AttemptExpired,
@@ -160,13 +156,17 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
     """
     try:
         yield
-    except (Transient, AttemptExpired, SweepIncomplete):
+    except (Transient, AttemptExpired, SweepIncomplete) as error:
+        emit("lakeops.retries", kind=error.kind)
         log_in_one_line()
         raise
     except MergeConflict as conflict:
+        emit("lakeops.conflicts")
         paths = "\n".join(conflict.conflicts)
         raise LakeopsFailure(f"{_with_notes(conflict)}{running_links()}\nAll conflicting paths:\n{paths}") from None
     except (InvalidInput, NotFound, PreconditionFailed, CatalogError) as error:  # a mistake: its message says it all
+        if error.kind == "missing_check":
+            emit("lakeops.rejected", check=error.kind)
         field = _field_of(error.message, arguments or {})
         raise LakeopsFailure(f"{error.kind}: {field}{_with_notes(error)}{running_links()}") from None
     except LakeopsError as error:  # damage, say: where it was met is worth showing
@@ -541,6 +541,8 @@ class LakeopsOperator(LakeopsTask):
         self._lineage = self.lineage(repository, record, published)
         branch = self.target(repository)
         if published is not None and branch is not None and not self._announced(context, published):
+            if published["metadata"].get("airflow_task_id") == run.task_id:
+                emit("lakeops.commits", repository=repository.id)
             self.announce(context, repository, branch, published)
         return record
 

@@ -374,13 +374,16 @@ class Poller(SharedStreamProducer):
         hook = LakeopsHook(self._conn_id)
         with self._lock:
             if self._lake is not None and self._since() >= RENEW_SECONDS:
-                self._since = stopwatch()
+                self._since, is_other = stopwatch(), False
                 try:
-                    if hook.settings() != self._lake.settings:  # the connection names another lake by now
-                        self._lake.close()
-                        self._lake = None
+                    is_other = hook.settings() != self._lake.settings
+                except InvalidInput:  # it is deleted or misspelt by now: get_conn says so, as after a restart
+                    is_other = True
                 except Exception as error:  # noqa: BLE001 - Airflow's API server does not answer; the lake does
                     log.warning("Cannot read connection %s now: %s", self._conn_id, error)
+                if is_other:
+                    self._lake.close()
+                    self._lake = None
             if self._lake is None:
                 self._lake, self._since = hook.get_conn(), stopwatch()
             return self._lake

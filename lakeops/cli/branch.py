@@ -133,11 +133,15 @@ def list_all(
     no_merged: Annotated[str | None, value("--no-merged", "REF", "Only those that it lacks commits of.")] = None,
     prefix: Annotated[str, value("--prefix", "TEXT", "Only names that begin with this.")] = "",
 ) -> None:
-    """List the branches of a repository: the commits they point to, how old these are and who made them."""
+    """List the branches of a repository: the commits they point to, how old these are and who made them.
+
+    Where a branch was last created or moved, and not committed to, that person is named in place of the committer.
+    """
     refs = [None if ref is None else ref_in(uri.repository, ref) for ref in (merged, no_merged)]
     repository = session.repository(uri)
     heads = list(repository.heads(prefix=prefix, merged=refs[0], not_merged=refs[1]))
     found = repository.verdicts_of([head.commit for head in heads])
+    moves = session.lake.catalog.refs.last_moves(repository.id, [head.id for head in heads])
     now = session.now()
 
     def row(shown: dict[str, Any]) -> tuple[Styled, ...]:
@@ -146,7 +150,8 @@ def list_all(
         age = f"{span(max(0, now - made))} ago" if is_terminal(sys.stdout) else moment(made)
         state = worst(found[head.commit_id])
         checks = (state.word, VERDICT_COLOURS[state.state]) if state else ""
-        return ((head.id, "cyan"), commit_id(head.commit_id), age, head.commit.committer, checks)
+        pointed = head.id in moves and moves[head.id].pointed_by
+        return ((head.id, "cyan"), commit_id(head.commit_id), age, pointed or head.commit.committer, checks)
 
     by_name = {head.id: head for head in heads}
     records = [with_checks(head, found[head.commit_id]) for head in heads]

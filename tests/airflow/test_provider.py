@@ -24,10 +24,10 @@ pytest.importorskip("airflow.sdk")
 
 import airflow
 import jsonschema
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import Asset
 
 from lakeops.airflow.assets import branch_asset, create_asset
-from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.airflow.hook import LakeopsHook
 
 pytestmark = pytest.mark.xdist_group("airflow")

@@ -17,11 +17,16 @@ from lakeops.model.errors import InvalidInput, Transient
 
 pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 from airflow.sdk import DAG
 from support.waiting import FAIL, FORMS, TIMED_OUT, Waiting
 
 from lakeops.airflow import compat, triggers
-from lakeops.airflow.compat import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from lakeops.airflow.sensors import (
     LakeopsCommitSensor,
     LakeopsObjectSensor,

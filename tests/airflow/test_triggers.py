@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -235,6 +236,37 @@ def test_who_waits_follows_a_connection_that_names_another_lake(
 
     run(test())
     assert len(opened) == 2
+
+
+@pytest.mark.parametrize("left", [None, '{"conn_type": "lakeops", "extra": {"hom": "/"}}', "no URI"])
+def test_a_connection_that_is_deleted_ends_a_wait_as_after_a_restart(
+    flights: Repository, monkeypatch: pytest.MonkeyPatch, home: Path, left: str | None
+) -> None:
+    monkeypatch.setattr(triggers, "RENEW_SECONDS", 0.0)
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home)}))
+    waiting = LakeopsConditionTrigger(
+        condition=TagExists("v1").to_json(), repo="flights", poll_interval=0.001, lakeops_conn_id="mine"
+    )
+
+    async def life(*, deleted: bool) -> list[Any]:
+        async with triggerer() as airflow:
+            events, heads = (
+                airflow.start(waiting),
+                airflow.start(watcher(lakeops_conn_id="mine"), state := AssetState()),
+            )
+            if not deleted:
+                await until(lambda: CURSOR in state)
+                monkeypatch.delenv("AIRFLOW_CONN_MINE")
+                if left is not None:
+                    monkeypatch.setenv("AIRFLOW_CONN_MINE", left)
+            await until(lambda: events)
+            assert heads == []
+            return events
+
+    running = asyncio.run(life(deleted=False))
+    assert running[0]["status"] == "error"
+    assert "'mine'" in running[0]["message"]
+    assert running == asyncio.run(life(deleted=True))
 
 
 @pytest.mark.parametrize("every", [False, True])

@@ -9,8 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
+
 from lakeops.airflow import idempotent
-from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure
+from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.previews import DiffSummary, ImportOutcome, MergeOutcome, require_shown
 from lakeops.airflow.task import (
