@@ -25,7 +25,7 @@ from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.names import LakeUri
-from lakeops.model.records import Change, ChangeType, Strategy
+from lakeops.model.records import Change, ChangeType, Strategy, TablesMode
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -145,6 +145,10 @@ def merge(
     allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
     idempotency_key: IdempotencyKey = None,
     despite_check: DespiteChecks = None,
+    tables: Annotated[
+        TablesMode | None,
+        value("--tables", "rebase", "Make changes of Iceberg tables again on the destination's, where both have some."),
+    ] = None,
 ) -> None:
     """Merge what a ref changed into a branch.
 
@@ -161,6 +165,7 @@ def merge(
                 squash=squash,
                 allow_empty=allow_empty,
                 despite_checks=despite_check or (),
+                tables=tables,
             )
         else:
             result = repository.merge(
@@ -173,6 +178,7 @@ def merge(
                 squash=squash,
                 allow_empty=allow_empty,
                 despite_checks=despite_check or (),
+                tables=tables,
             )
     session.note_left_out([ref] if result.source_uncommitted else [], "; commit and merge them")
     if result.up_to_date:

@@ -476,6 +476,7 @@ class Strategy(StrEnum):
 
 
 StrategyName = Literal["source-wins", "dest-wins"]
+TablesMode = Literal["rebase"]
 """A strategy as people write it."""
 
 
