@@ -270,7 +270,13 @@ class Repository:
         return ops.tables.TableFiles(self._ctx)
 
     def ref(self, expression: str) -> Ref:
-        """A handle for reading at a ref expression, which is resolved when the handle is used."""
+        """A handle for reading at a ref expression, which is resolved when the handle is used.
+
+        ``BRANCH$`` is lakeFS's spelling of a branch with its uncommitted changes, which ``BRANCH`` means here.
+        """
+        staged = len(check_asked(expression, "a ref")) > 1 and expression.endswith("$")
+        if staged and not any(next(refs(prefix=expression), None) for refs in (self.branches, self.tags)):
+            expression = expression[:-1]
         return Ref(self._ctx, expression)
 
     def branch(self, name: str) -> Branch:
