@@ -19,9 +19,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from sqlalchemy import JSON, URL, BigInteger, Boolean, Column, Connection, Engine, Index, Integer, Row, Table, Text
+from sqlalchemy import JSON, URL, BigInteger, Boolean, Column, Connection, Engine, Integer, Row, Table, Text
 from sqlalchemy import Dialect as EngineDialect
-from sqlalchemy import text as sql
 from sqlalchemy.engine import result_tuple
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -500,8 +499,3 @@ def login(name: str | None = None) -> Column[str]:
 def seconds(name: str | None = None) -> Column[int]:
     """When the row was inserted, in Unix seconds, by the database's clock."""
     return Column(name, WHOLE, nullable=False, server_default=DatabaseSeconds())
-
-
-def partial_index(name: str, condition: str, *columns: str) -> Index:
-    """An index over the rows that meet a condition."""
-    return Index(name, *columns, sqlite_where=sql(condition), postgresql_where=sql(condition))

@@ -378,7 +378,7 @@ def no_commit(repository_id: str, commit_id: str) -> RefNotFound:
 def expired(commit_id: str) -> CommitExpired:
     """The error for a commit that retention took."""
     return CommitExpired(
-        f"commit {commit_id} was expired by the retention rules and its objects may be gone; "
+        f"commit {commit_id} is expired: the retention rules keep it no longer, and its objects may be gone; "
         "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over, "
         "`lakeops mirror verify-history` brings back what is whole)"
     )

@@ -16,11 +16,12 @@ import re
 from typing import Any, ClassVar
 
 from sqlalchemy import Index, MetaData, UniqueConstraint
+from sqlalchemy import text as sql
 from sqlalchemy.orm import declared_attr
 from sqlmodel import Field, SQLModel
 
 from lakeops.catalog import database
-from lakeops.catalog.database import PREFIX, partial_index
+from lakeops.catalog.database import PREFIX
 
 
 def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
@@ -102,6 +103,9 @@ class OwnerRow(_OfRepository, table=True):
     pending_lease: str | None = _text(null=True)
 
 
+_WHERE_MARKED: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), sql("expired_by IS NOT NULL"))
+
+
 class CommitRow(_OfRepository, table=True):
     """A commit. ``first_parent`` repeats the first of ``parents`` for walks inside the database.
 
@@ -110,7 +114,7 @@ class CommitRow(_OfRepository, table=True):
 
     __table_args__: ClassVar[tuple[Any, ...]] = (
         Index("lakeops_commit_generation", "repository_id", "generation", "id"),
-        partial_index("lakeops_commit_expired_by", "expired_by IS NOT NULL", "repository_id", "expired_by"),
+        Index("lakeops_commit_expired_by", "repository_id", "expired_by", **_WHERE_MARKED),
     )
     id: str = _text(key=True)
     parents: list[str] = _json()

@@ -17,10 +17,9 @@ from sqlalchemy import Table, Text, cast
 
 from lakeops.catalog.database import AnyRow
 from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED, VERDICT
-from lakeops.model.encoding import maker
 from lakeops.model.errors import Corrupted, InvalidInput, KeyReused
 from lakeops.model.protection import Hook, Verdict
-from lakeops.model.records import Along, Commit, Entry, RepositoryRecord, Split, difference
+from lakeops.model.records import Along, Commit, Entry, RepositoryRecord, Split, difference, maker
 
 R = TypeVar("R")
 

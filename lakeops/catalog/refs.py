@@ -109,15 +109,13 @@ class Refs(CatalogPart):
         name: str,
         *,
         actor: str,
-        unused: BranchState | None = None,
         expect: ExpectedState | None = None,
         hooks: Hooks = NONE,
     ) -> str:
         """Delete a branch and its staging. Returns the old head.
 
-        With ``unused`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
-        With ``expect`` only one that is as it was then; else ``NotAsSeen``.
-        Raises ``PreconditionFailed`` (``default_branch``, ``protected_branch``).
+        Raises ``NotAsSeen`` for one that is not as it is expected, and ``PreconditionFailed`` (``default_branch``,
+        ``protected_branch``).
         """
         repository = lock_repository(conn, repository_id)
         state = lock_branch(conn, repository_id, name, exclusive=True)
@@ -127,8 +125,6 @@ class Refs(CatalogPart):
             raise PreconditionFailed(
                 f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
             )
-        if unused is not None and (state != unused or any_staged(conn, state)):
-            raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
         check_expected(conn, state, expect)
         conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
         conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))

@@ -81,11 +81,9 @@ class Sqlite:
         return engine
 
     def reader(self, engine: Engine) -> Engine:
-        """An engine over the connections of ``engine``. Only how its transactions begin differs."""
         return engine
 
     def begin(self, conn: Connection, *, write: bool) -> None:
-        """With the write lock, as soon as nobody else has it, or without it."""
         # Straight to the driver: SQLAlchemy's way to a statement takes longer than a lookup by key.
         driver: Any = conn.connection.driver_connection
         if not write:
@@ -107,7 +105,6 @@ class Sqlite:
             driver.execute(f"PRAGMA busy_timeout = {patience}")
 
     def now(self, conn: Connection) -> datetime:  # noqa: ARG002 - the file has no time of its own
-        """The clock that the catalog was opened with."""
         return self._clock.now()
 
     def failure_of(self, error: BaseException) -> TransactionFailure:
@@ -124,7 +121,6 @@ class Sqlite:
         """Nothing to do: the transaction began with the write lock."""
 
     def facts(self, conn: Connection) -> dict[str, str]:
-        """Version, journal and durability."""
         return {
             "server_version": sqlite3.sqlite_version,
             "journal_mode": str(conn.exec_driver_sql("PRAGMA journal_mode").scalar_one()),
@@ -140,7 +136,6 @@ class Sqlite:
         """Nothing to do: the database is in this process."""
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
-        """Insert or replace the rows, by ``executemany``."""
         with _many_tuples():
             for batch in rows.to_batches(max_chunksize=_BATCH):
                 same = [[repository_id] * batch.num_rows, [token] * batch.num_rows]
@@ -150,7 +145,6 @@ class Sqlite:
                     conn.exec_driver_sql(self.insert_staged, values)
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
-        """A token's rows under a prefix, sorted by path."""
         import pyarrow as pa
 
         from lakeops.catalog.staging import staging_columns

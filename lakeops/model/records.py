@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from functools import cache
 from mimetypes import MimeTypes
@@ -548,3 +548,37 @@ class _CountedFile:
         data = self._file.read(size)
         self._counter.add(len(data))
         return data
+
+
+def maker(record: type[T]) -> Callable[..., T]:
+    """A function that makes records of a frozen dataclass with slots, in a third of the time of its constructor.
+
+    It takes a value for every field, in order: no defaults, no names, and no ``__post_init__``.
+    """
+    twin = _unfrozen(record)
+
+    def make(*values: object) -> T:
+        made = twin(*values)
+        made.__class__ = record
+        return made  # type: ignore[no-any-return]
+
+    return make
+
+
+def maker_of_many(record: type[T]) -> Callable[..., list[T]]:
+    """A function that makes such records of columns: an iterable for every field, in order, of equal length."""
+    twin = _unfrozen(record)
+
+    def make(*columns: Iterable[object]) -> list[T]:
+        made = list(map(twin, *columns))
+        for one in made:
+            one.__class__ = record
+        return made
+
+    return make
+
+
+def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is not until its fields are set
+    """Make a twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
+    names = [field.name for field in fields(cast("Any", record))]
+    return make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)

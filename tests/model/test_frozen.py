@@ -8,8 +8,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from lakeops.model.encoding import maker, maker_of_many
-from lakeops.model.records import Commit, Entry
+from lakeops.model.records import Commit, Entry, maker, maker_of_many
 
 VALUES = {
     Entry: ("a/b", "data/x", "sum", 3, 7, "text/plain", {"k": "v"}),
