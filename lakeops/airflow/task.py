@@ -244,13 +244,12 @@ def _field_of(message: str, arguments: Mapping[str, object]) -> str:
     return f"{' or '.join(names)}: "
 
 
-def _report_conflict(
-    conflict: MergeConflict, repository: Repository, sides: dict[str, str], context: Context, log: Any
-) -> None:
-    """Write a table of a merge conflict to a task's log, and an XCom that later tasks can read.
+def _report_conflict(conflict: MergeConflict, repository: Repository, context: Context, log: Any) -> None:
+    """Write a table of a conflict to a task's log, and an XCom that later tasks can read.
 
-    The table has the object's size on each of the ``sides``, in bytes, or None where it is deleted.
+    The table has the object's size on each side of a merge, in bytes, or None where it is deleted.
     """
+    sides = {} if conflict.replayed else {"source": conflict.source, "destination": conflict.destination}
     rows: list[dict[str, Any]] = [{"path": path} for path in conflict.conflicts[:CONFLICTS_COMPARED]]
     try:
         for row in rows:
@@ -530,7 +529,7 @@ class LakeopsOperator(LakeopsTask):
             with explaining(repository, self.refs()):
                 record = self.run_verb(repository, run)
         except MergeConflict as conflict:
-            _report_conflict(conflict, repository, self.sides(repository), context, self.log)
+            _report_conflict(conflict, repository, context, self.log)
             raise
         finally:
             self.links: dict[str, str] = self.pages(repository, record)
@@ -592,10 +591,6 @@ class LakeopsOperator(LakeopsTask):
 
     def page(self, repository: Repository, *parts: str, **query: str) -> str:
         return address(self.lakeops_conn_id, repository.id, *parts, **query)
-
-    def sides(self, repository: Repository) -> dict[str, str]:
-        """The refs whose objects a table of conflicts compares, by their part in the merge."""
-        return {}
 
     def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         """The data sets that the verb read and wrote."""

@@ -227,6 +227,22 @@ def test_run_twice_is_run_once(case: Case, lake: Lake, place: Path, run: Run, wa
         assert second == first, "what was published is found again"
 
 
+NAMED = {"CreateRepository", "DeleteRepository", "CreateMirror"}
+"""Operators that are told which repository to make or to delete."""
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.operator not in NAMED], ids=lambda case: case.operator)
+def test_without_a_repository_it_is_the_connections_default_one(
+    case: Case, lake: Lake, home: Path, place: Path, run: Run, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = wanted(case)
+    case.prepare(lake, "default")
+    connection = {"conn_type": "lakeops", "host": str(home), "extra": {"default_repository": "default"}}
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(connection))
+    run(case.kind(task_id="t", lakeops_conn_id="mine", **case.given(place), **case.bound(lake, "default")))
+    assert state(lake, "default") == end
+
+
 Kill = Callable[[Case, int, str], bool]
 
 

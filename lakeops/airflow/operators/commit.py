@@ -374,6 +374,3 @@ class LakeopsMergeOperator(LakeopsOperator):
         made = record["reference"]
         changed = self.page(repository, "diff", left=f"{made}^1", right=made, two_way="true")
         return {**found, "commit": self.page(repository, "commit", made), "diff": changed}
-
-    def sides(self, repository: Repository) -> dict[str, str]:
-        return {"source": self.source, "destination": self.target(repository)}
