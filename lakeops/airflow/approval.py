@@ -27,13 +27,14 @@ from lakeops.airflow.task import (
 )
 from lakeops.model.errors import InvalidInput, MarkRefused, MergeConflict, Transient
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.records import APPROVAL
+from lakeops.model.protection import APPROVAL
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.model.records import Commit, StrategyName, Verdict
+    from lakeops.model.protection import Verdict
+    from lakeops.model.records import Commit, StrategyName
 
 ASKED = "asked"
 """The key, in a task's state, of the question that somebody was asked."""

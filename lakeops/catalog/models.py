@@ -16,11 +16,12 @@ import re
 from typing import Any, ClassVar
 
 from sqlalchemy import Index, MetaData, UniqueConstraint
+from sqlalchemy import text as sql
 from sqlalchemy.orm import declared_attr
 from sqlmodel import Field, SQLModel
 
 from lakeops.catalog import database
-from lakeops.catalog.database import PREFIX, partial_index
+from lakeops.catalog.database import PREFIX
 
 
 def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
@@ -102,6 +103,9 @@ class OwnerRow(_OfRepository, table=True):
     pending_lease: str | None = _text(null=True)
 
 
+_WHERE_MARKED: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), sql("expired_by IS NOT NULL"))
+
+
 class CommitRow(_OfRepository, table=True):
     """A commit. ``first_parent`` repeats the first of ``parents`` for walks inside the database.
 
@@ -110,7 +114,7 @@ class CommitRow(_OfRepository, table=True):
 
     __table_args__: ClassVar[tuple[Any, ...]] = (
         Index("lakeops_commit_generation", "repository_id", "generation", "id"),
-        partial_index("lakeops_commit_expired_by", "expired_by IS NOT NULL", "repository_id", "expired_by"),
+        Index("lakeops_commit_expired_by", "repository_id", "expired_by", **_WHERE_MARKED),
     )
     id: str = _text(key=True)
     parents: list[str] = _json()
@@ -152,7 +156,7 @@ class TagRow(_OfRepository, table=True):
 
 
 class ProtectionRow(_OfRepository, table=True):
-    """A protection of the refs that match a glob pattern; see ``model.records.Protection``."""
+    """A protection of the refs that match a glob pattern; see ``model.protection.Protection``."""
 
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
@@ -161,7 +165,7 @@ class ProtectionRow(_OfRepository, table=True):
 
 
 class VerdictRow(_OfRepository, table=True):
-    """A verdict on a commit; see ``model.records.Verdict``."""
+    """A verdict on a commit; see ``model.protection.Verdict``."""
 
     commit_id: str = _text(key=True)
     name: str = _text(key=True)
@@ -270,6 +274,7 @@ class QueueRow(_OfRepository, table=True):
 class UploadRow(_OfRepository, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
+    __table_args__: ClassVar[tuple[Any, ...]] = (Index("lakeops_upload_started", "repository_id", "started"),)
     id: str = _text(key=True)
     branch: str = _text()
     address: str = _text()

@@ -13,10 +13,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from lakeops.catalog.guards import expired
 from lakeops.catalog.records import BranchAt
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
-    CommitExpired,
     InvalidInput,
     LakeopsError,
     NotAMirror,
@@ -28,8 +28,8 @@ from lakeops.model.errors import (
 )
 from lakeops.model.graph import ReadAhead
 from lakeops.model.graph import resolve as resolve_expression
-from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, did_you_mean, parse_ref
-from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, check_asked, gone, quiet
+from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, check_asked, did_you_mean, parse_ref
+from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, gone, quiet
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
@@ -235,16 +235,8 @@ def public(ctx: Context, entry: Entry) -> Entry:
 def require_live(commit: Commit) -> Commit:
     """The commit itself, unless retention expired it. Raises ``CommitExpired``."""
     if commit.expired:
-        raise expired(commit)
+        raise expired(commit.id)
     return commit
-
-
-def expired(commit: Commit) -> CommitExpired:
-    """The error for a commit that retention took."""
-    return CommitExpired(
-        f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone "
-        "(after a fail-over, `lakeops mirror verify-history` brings back what is whole)"
-    )
 
 
 PAGE = 1000
@@ -276,7 +268,7 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
         now = ctx.catalog.commits.get_many(ctx.repository_id, [commit.id for commit in read])
         for commit in read:
             if commit.id not in now or now[commit.id].expired:
-                raise expired(commit) from error
+                raise expired(commit.id) from error
         raise
 
 

@@ -18,8 +18,8 @@ from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
-from lakeops.model.names import COMMIT_ID, parse_ref
-from lakeops.model.records import Change, Commit, check_asked
+from lakeops.model.names import COMMIT_ID, check_asked, parse_ref
+from lakeops.model.records import Change, Commit
 from lakeops.ops.diff import Size, Sums
 from lakeops.store.in_flight import in_flight
 from lakeops.web import charts
@@ -471,10 +471,10 @@ class Pages(ObjectPages):
             registrations=repository.registrations(),
         )
 
-    def checks(self) -> str:
+    def integrity(self) -> str:
         """Show the findings of the last check."""
         repository = self._repository
-        return self._of_repository("checks.html", "Integrity", tab="checks", last=repository.last_check())
+        return self._of_repository("integrity.html", "Integrity", tab="integrity", last=repository.last_check())
 
 
 ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
@@ -495,7 +495,7 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
     ("/{repository}/diff", Pages.compare),
     ("/{repository}/gc", Pages.collection),
     ("/{repository}/mirror", Pages.mirror),
-    ("/{repository}/checks", Pages.checks),
+    ("/{repository}/integrity", Pages.integrity),
     ("/{repository}/moves", Pages.moves),
     ("/{repository}/audit", Pages.audit),
 )

@@ -463,7 +463,7 @@ def test_pages_lead_to_forms_that_are_filled_in(history: Repository, forms: None
         "flights": {"merge": {"source": "dev", "destination": "main"}},
         "flights/tags": {"tag": {"tag": "v1", "action": "delete"}},
         "flights/moves?of=main": {"branch": {"branch": "main", "action": "move"}},
-        "flights/checks": {"fsck": {"data": False}},
+        "flights/integrity": {"fsck": {"data": False}},
         f"flights/gc?mark={mark.id}": {"sweep": {"mark": mark.id, "force": False}},
         "flights/gc": {"gc": {"force": False, "ask_above_gib": None}},
     }

@@ -339,17 +339,17 @@ def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: A
 
 
 def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
-    assert "never checked" in shown(ask("/flights/checks"))
+    assert "never checked" in shown(ask("/flights/integrity"))
     check = flights.fsck()
     assert list(check) == []
     assert check.note()
-    assert "everything is in order" in shown(ask("/flights/checks"))
+    assert "everything is in order" in shown(ask("/flights/integrity"))
     entry = next(iter(flights.ref("main").list("flights/")))
     Path(entry.physical_address.removeprefix("file://")).unlink()
     check = flights.fsck(data=True)
     list(check)
     check.note()
-    text = shown(ask("/flights/checks"))
+    text = shown(ask("/flights/integrity"))
     for told in ("1 error", "object_missing", entry.path, "restore the object from a version", "Do not sweep"):
         assert told in text
     assert len(flights._ctx.catalog.audit.reports("flights", ReportKind.CHECK)) == 1
