@@ -69,7 +69,8 @@ class IdempotentRequest:
         for name in OF_THE_ATTEMPT:
             given.pop(name, None)
         values = {"verb": self.action, "ref": self.branch, **self.parts}
-        values |= {"message": _digest(self.message), "metadata": _digest(given)}
+        for name, value in (("message", self.message), ("metadata", given)):
+            values[name] = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
         return json.dumps(values, sort_keys=True)
 
 
@@ -87,10 +88,6 @@ def _fields(fingerprint: str) -> dict[str, object]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 T = TypeVar("T")
