@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.providers.standard.triggers.hitl import HITLTrigger
 from airflow.sdk import Param
 
-from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure, TaskAwaitingInput, TaskDeferred
+from lakeops.airflow.compat import LakeopsFailure, TaskAwaitingInput
+from lakeops.airflow.metrics import emit
 from lakeops.airflow.previews import NOTHING, OTHERS, MergeOutcome, describe_mark
 from lakeops.airflow.task import (
     LakeopsDiffLink,
@@ -269,6 +271,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
                 if self.APPROVE in event["chosen_options"]:
                     repository.ref(commit).pass_check(APPROVAL, **said)
                 else:
+                    emit("lakeops.rejected", repository=repository.id, check=APPROVAL)
                     repository.ref(commit).fail_check(APPROVAL, reason or "rejected", **said)
         return f" ({reason})" if reason else ""
 
@@ -354,13 +357,13 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_at_once(self.arguments()):
             limit, only_show = number("above_bytes", self.above_bytes), truth("only_show", self.only_show)
-            if self.mark_id in (None, "", "None"):
-                raise AirflowSkipException(
-                    "This was a dry run, which changes nothing; the log of the mark task has the report."
-                )
-            with self.opened() as repository:
-                report = repository.gc.report(self.mark_id)
-            shown = describe_mark(repository.id, report)
+        if self.mark_id in (None, "", "None"):
+            raise AirflowSkipException(
+                "This was a dry run, which changes nothing; the log of the mark task has the report."
+            )
+        with self.opened() as repository:
+            report = repository.gc.report(str(self.mark_id))
+        shown = describe_mark(repository.id, report)
         if only_show:
             raise AirflowSkipException(f"This run deletes nothing; {self._restored()}.\n{shown}")
         if not report["files"]:

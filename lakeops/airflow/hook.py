@@ -15,10 +15,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
 
 from lakeops.airflow import get_provider_info
-from lakeops.airflow.compat import AirflowNotFoundException, NoSuchConnection, confirm_missing
+from lakeops.airflow.compat import NoSuchConnection, confirm_missing
 from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.model.names import DEFAULT_CONN_ID, check_repository
 from lakeops.model.sanitising import excerpt

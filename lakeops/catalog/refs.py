@@ -7,11 +7,11 @@ old rules is still under way afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, literal, select, update
 
 from lakeops.catalog.commits import earlier_commit
 from lakeops.catalog.database import (
@@ -30,6 +30,7 @@ from lakeops.catalog.guards import (
     check_hooks,
     check_live,
     check_writable,
+    chunks,
     find_branch,
     find_repository,
     find_verdicts,
@@ -283,6 +284,20 @@ class Refs(CatalogPart):
         query = query.order_by(REFLOG.c.sequence.desc()).limit(limit)
         find_repository(conn, repository_id)
         return [_reflog_record(row) for row in conn.execute(query)]
+
+    def last_moves(self, repository_id: str, branches: Collection[str]) -> dict[str, ReflogRecord]:
+        """The last move of each of some branches, by name."""
+        mine = (REFLOG.c.repository_id == repository_id, REFLOG.c.kind == str(RefKind.BRANCH))
+
+        def work(conn: Connection) -> dict[str, ReflogRecord]:
+            found: dict[str, ReflogRecord] = {}
+            for some in chunks(branches):
+                last = select(func.max(REFLOG.c.sequence)).where(*mine, REFLOG.c.ref.in_(some)).group_by(REFLOG.c.ref)
+                rows = conn.execute(select(REFLOG).where(REFLOG.c.sequence.in_(last)))
+                found |= {row.ref: _reflog_record(row) for row in rows}
+            return found
+
+        return self.database.read(work)
 
     def protections(self, repository_id: str) -> list[str]:
         """The glob patterns of branches that change through merges only, whatever is merged."""

@@ -259,6 +259,7 @@ class LakeConnection:
                     region=self.settings.s3_region,
                     fsync=self.settings.fsync,
                     credentials=self.settings.credentials,
+                    requester_pays=self.settings.s3_requester_pays,
                     **(IMPATIENT if self.impatient else patience),
                 )
             )

@@ -215,7 +215,13 @@ class MergeConflict(LakeopsError):
     json_keys = ("conflicts", "conflict_count")
 
     def __init__(
-        self, source: str, destination: str, conflicts: list[str], replayed: bool = False, kind: str | None = None
+        self,
+        source: str,
+        destination: str,
+        conflicts: list[str],
+        replayed: bool = False,
+        kind: str | None = None,
+        reasons: Sequence[str] = (),
     ) -> None:
         self.source = source
         self.destination = destination
@@ -231,7 +237,8 @@ class MergeConflict(LakeopsError):
         else:
             paths = "path" if len(conflicts) == 1 else "paths"
             settle = "change one side, or settle the merge with the strategy source-wins or dest-wins"
-            words = f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; " + (
+            known = "".join(f"{reason}; " for reason in reasons)
+            words = f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; {known}" + (
                 "change these paths yourself" if replayed else settle
             )
         super().__init__(words, kind=kind)

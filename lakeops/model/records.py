@@ -346,6 +346,12 @@ class ReflogRecord:
     actor: str
     at: int
 
+    @property
+    def pointed_by(self) -> str | None:
+        """Who created or moved the branch, in words. None when this move was a commit, a merge or the like."""
+        done = {"create-branch": "created", "move-branch": "moved"}.get(self.action)
+        return done and f"{done} by {self.actor}"
+
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord(JsonRecord):
@@ -467,6 +473,7 @@ class Strategy(StrEnum):
 
 
 StrategyName = Literal["source-wins", "dest-wins"]
+TablesMode = Literal["rebase"]
 """A strategy as people write it."""
 
 

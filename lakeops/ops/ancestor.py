@@ -10,7 +10,7 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -165,16 +165,29 @@ def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, M
     return _Folding(ctx).ancestor(sides.bases, (new, here)), new, here
 
 
+Rebase = Callable[[Ancestor, Metarange, Metarange, MergePlan], tuple[MergePlan, list[str]]]
+"""Settles conflicts of a plan from the ancestor, the source and the destination. Says why others are left."""
+
+
 def decide(
-    ctx: Context, sides: MergeInputs, strategy: Strategy | None, names: tuple[str, str], *, replayed: bool = False
+    ctx: Context,
+    sides: MergeInputs,
+    strategy: Strategy | None,
+    names: tuple[str, str],
+    *,
+    replayed: bool = False,
+    rebase: Rebase | None = None,
 ) -> Decision:
-    """Plan a merge, path by path. Raises ``MergeConflict`` with all conflicting paths."""
+    """Plan a merge, path by path. Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves."""
     base, new, here = read_sides(ctx, sides)
     # Workers cannot read what lies in a directory of this machine.
     engine = ctx.engine if len(base.commits) == 1 else LocalEngine()
     plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
+    reasons: list[str] = []
+    if plan.conflicts and rebase is not None:
+        plan, reasons = rebase(base, new, here, plan)
     if plan.conflicts:
-        raise MergeConflict(*names, plan.conflicts, replayed)
+        raise MergeConflict(*names, plan.conflicts, replayed, reasons=reasons)
     return Decision(plan, (*base.commits, sides.source))
 
 

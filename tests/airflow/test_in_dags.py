@@ -15,10 +15,10 @@ from lakeops import Repository
 
 sdk = pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import AirflowFailException  # noqa: E402
 from support.dags import known  # noqa: E402
 
 from lakeops.airflow.assets import branch_asset  # noqa: E402
-from lakeops.airflow.compat import AirflowFailException  # noqa: E402
 from lakeops.airflow.operators import (  # noqa: E402
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
