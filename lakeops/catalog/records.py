@@ -103,7 +103,7 @@ def check_texts(*values: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who works with a catalog: the committer's name that was set, and the user whom a program such as Airflow has."""
+    """A user of a catalog: the committer's name that was set, and the user whom a program such as Airflow has."""
 
     claimed: str = ""
     person: str | None = None
@@ -357,7 +357,7 @@ def parents_of(written: object) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Everything that the publish transaction checks and writes.
+    """The input of the publish transaction: what it checks, and what it writes.
 
     Attributes:
         expected_head: the head that the work was planned on.
@@ -428,8 +428,7 @@ def staged_record(row: Sequence[Any]) -> Staged:
         return Staged(path, None)
     check_texts(address, checksum, content_type)
     return Staged(
-        path,
-        _entry(path, address, checksum, number(size_bytes), number(mtime), content_type, metadata_map(metadata)),
+        path, _entry(path, address, checksum, number(size_bytes), number(mtime), content_type, metadata_map(metadata))
     )
 
 

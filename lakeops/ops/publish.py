@@ -30,7 +30,7 @@ from lakeops.model.records import Commit, IdempotentRequest, Summary
 from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context, naming_the_branch
 from lakeops.ops.diff import effective
-from lakeops.ops.hooks import changing, concerned
+from lakeops.ops.hooks import changing
 from lakeops.ranges.apply import Applied, ApplyPlan, apply, apply_plan
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
@@ -336,7 +336,8 @@ def in_turn(
     where = (ctx.repository.storage_namespace, request.branch)
     publisher = _places.publishers.get(where)
     # A hook runs in a thread of its own. It may publish to the same branch.
-    races = committed_by_other is not None or publisher is not None or concerned(ctx, request.action, request.branch)
+    races = committed_by_other is not None or publisher is not None
+    races = races or any(hook.concerns(request.action, request.branch) for hook in ctx.repository.hooks)
     with nullcontext() if races else _after_other_threads(where, read_ahead):
         passed = stopwatch()
         with suppress(BranchMoved):
