@@ -130,7 +130,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class CatalogSnapshot:
-    """Everything that a catalog holds of a repository at one instant, right or wrong, but for its staged rows.
+    """A repository's rows at one instant, right or wrong, but for the staged ones.
 
     Attributes:
         first_parents: ids of commits to what the catalog walks logs by, where it is not the first of their parents.
@@ -290,7 +290,7 @@ class Audit(CatalogPart):
 
     @read_transaction
     def snapshot(self, conn: Connection, repository_id: str) -> CatalogSnapshot:
-        """Everything of a repository but its staged rows, at one instant. Rows that make no sense are told, not raised.
+        """A repository's rows but the staged ones, at one instant. Rows that make no sense are told, not raised.
 
         Raises ``RepositoryNotFound``.
         """

@@ -166,7 +166,7 @@ class Database:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` on one snapshot."""
         conn = self._snapshot.conn
-        return self._retrying(partial(self._read_once, work)) if conn is None else work(conn)
+        return self._retrying(partial(self._run, self._reader, work)) if conn is None else work(conn)
 
     def in_snapshot(self, work: Callable[[], T]) -> T:
         """Run ``work``, which may run several times. All that it reads in this thread comes from one snapshot."""
@@ -188,7 +188,7 @@ class Database:
         if self._snapshot.conn is not None:
             raise RuntimeError("a snapshot is for reading: this would be written outside of it")
         try:
-            return self._retrying(partial(self._write_once, work, settle))
+            return self._retrying(partial(self._run, self.engine, work, settle, write=True))
         finally:
             _Writes.count += 1
 
@@ -200,19 +200,20 @@ class Database:
         """Give back all connections."""
         self.engine.dispose()
 
-    def _read_once(self, work: Callable[[Connection], T]) -> T:
+    def _run(
+        self,
+        engine: Engine,
+        work: Callable[[Connection], T],
+        settle: Callable[[Connection], T | None] | None = None,
+        *,
+        write: bool = False,
+    ) -> T:
         try:
-            with self._reader.connect() as conn:
-                self.dialect.begin(conn, write=False)
-                return work(conn)
-        except self._failures as error:
-            raise self._translate(error) from None
-
-    def _write_once(self, work: Callable[[Connection], T], settle: Callable[[Connection], T | None] | None) -> T:
-        try:
-            with self.engine.connect() as conn:
-                self.dialect.begin(conn, write=True)
+            with engine.connect() as conn:
+                self.dialect.begin(conn, write=write)
                 result = work(conn)
+                if not write:
+                    return result
                 try:
                     conn.commit()
                 except DBAPIError as error:

@@ -45,18 +45,7 @@ from lakeops.catalog.records import (
     optional_number,
     verdict_record,
 )
-from lakeops.catalog.tables import (
-    AUDIT,
-    BRANCH,
-    COMMIT,
-    KEY,
-    PROTECTION,
-    REFLOG,
-    REPOSITORY,
-    RETIRED,
-    TAG,
-    VERDICT,
-)
+from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED, TAG, VERDICT
 from lakeops.model.clock import LONGEST, Clock, Grace, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,

@@ -13,9 +13,10 @@ describe (see ``tables``), and no row becomes an object of a class. Three rules 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from sqlalchemy import Index, MetaData, UniqueConstraint
+from sqlalchemy import Column, Index, MetaData, UniqueConstraint
 from sqlalchemy import text as sql
 from sqlalchemy.orm import declared_attr
 from sqlmodel import Field, SQLModel
@@ -24,20 +25,13 @@ from lakeops.catalog import database
 from lakeops.catalog.database import PREFIX
 
 
-def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
-    return Field(sa_column=database.text(key=key, null=null))
+def _field(column: Callable[..., Column[Any]]) -> Callable[..., Any]:
+    """Make a function that makes SQLModel's fields, of one that makes columns."""
+    return lambda *name, **options: Field(sa_column=column(*name, **options))
 
 
-def _number(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401
-    return Field(sa_column=database.number(key=key, null=null))
-
-
-def _flag() -> Any:  # noqa: ANN401
-    return Field(sa_column=database.flag())
-
-
-def _json(name: str | None = None) -> Any:  # noqa: ANN401
-    return Field(sa_column=database.json(name))
+_text, _number = _field(database.text), _field(database.number)
+_flag, _json = _field(database.flag), _field(database.json)
 
 
 class _Row(SQLModel):
@@ -192,7 +186,7 @@ class StagedRow(_OfRepository, table=True):
     size_bytes: int | None = _number(null=True)
     mtime: int | None = _number(null=True)
     content_type: str | None = _text(null=True)
-    user_metadata: str | None = Field(sa_column=database.text("metadata", null=True))
+    user_metadata: str | None = _text("metadata", null=True)
     changes: int = _number()
 
 

@@ -305,7 +305,7 @@ class Refs(CatalogPart):
 
     @read_transaction
     def all_protections(self, conn: Connection, repository_id: str) -> list[Protection]:
-        """Everything that protects branches and tags, in order."""
+        """The rules that protect branches and tags, in order."""
         query = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.prefix)
         find_repository(conn, repository_id)
         return sorted(

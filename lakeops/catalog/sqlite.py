@@ -114,11 +114,10 @@ class Sqlite:
         return TransactionFailure.RETRY if locked else TransactionFailure.REFUSED
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
-        """Nothing: a file's locks have no names."""
-        return ""
+        return ""  # a file's locks have no names
 
     def lock_schema(self, conn: Connection) -> None:
-        """Nothing to do: the transaction began with the write lock."""
+        pass  # the transaction began with the write lock
 
     def facts(self, conn: Connection) -> dict[str, str]:
         return {
@@ -133,7 +132,7 @@ class Sqlite:
         return {"path": str(file), "inode": str(file.stat().st_ino)}
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Nothing to do: the database is in this process."""
+        pass  # the database is in this process
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
         with _many_tuples():

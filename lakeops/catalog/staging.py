@@ -163,7 +163,7 @@ class Staging(CatalogPart):
             now = dialect.now(conn)
             check_started(repository, now, started)
             if expect.marks is not None:
-                check_links(conn, repository_id, expect.marks, now - deadline_of(repository, now))
+                check_links(conn, repository_id, expect, now - deadline_of(repository, now))
             if table is not None:
                 dialect.load(conn, repository_id, state.staging_token, table)
             elif rows:

@@ -235,10 +235,5 @@ class Lake(LakeConnection):
             here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
         ops.overlap.check_apart(self.catalog, stores, destination, mirrors=True)
         return ops.replicate.replicate(
-            here,
-            stores.at(destination),
-            self._range_engine(),
-            delete=delete,
-            force=force,
-            progress=self._report,
+            here, stores.at(destination), self._range_engine(), delete=delete, force=force, progress=self._report
         )

@@ -63,7 +63,7 @@ _EXIT_CODES = {"permission_denied": 5}
 
 
 class Transient(LakeopsError):
-    """It may work if tried again: nothing was changed, or the change is safe to repeat."""
+    """A failure that may pass: nothing was changed, or the change is safe to repeat."""
 
     kind = "transient"
 
@@ -204,7 +204,7 @@ class NotReplicated(ObjectNotFound):
 
 
 class MergeConflict(LakeopsError):
-    """Both sides changed the same paths. Nothing was published. ``conflicts`` lists every path, in order.
+    """A merge of two sides that changed the same paths. Nothing was published. ``conflicts`` lists every path.
 
     ``replayed`` when it is no merge but a revert or a cherry-pick, which no strategy settles. Of the kind
     ``clone_conflict`` when files of the directory ``source`` were changed there and at the ref that it follows.
@@ -332,14 +332,7 @@ KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
     LakeopsError: ("replica_mismatch", "replica_missing", "unsupported"),
     CatalogError: ("permission_denied",),
     Transient: ("catalog_unavailable", "collection_running", "engine_unavailable", "out_of_resources"),
-    InvalidInput: (
-        "ambiguous_ref",
-        "invalid_name",
-        "invalid_ref",
-        "invalid_rules",
-        "invalid_settings",
-        "invalid_uri",
-    ),
+    InvalidInput: ("ambiguous_ref", "invalid_name", "invalid_ref", "invalid_rules", "invalid_settings", "invalid_uri"),
     NotFound: ("mark_not_found",),
     MergeConflict: ("clone_conflict",),
     MarkRefused: ("clock_in_doubt",),

@@ -441,7 +441,9 @@ class ReadAhead:
             self._kept[commit.id] = commit
             self._sides.pop(commit.id, None)
             if self._load_some is not None:
-                self._sides.update((parent, None) for parent in commit.parents[1:] if parent not in self._kept)
+                for parent in commit.parents[1:]:
+                    if parent not in self._kept:
+                        self._sides[parent] = None
 
     def _read_sides(self, commit_id: str) -> None:
         """Load a further parent of a merge, and others of them."""

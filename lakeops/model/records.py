@@ -69,7 +69,8 @@ class IdempotentRequest:
         for name in OF_THE_ATTEMPT:
             given.pop(name, None)
         values = {"verb": self.action, "ref": self.branch, **self.parts}
-        values |= {"message": _digest(self.message), "metadata": _digest(given)}
+        for name, value in (("message", self.message), ("metadata", given)):
+            values[name] = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
         return json.dumps(values, sort_keys=True)
 
 
@@ -87,10 +88,6 @@ def _fields(fingerprint: str) -> dict[str, object]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 T = TypeVar("T")
@@ -115,7 +112,7 @@ def guess_type(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Where ranges end: a format parameter of a repository, fixed at its creation because ids depend on it.
+    """A rule for the ends of ranges: a format parameter of a repository, fixed because ids depend on it.
 
     A range ends after a path whose hash is below ``2**64 / target_entries``, once it has ``min_entries``; and after
     ``max_entries`` in any case. The defaults give about 2,800 entries a range.
@@ -241,8 +238,10 @@ class Commit:
         """
         if "cherry-pick-origin" in self.metadata:
             return []
-        makers = self.metadata, *(one.metadata for one in (self.along if f"{ALONG}1" in self.metadata else ()))
-        return sorted({name for made in makers for name in made.get(DECLARED, "").split("\n") if name})
+        lines = [self.metadata.get(DECLARED, "")]
+        if f"{ALONG}1" in self.metadata:
+            lines += [one.metadata.get(DECLARED, "") for one in self.along]
+        return sorted({*"\n".join(lines).split("\n")} - {""})
 
     @property
     def is_gone(self) -> bool:

@@ -43,13 +43,7 @@ _written = maker(Written)
 
 
 def blame(
-    ctx: Context,
-    ref: str,
-    prefix: str = "",
-    *,
-    after: str = "",
-    amount: int | None = None,
-    depth: int | None = None,
+    ctx: Context, ref: str, prefix: str = "", *, after: str = "", amount: int | None = None, depth: int | None = None
 ) -> Iterator[Written]:
     """The objects under a prefix by path, each with the commit that wrote it. They are traced while you iterate.
 

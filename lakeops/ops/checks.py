@@ -209,7 +209,7 @@ def check_names(names: Sequence[str], what: str = "checks") -> list[str]:
     if isinstance(given, str) or not isinstance(given, Sequence) or len(given) > MOST_CHECKS:
         raise InvalidInput(f"{what}: {excerpt(names)} is no list of at most {MOST_CHECKS:,} names of checks")
     try:
-        return sorted({check_of(name) for name in names})
+        return sorted(set(map(check_of, names)))
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error.message}", kind=error.kind) from None
 

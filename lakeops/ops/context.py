@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lakeops.catalog.guards import expired
@@ -156,7 +156,7 @@ class Context:
 
     @cached_property
     def engine(self) -> Engine:
-        """Where range work runs."""
+        """The engine that range work runs on."""
         return self.open_engine()
 
     @cached_property
@@ -191,7 +191,7 @@ class Context:
     def metaranges(self, *commits: Commit) -> list[Metarange]:
         """The metaranges of some commits, asked for at once. Raises as ``metarange``."""
         with self.explaining_missing():
-            return self.reader.metaranges([require_live(commit) for commit in commits])
+            return self.reader.metaranges(list(map(require_live, commits)))
 
     @contextmanager
     def explaining_missing(self) -> Iterator[None]:
@@ -322,7 +322,7 @@ class CatalogLookup:
 def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
     """The commits of a repository, for walks. A line of history ends at a pruned commit, which comes as ``gone``."""
     return ReadAhead(
-        lambda commit_id, count: line_of(catalog, repository_id, commit_id, count),
+        partial(line_of, catalog, repository_id),
         ahead,
         lambda ids: catalog.commits.get_many(repository_id, ids).values(),
         most,

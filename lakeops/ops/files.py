@@ -56,7 +56,7 @@ def translated(path: Path) -> Iterator[None]:
 def walk(
     folder: Path, enters: Callable[[str], bool] = lambda _: True, prefix: str = ""
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below a directory that is no directory, by name: its path below the directory and its status.
+    """Files below a directory by name, links and devices too: each one's path below the directory, and its status.
 
     A link is not followed.
 

@@ -85,11 +85,6 @@ def automatic(ctx: Context, on: bool = True) -> None:
         ctx.catalog.refs.remove_hook(ctx.repository_id, REFS_DUMP.name)
 
 
-def concerned(ctx: Context, action: str, ref: str) -> bool:
-    """Tell whether hooks that this process knows run beside such a change."""
-    return any(hook.concerns(action, ref) for hook in ctx.repository.hooks)
-
-
 def changing(
     ctx: Context,
     event: HookEvent,

@@ -250,13 +250,7 @@ def import_objects(
         base = ctx.metarange(now.head)
         with background_writes(ctx.store) as store:
             metarange, _ = replace_prefix(
-                base,
-                folder,
-                part,
-                store=store,
-                split=ctx.repository.split,
-                attempt=suffix,
-                exact=single is not None,
+                base, folder, part, store=store, split=ctx.repository.split, attempt=suffix, exact=single is not None
             )
             if metarange.id == base.id:
                 what = repr(folder or "the whole branch")

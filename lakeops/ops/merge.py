@@ -429,10 +429,7 @@ def _replay_change(
                 metarange, summary = apply_merge(ctx, decision.plan, source, head, started=found.started)
             reused.update((commit.id, commit) for commit in decision.reused_commits)
             head = replace(  # what the next step changes; nobody else ever sees it
-                head,
-                meta_range_id=metarange.id,
-                meta_range_file=metarange.file,
-                meta_range_digest=metarange.digest,
+                head, meta_range_id=metarange.id, meta_range_file=metarange.file, meta_range_digest=metarange.digest
             )
         if metarange.id == found.head.meta_range_id:
             raise NoChanges(f"{request.action} of {names[0]!r} changes nothing on branch {request.branch!r}")

@@ -1,4 +1,4 @@
-"""Who may delete in a storage namespace: the protocol of the owner record.
+"""The owner record, which says who may delete in a storage namespace, and its protocol.
 
 The record names one catalog. Every mark, sweep and fail-over asks it first, so a copy of a catalog, or a restored one,
 deletes nothing until somebody says that it is meant (``adopt``). The catalog notes the pending lease, the namespace
