@@ -25,7 +25,6 @@ from lakeops.model.findings import Finding, Severity
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_branch, check_tag
-from lakeops.model.retention import DAY
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
     from lakeops.model.mirrors import MirrorStatus, RefStatus
     from lakeops.model.records import RefRecord
+
+
+DAY = 24 * 3600
 
 
 class _CollectionOperator(LakeopsOperator):
