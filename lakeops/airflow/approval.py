@@ -25,13 +25,14 @@ from lakeops.airflow.task import (
 )
 from lakeops.model.errors import InvalidInput, MarkRefused, MergeConflict, Transient
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.records import APPROVAL
+from lakeops.model.protection import APPROVAL
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.model.records import Commit, StrategyName, Verdict
+    from lakeops.model.protection import Verdict
+    from lakeops.model.records import Commit, StrategyName
 
 ASKED = "asked"
 """The key, in a task's state, of the question that somebody was asked."""
@@ -301,6 +302,7 @@ def _form(
     parts = [
         text,
         f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
+        "\n".join(f"* {_code(str(table))}" for table in outcome.tables),
         "Checks: " + ", ".join(f"{_code(one.name)} **{one.word}**" for one in checks) if checks else None,
         "\n".join(["| folder | changes | size |", "|---|---|---|", *folders]) if tally.total > SUMMED_UP else None,
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,

@@ -42,7 +42,8 @@ from lakeops.web.page import Site, address, render
 from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
 
 if TYPE_CHECKING:
-    from lakeops.model.records import Commit, Verdict
+    from lakeops.model.protection import Verdict
+    from lakeops.model.records import Commit
     from lakeops.ops.diff import Sums
     from lakeops.settings import Settings
 

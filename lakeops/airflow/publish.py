@@ -35,7 +35,7 @@ from lakeops.airflow.previews import DiffSummary
 from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, address, linked, opened, point_to, running_links
 from lakeops.model.errors import InvalidInput, Transient
 from lakeops.model.names import as_folder
-from lakeops.model.records import APPROVAL, FAILED
+from lakeops.model.protection import APPROVAL, FAILED
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

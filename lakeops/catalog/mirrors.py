@@ -47,7 +47,8 @@ from lakeops.model.mirrors import (
     SourceReference,
     Wait,
 )
-from lakeops.model.records import Commit, Protection, RepositoryRecord
+from lakeops.model.protection import Protection
+from lakeops.model.records import Commit, RepositoryRecord
 
 Pending = Mapping[str, str | None]
 """Range files that have arrived at a mirror, by name: JSON text that says which of their objects have not, or None."""

@@ -152,7 +152,7 @@ class TagRow(_OfRepository, table=True):
 
 
 class ProtectionRow(_OfRepository, table=True):
-    """A protection of the refs that match a glob pattern; see ``model.records.Protection``."""
+    """A protection of the refs that match a glob pattern; see ``model.protection.Protection``."""
 
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
@@ -161,7 +161,7 @@ class ProtectionRow(_OfRepository, table=True):
 
 
 class VerdictRow(_OfRepository, table=True):
-    """A verdict on a commit; see ``model.records.Verdict``."""
+    """A verdict on a commit; see ``model.protection.Verdict``."""
 
     commit_id: str = _text(key=True)
     name: str = _text(key=True)
@@ -270,6 +270,7 @@ class QueueRow(_OfRepository, table=True):
 class UploadRow(_OfRepository, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
+    __table_args__: ClassVar[tuple[Any, ...]] = (Index("lakeops_upload_started", "repository_id", "started"),)
     id: str = _text(key=True)
     branch: str = _text()
     address: str = _text()

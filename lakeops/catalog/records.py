@@ -17,8 +17,10 @@ from sqlalchemy import Table, Text, cast
 
 from lakeops.catalog.database import AnyRow
 from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED, VERDICT
+from lakeops.model.encoding import maker
 from lakeops.model.errors import Corrupted, InvalidInput, KeyReused
-from lakeops.model.records import Along, Commit, Entry, Hook, RepositoryRecord, Split, Verdict, difference, maker
+from lakeops.model.protection import Hook, Verdict
+from lakeops.model.records import Along, Commit, Entry, RepositoryRecord, Split, difference
 
 R = TypeVar("R")
 
@@ -68,14 +70,14 @@ def undecodable(table: Table, which: str, error: Exception) -> Corrupted:
 
 def text_list(value: object) -> tuple[str, ...]:
     """A list of texts out of a JSON column."""
-    if type(value) is not list or not all(type(item) is str for item in value):
+    if type(value) is not list or not {str}.issuperset(map(type, value)):
         raise TypeError(f"{value!r:.80} is no list of texts")
     return tuple(value)
 
 
 def text_map(value: object) -> dict[str, str]:
     """A map of texts out of a JSON column."""
-    if type(value) is not dict or not all(type(item) is str for item in value.values()):
+    if type(value) is not dict or not {str}.issuperset(map(type, value.values())):
         raise TypeError(f"{value!r:.80} is no map of texts")
     return value
 

@@ -44,7 +44,8 @@ from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
 from lakeops.model.mirrors import RefKind
-from lakeops.model.records import BRANCH_PROTECTION, FAILED, PASSED, Hook, Protection, ReflogRecord, RefRecord, Verdict
+from lakeops.model.protection import BRANCH_PROTECTION, FAILED, PASSED, Hook, Protection, Verdict
+from lakeops.model.records import ReflogRecord, RefRecord
 
 NONE: Hooks = frozenset()
 
@@ -291,16 +292,14 @@ class Refs(CatalogPart):
         """The glob patterns of branches that change through merges only, whatever is merged."""
         return [one.pattern for one in self.all_protections(repository_id) if one.kind == BRANCH_PROTECTION]
 
-    def all_protections(self, repository_id: str) -> list[Protection]:
+    @read_transaction
+    def all_protections(self, conn: Connection, repository_id: str) -> list[Protection]:
         """Everything that protects branches and tags, in order."""
         query = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.prefix)
-
-        def work(conn: Connection) -> list[Protection]:
-            find_repository(conn, repository_id)
-            rows = conn.execute(query.where(PROTECTION.c.repository_id == repository_id))
-            return sorted(Protection(*row) for row in rows)
-
-        return self.database.read(work)
+        find_repository(conn, repository_id)
+        return sorted(
+            Protection(*row) for row in conn.execute(query.where(PROTECTION.c.repository_id == repository_id))
+        )
 
     def protect(
         self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
@@ -331,7 +330,8 @@ class Refs(CatalogPart):
 
         self.database.write(work)
 
-    def record_verdict(self, repository_id: str, given: Verdict) -> Verdict:
+    @write_transaction
+    def record_verdict(self, conn: Connection, repository_id: str, given: Verdict) -> Verdict:
         """Record a verdict on a live commit, in place of an earlier one of that check. The audit keeps all of them.
 
         A check that passes again keeps its verdict. Without ``said_by`` it is by the user whom the caller works for, or
@@ -339,44 +339,39 @@ class Refs(CatalogPart):
         (``read_only_repository``).
         """
         here = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == given.commit_id)
+        # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
+        repository = lock_repository(conn, repository_id, exclusive=given.state == FAILED)
+        check_writable(conn, repository, action="check")
+        check_live(conn, repository_id, [given.commit_id])
+        known = {one.name: one for one in find_verdicts(conn, repository_id, [given.commit_id])}.get(given.name)
+        if known is not None and known.state == given.state == PASSED:
+            return known
+        who = given.said_by or self.caller.person or self.database.dialect.account
+        who = who or str(conn.exec_driver_sql("SELECT session_user").scalar_one())
+        made = replace(given, said_by=who, at=unix_seconds(self.database.dialect.now(conn)))
+        if known is None:
+            conn.execute(insert(VERDICT).values(repository_id=repository_id, **made.to_json()))
+        else:
+            conn.execute(update(VERDICT).where(*here, VERDICT.c.name == made.name).values(made.to_json()))
+        action = "pass-check" if made.state == PASSED else "fail-check"
+        told = f"{made.commit_id} by {who}" + (f": {made.findings[:200]}" if made.findings else "")
+        self.record(conn, repository_id, action, "check", made.name, known and known.state, told)
+        return made
 
-        def work(conn: Connection) -> Verdict:
-            # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
-            repository = lock_repository(conn, repository_id, exclusive=given.state == FAILED)
-            check_writable(conn, repository, action="check")
-            check_live(conn, repository_id, [given.commit_id])
-            known = {one.name: one for one in find_verdicts(conn, repository_id, [given.commit_id])}.get(given.name)
-            if known is not None and known.state == given.state == PASSED:
-                return known
-            who = given.said_by or self.caller.person or self.database.dialect.account
-            who = who or str(conn.exec_driver_sql("SELECT session_user").scalar_one())
-            made = replace(given, said_by=who, at=unix_seconds(self.database.dialect.now(conn)))
-            if known is None:
-                conn.execute(insert(VERDICT).values(repository_id=repository_id, **made.to_json()))
-            else:
-                conn.execute(update(VERDICT).where(*here, VERDICT.c.name == made.name).values(made.to_json()))
-            action = "pass-check" if made.state == PASSED else "fail-check"
-            told = f"{made.commit_id} by {who}" + (f": {made.findings[:200]}" if made.findings else "")
-            self.record(conn, repository_id, action, "check", made.name, known and known.state, told)
-            return made
-
-        return self.database.write(work, settle=run_again)
-
-    def withdraw_check(self, repository_id: str, commit_id: str, name: str) -> None:
+    @write_transaction_once
+    def withdraw_check(self, conn: Connection, repository_id: str, commit_id: str, name: str) -> None:
         """Forget the verdict of a check of a commit. Raises ``NotFound``."""
         mine = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == commit_id)
+        # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
+        if not conn.execute(delete(VERDICT).where(*mine, VERDICT.c.name == name)).rowcount:
+            raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
+        self.record(conn, repository_id, "withdraw-check", "check", name, commit_id)
 
-        def work(conn: Connection) -> None:
-            # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
-            if not conn.execute(delete(VERDICT).where(*mine, VERDICT.c.name == name)).rowcount:
-                raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
-            self.record(conn, repository_id, "withdraw-check", "check", name, commit_id)
-
-        self.database.write(work)
-
+    @read_transaction
     def check_merge(
         self,
+        conn: Connection,
         repository_id: str,
         branch: str,
         source: str,
@@ -387,12 +382,8 @@ class Refs(CatalogPart):
 
         Raises ``PreconditionFailed`` (``read_only_repository``, ``missing_check``).
         """
-
-        def work(conn: Connection) -> None:
-            check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
-            require_passed(conn, repository_id, branch, source, untouched, rests_on)
-
-        self.database.read(work)
+        check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
+        require_passed(conn, repository_id, branch, source, untouched, rests_on)
 
     def verdicts(self, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
         """The verdicts on some commits, by commit and check."""

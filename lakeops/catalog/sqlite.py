@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, select
 
 from lakeops.catalog.database import TransactionFailure
 from lakeops.catalog.guards import under
-from lakeops.catalog.records import insert_staged
+from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import Clock, pause, stopwatch
 from lakeops.model.errors import CatalogError, InvalidInput
@@ -37,6 +37,7 @@ FIRST_WAIT, SHORTEST_WAIT, AGING = 0.008, 0.0005, 0.05
 """Seconds between two requests for the write lock: at first, at least, and after how long a wait half as many."""
 
 _BATCH = 10_000
+_UNLOAD = select(*(STAGED.c[name] for name in STAGED_VALUES))
 _AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
@@ -156,16 +157,14 @@ class Sqlite:
         from lakeops.model.arrow import array
 
         columns = staging_columns()
-        query = STAGED.select().with_only_columns(*(STAGED.c[name] for name in columns.names))
         where = (STAGED.c.repository_id == repository_id, STAGED.c.token == token, *under(STAGED.c.path, prefix))
-        cursor: Any = conn.execute(query.where(*where).order_by(STAGED.c.path)).cursor
+        cursor: Any = conn.execute(_UNLOAD.where(*where).order_by(STAGED.c.path)).cursor
         batches = []
         with _many_tuples():
             while rows := cursor.fetchmany(_BATCH):
                 path, tombstone, *others = zip(*rows, strict=True)
-                values = [path, list(map(bool, tombstone)), *others]
-                arrays = [array(value, field.type) for value, field in zip(values, columns, strict=True)]
-                batches.append(pa.record_batch(arrays, columns))
+                values = (path, list(map(bool, tombstone)), *others)
+                batches.append(pa.record_batch(list(map(array, values, columns.types)), columns))
         return pa.Table.from_batches(batches, columns)
 
 

@@ -37,7 +37,8 @@ from lakeops.cli.output import (
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.formatting import counted, moment, span
-from lakeops.model.records import Commit, RefRecord, Verdict, worst
+from lakeops.model.protection import Verdict, worst
+from lakeops.model.records import Commit, RefRecord
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch

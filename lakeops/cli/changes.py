@@ -37,6 +37,8 @@ SIGNS = {
 }
 MAX_FOLDERS = 10
 """Folders that are counted one by one."""
+MAX_TABLES = 20
+"""Iceberg tables whose changes are shown."""
 
 
 def change_line(change: Change) -> tuple[Styled, ...]:
@@ -67,7 +69,9 @@ def diff(
     if two_way and strategy:
         raise InvalidInput("--strategy settles conflicts of a merge, and --two-way shows none; give one of them")
     if right is None:
-        changes = session.branch(left).uncommitted(prefix)
+        name, new = left.only_ref()
+        repository = session.lake.repository(name)
+        changes = repository.branch(new).uncommitted(prefix)
     else:
         repository, old, new = session.two_refs(left, right)
         if two_way:
@@ -80,6 +84,12 @@ def diff(
         session.stream(counts.count(shown), change_line)
     for line in counts.lines():
         session.note(*line)
+    if counts.tables:
+        sides = (f"{new}@", new) if right is None else (repository.ref(old).commit_id, repository.ref(new).commit_id)
+        if right is not None and not two_way:
+            sides = repository.merge_base(*sides).id, sides[1]
+        for table in repository.table_diffs(*sides, counts.tables):
+            session.note(str(table))
     if right is not None:
         # Releases are often named newest first. The older one has changed nothing since.
         if not (two_way or counts.types) and any(repository.compare(new, old, prefix=prefix)):
@@ -94,6 +104,7 @@ class ChangeCounts:
         self.types: Counter[ChangeType] = Counter()
         self.folders: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
+        self.tables: list[str] = []
 
     def count(self, changes: Iterable[Change]) -> Iterator[Change]:
         """Yield the changes and count them."""
@@ -103,6 +114,8 @@ class ChangeCounts:
             self.types[change.type] += 1
             self.folders[group] += 1
             self.sizes[group] += change.size_bytes
+            if change.path.endswith("/metadata.json") and len(self.tables) < MAX_TABLES:
+                self.tables.append(change.path)
             yield change
 
     def to_json(self) -> dict[str, int]:

@@ -18,9 +18,9 @@ import typer
 from lakeops.cli.options import flag
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import LakeopsError
 from lakeops.model.formatting import counted
-from lakeops.model.records import JsonRecord
 from lakeops.model.sanitising import masked, safe
 from lakeops.version import __version__
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import lakeops.ops.gc.sweep
     import lakeops.ops.history
     import lakeops.ops.hooks
+    import lakeops.ops.iceberg.diff
     import lakeops.ops.import_
     import lakeops.ops.local.clone
     import lakeops.ops.local.commit
@@ -256,6 +257,7 @@ class LakeConnection:
                     region=self.settings.s3_region,
                     fsync=self.settings.fsync,
                     credentials=self.settings.credentials,
+                    requester_pays=self.settings.s3_requester_pays,
                     **(IMPATIENT if self.impatient else self._patience()),
                 )
             )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lakeops.lake.connection import LakeConnection, ops
 from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Local, Repository
-from lakeops.model.names import check_repository
-from lakeops.model.records import AuditRecord, Split, check_asked
+from lakeops.model.names import check_asked, check_repository
+from lakeops.model.records import AuditRecord, Split
 from lakeops.ops.context import pages
 
 if TYPE_CHECKING:

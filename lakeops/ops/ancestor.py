@@ -20,8 +20,8 @@ from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, lookup, require_live, watched
-from lakeops.ops.history import merge_bases, near_history
+from lakeops.ops.context import Context, history_of, lookup, require_live, watched
+from lakeops.ops.history import NEAR, merge_bases
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, plan_merge, preview
 from lakeops.ranges.merge_base import bases_matter, merged_base
@@ -108,10 +108,9 @@ class MergeInputs:
     destination: Commit
     get: graph.ReadAhead | None = field(default=None, compare=False)
 
-    @property
-    def up_to_date(self) -> bool:
-        """Whether the source brings no commit that the destination does not have."""
-        return [base.id for base in self.bases] == [self.source.id]
+    def is_base(self, side: Commit) -> bool:
+        """Whether one of the two sides is itself the base: nothing to merge, or nothing to merge with."""
+        return len(self.bases) == 1 and self.bases[0].id == side.id
 
     @property
     def commits(self) -> tuple[Commit, ...]:
@@ -145,7 +144,7 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
         PreconditionFailed: ``no_merge_base``: they share no history.
         CommitExpired: their common ancestor was pruned.
     """
-    near = near_history(ctx)
+    near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
     bases = merge_bases(ctx, destination.id, source.id, near)
     if not bases:
         raise PreconditionFailed(f"{names[0]!r} and {names[1]!r} share no history", kind="no_merge_base")

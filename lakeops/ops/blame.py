@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrow import array
+from lakeops.model.encoding import maker
 from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource, Walk
-from lakeops.model.names import check_path, check_prefix
-from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, check_amount, maker
+from lakeops.model.names import check_amount, check_path, check_prefix
+from lakeops.model.records import ChangeType, Commit, Entry, Version, Written
 from lakeops.ops.context import Context, explain_expired, lookup, resolve_commit, watched
 from lakeops.ranges.diff import written
 from lakeops.ranges.digest import Positions

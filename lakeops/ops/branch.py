@@ -8,16 +8,9 @@ from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchState, ExpectedState
 from lakeops.model import graph
 from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidInput, PreconditionFailed, RefNotFound
-from lakeops.model.names import check_branch, check_prefix, check_tag
-from lakeops.model.records import (
-    CHECK_PROTECTION,
-    TAG_PROTECTION,
-    Commit,
-    HookEvent,
-    IdempotentRequest,
-    RefRecord,
-    check_asked,
-)
+from lakeops.model.names import check_asked, check_branch, check_prefix, check_tag
+from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
+from lakeops.model.records import Commit, IdempotentRequest, RefRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_of, judge
 from lakeops.ops.context import Context, check_name, lookup, require_stageable, resolve_commit, resolve_id

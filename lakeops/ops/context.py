@@ -28,8 +28,8 @@ from lakeops.model.errors import (
 )
 from lakeops.model.graph import ReadAhead
 from lakeops.model.graph import resolve as resolve_expression
-from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, did_you_mean, parse_ref
-from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, check_asked, gone, quiet
+from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, check_asked, did_you_mean, parse_ref
+from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, gone, quiet
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore

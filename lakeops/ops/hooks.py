@@ -15,18 +15,8 @@ from typing import TypeVar
 
 from lakeops.catalog.guards import Hooks
 from lakeops.model.errors import LakeopsError, PreconditionFailed
-from lakeops.model.records import (
-    ACTIONS,
-    AFTER,
-    BEFORE,
-    GROUP,
-    REFS_DUMP,
-    SECONDS,
-    Hook,
-    HookEvent,
-    check_asked,
-    check_hook,
-)
+from lakeops.model.names import check_asked
+from lakeops.model.protection import ACTIONS, AFTER, BEFORE, GROUP, REFS_DUMP, SECONDS, Hook, HookEvent, check_hook
 from lakeops.ops.context import Context
 
 T = TypeVar("T")

@@ -8,7 +8,8 @@ from functools import partial
 
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, LakeopsError, NoChanges
-from lakeops.model.ids import SQUASHED, check_commit_metadata
+from lakeops.model.ids import SQUASHED, check_commit_metadata, check_message
+from lakeops.model.names import check_amount
 from lakeops.model.records import (
     DECLARED,
     Change,
@@ -19,12 +20,10 @@ from lakeops.model.records import (
     StrategyName,
     Summary,
     TablesMode,
-    check_amount,
 )
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.ancestor import MergeInputs, Rebase, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.checks import brought, check_names, judge, sparing
-from lakeops.ops.commit import check_message
 from lakeops.ops.context import (
     Context,
     check_name,
@@ -44,12 +43,13 @@ from lakeops.ops.publish import (
     MergedSource,
     apply_merge,
     in_turn,
+    metarange_of,
     publish,
     read_first,
     require_clean,
     snapshot,
 )
-from lakeops.ranges.range_file import MetarangeFile, fetch_ranges
+from lakeops.ranges.range_file import fetch_ranges
 
 
 class UpToDate(Exception):
@@ -126,7 +126,7 @@ def merge(
         # 2. The destination as it is now, and what both sides have in common.
         found = snapshot(ctx, destination)
         sides = sides_of_merge(ctx, ours, found.head, names)
-        if sides.up_to_date and not allow_empty:
+        if sides.is_base(ours) and not allow_empty:
             raise UpToDate
         require_clean(ctx, destination, found.head, found.staged)
         judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
@@ -136,9 +136,9 @@ def merge(
             # 3. The plan: all conflicts, or what changes. 4. The changed ranges are written, and 5. the metarange.
             decision = decide(ctx, sides, settle, names, rebase=rebase)
             metarange, summary = apply_merge(ctx, decision.plan, ours, found.head, started=found.started)
-        if [base.id for base in sides.bases] == [found.head.id]:
+        if sides.is_base(found.head):
             # What the source's checks have seen, to the byte: a rewritten object with the same contents is no change.
-            metarange = MetarangeFile(ours.meta_range_id, ours.meta_range_file, ours.meta_range_digest)
+            metarange = metarange_of(ours)
         if squash and not summary.total and not allow_empty:
             raise UpToDate
         parents = (found.head,) if squash else (found.head, ours)
@@ -233,7 +233,7 @@ def preview_merge(
     )
     sides = sides_of_merge(ctx, ours, head, names)
     nothing = MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
-    if sides.up_to_date and not allow_empty:
+    if sides.is_base(ours) and not allow_empty:
         return nothing
     found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, destination)
     require_clean(ctx, destination, found.head, staged)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from lakeops.catalog.repositories import Ownership
 from lakeops.model.clock import Ids, retry, unix_seconds
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import NamespaceTaken, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.formatting import moment
 from lakeops.model.marks import Identity, Owner, read_owner
-from lakeops.model.records import JsonRecord, RepositoryRecord
+from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import check_claim, claim

@@ -24,7 +24,8 @@ from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
-from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Summary
+from lakeops.model.protection import HookEvent
+from lakeops.model.records import Commit, IdempotentRequest, Summary
 from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context, naming_the_branch
 from lakeops.ops.diff import effective
@@ -66,17 +67,24 @@ def _apply(
         _log.info("%s", label)
         ctx.progress(label, 0, len(plan.touched))
 
-    def on_progress(done: int, total: int) -> None:
-        ctx.progress(label, done, total)
-
-    options = {"split": ctx.repository.split, "on_plan": on_plan, "on_progress": on_progress}
     with ctx.writing() as reader:
-        applied = work(reader, engine=ctx.engine, attempt=attempt, **options)
+        applied = work(
+            reader,
+            engine=ctx.engine,
+            attempt=attempt,
+            split=ctx.repository.split,
+            on_plan=on_plan,
+            on_progress=lambda done, total: ctx.progress(label, done, total),
+        )
         for commit in known:
             if commit.meta_range_id == applied.metarange.id:
-                file = MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
-                return file, applied.summary
+                return metarange_of(commit), applied.summary
         return write_metarange(reader.store, applied.metarange, attempt), applied.summary
+
+
+def metarange_of(commit: Commit) -> MetarangeFile:
+    """The file of a commit's metarange."""
+    return MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
 
 
 LEAST_SECONDS = 10.0
@@ -282,20 +290,16 @@ def publish(
         passed, despite = merged.judged.passed, merged.judged.despite
         asked = replace(asked, merged=merged.commit.id, passed=passed, despite=despite)
 
-    def make_visible(hooks: Hooks) -> Commit:
-        def do(untouched: frozenset[str]) -> Commit:
-            return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched))
-
-        return do(frozenset()) if merged is None else sparing(ctx, request.branch, merged.touches, do)
+    def make_visible(hooks: Hooks, untouched: frozenset[str] | None = None) -> Commit:
+        if untouched is None and merged is not None:
+            return sparing(ctx, request.branch, merged.touches, partial(make_visible, hooks))
+        return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched or frozenset()))
 
     told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
-    published = changing(
-        ctx,
-        HookEvent(ctx.repository_id, request.action, request.branch, *told),
-        make_visible,
-        after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
-    )
-    if _contents_of(published) != _contents_of(commit):  # an earlier call under the key had published its own
+    event = HookEvent(ctx.repository_id, request.action, request.branch, *told)
+    mine = _contents_of(commit)
+    published = changing(ctx, event, make_visible, after=lambda done: done.id if _contents_of(done) == mine else None)
+    if _contents_of(published) != mine:  # an earlier call under the key had published its own
         return CommitResult(published, by_key=True)
     if asked.consumed:
         ctx.tidy(waiting=True)

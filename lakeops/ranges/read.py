@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from lakeops.machine import cores
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, to_numpy
+from lakeops.model.encoding import maker, maker_of_many
 from lakeops.model.errors import Corrupted
-from lakeops.model.records import Entry, maker, maker_of_many
+from lakeops.model.records import Entry
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
 from lakeops.ranges.range_file import RangeFile, fetch_metarange, fetch_range

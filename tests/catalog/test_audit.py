@@ -37,7 +37,7 @@ from lakeops.catalog.retention import PrunePlan
 from lakeops.model.errors import LakeopsError, RepositoryNotFound
 from lakeops.model.findings import ReportKind
 from lakeops.model.mirrors import RefKind, RefName
-from lakeops.model.records import Hook, Verdict
+from lakeops.model.protection import Hook, Verdict
 from lakeops.testing import ManualClock
 
 SILENT = {

@@ -8,7 +8,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from lakeops.model.records import Commit, Entry, maker, maker_of_many
+from lakeops.model.encoding import maker, maker_of_many
+from lakeops.model.records import Commit, Entry
 
 VALUES = {
     Entry: ("a/b", "data/x", "sum", 3, 7, "text/plain", {"k": "v"}),

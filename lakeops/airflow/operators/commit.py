@@ -25,7 +25,7 @@ from lakeops.airflow.task import (
 )
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
 from lakeops.model.names import as_folder
-from lakeops.model.records import APPROVAL, PASSED
+from lakeops.model.protection import APPROVAL, PASSED
 from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import Corrupted, InvalidInput, MarkRefused, ObjectNotFound, PreconditionFailed
 from lakeops.model.marks import SWEEPABLE, Mark, MarkState
-from lakeops.model.records import check_asked
+from lakeops.model.names import check_asked
 from lakeops.ops.context import Context
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, managed, read_stream
 from lakeops.store import layout

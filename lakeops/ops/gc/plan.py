@@ -17,10 +17,12 @@ from typing import Any
 
 from lakeops.catalog.retention import ExpiryStep
 from lakeops.model.clock import parse_grace, retry, unix_seconds
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import BranchMoved, InvalidInput, MarkRefused, NotAsSeen, RefNotFound
 from lakeops.model.graph import Lineage, RefMove
 from lakeops.model.marks import Mark
-from lakeops.model.records import TAG_PROTECTION, JsonRecord, Protection, RefRecord
+from lakeops.model.protection import TAG_PROTECTION, Protection
+from lakeops.model.records import RefRecord
 from lakeops.model.retention import DAY, RetentionReason, Rules, live, only_for_mirrors, parse_rules, read_rules
 from lakeops.ops.branch import delete_tag, drop_branch
 from lakeops.ops.context import Context, pages
