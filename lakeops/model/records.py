@@ -305,7 +305,16 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``object`` record."""
-        return {name: getattr(self, name) for name in _OBJECT_KEYS} | {"metadata": dict(self.metadata)}
+        return {  # spelled out: long listings make thousands
+            "path": self.path,
+            "path_type": "object",
+            "physical_address": self.physical_address,
+            "checksum": self.checksum,
+            "size_bytes": self.size_bytes,
+            "mtime": self.mtime,
+            "metadata": dict(self.metadata),
+            "content_type": self.content_type,
+        }
 
 
 def is_marker(entry: Entry) -> bool:
