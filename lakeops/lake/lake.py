@@ -16,8 +16,8 @@ from lakeops.model.records import AuditRecord, Split
 from lakeops.ops.context import pages
 
 if TYPE_CHECKING:
+    from lakeops.ops.mirror.replicate import Replicated
     from lakeops.ops.refs.restore import RestoreResult
-    from lakeops.ops.replicate import Replicated
 
 
 class Lake(LakeConnection):
@@ -234,6 +234,6 @@ class Lake(LakeConnection):
         if source_endpoint is not None:
             here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
         ops.overlap.check_apart(self.catalog, stores, destination, mirrors=True)
-        return ops.replicate.replicate(
+        return ops.mirror.replicate.replicate(
             here, stores.at(destination), self._range_engine(), delete=delete, force=force, progress=self._report
         )

@@ -32,8 +32,8 @@ from lakeops.settings import CATALOG_FILE, LakeAddress, Settings
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.failover import Loss
+    from lakeops.ops.mirror.replicate import Replicated
     from lakeops.ops.mirror.source import Source
-    from lakeops.ops.replicate import Replicated
 
 _MAX_SOURCE_BYTES = 4096
 
@@ -189,7 +189,7 @@ class Mirror(Repository):
         with self._reached(source) as (lake, name):
             namespace = lake.catalog.repositories.get(name).storage_namespace
             ops.overlap.check_apart(self._ctx.catalog, self._ctx.stores, self.storage_namespace, mirrors=True)
-            return ops.replicate.replicate(
+            return ops.mirror.replicate.replicate(
                 lake.stores().at(namespace),
                 self._ctx.stores.at(self.storage_namespace),
                 self._ctx.engine,
