@@ -590,3 +590,28 @@ def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is
     """Make a twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
     names = [field.name for field in fields(cast("Any", record))]
     return make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
+
+
+class ReportKind(StrEnum):
+    """The subject of a report."""
+
+    CHECK = "check"
+    LAG = "lag"
+
+
+KEPT = {ReportKind.CHECK: 1, ReportKind.LAG: 300}
+"""How many reports of a kind a repository keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The report of a run, at a time in Unix seconds. ``found`` has the keys of its kind."""
+
+    at: int
+    actor: str
+    found: Mapping[str, Any]
+
+    def number(self, name: str) -> int:
+        """A number of ``found``. 0 where there is none of this name."""
+        value = self.found.get(name)
+        return value if isinstance(value, int) else 0
