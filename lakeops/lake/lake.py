@@ -87,7 +87,7 @@ class Lake(LakeConnection):
         return Repository(self.context(self.catalog.repositories.get(check_asked(name, "a repository"))))
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[Repository]:
-        """All repositories by name."""
+        """The repositories of the lake by name."""
         records = pages(self.catalog.repositories.page, prefix=prefix, after=after)
         return (Repository(self.context(record)) for record in records)
 
@@ -155,7 +155,7 @@ class Lake(LakeConnection):
         return Mirror(self.context(self.catalog.repositories.get(name)), self.clock)
 
     def mirrors(self) -> Iterator[Mirror]:
-        """All mirrors by name, those that were promoted to writable repositories included."""
+        """The mirrors of the lake by name, those that were promoted to writable repositories included."""
         return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors.all())
 
     def local(self, directory: str | Path = ".") -> Local:
@@ -186,7 +186,7 @@ class Lake(LakeConnection):
         actor: str | None = None,
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:
-        """Who changed what, newest first: of one repository, which may be deleted, or of all.
+        """Records of who changed what, newest first: of one repository, which may be deleted, or of all.
 
         Args:
             repository: its name.

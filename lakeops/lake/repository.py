@@ -236,7 +236,7 @@ class Repository:
 
     @property
     def storage_namespace(self) -> str:
-        """Where the objects are."""
+        """The URL below which the objects are."""
         return self.record.storage_namespace
 
     @property
@@ -246,7 +246,7 @@ class Repository:
 
     @property
     def creation_date(self) -> int:
-        """When the repository was made, in Unix seconds."""
+        """The time at which the repository was made, in Unix seconds."""
         return self.record.creation_date
 
     @property

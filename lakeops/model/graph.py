@@ -127,7 +127,7 @@ _BOTH = _LEFT | _RIGHT
 
 
 def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) -> list[Commit]:
-    """All best common ancestors of two groups of commits, oldest first: by date, generation and id.
+    """The best common ancestors of two groups of commits, oldest first: by date, generation and id.
 
     As for ``git merge-base --all`` of two commits, or of merges of the commits of each group: a commit is an ancestor
     of itself, and no other common ancestor descends from one of these. None when they share no history.

@@ -359,7 +359,7 @@ class ReflogRecord:
 
     @property
     def pointed_by(self) -> str | None:
-        """Who created or moved the branch, in words. None when this move was a commit, a merge or the like."""
+        """The person who created or moved the branch, in words. None when this move was a commit or a merge."""
         done = {"create-branch": "created", "move-branch": "moved"}.get(self.action)
         return done and f"{done} by {self.actor}"
 
@@ -423,7 +423,7 @@ class Summary(JsonRecord):
 
     @property
     def total(self) -> int:
-        """All changed paths."""
+        """The number of changed paths."""
         return self.added + self.removed + self.changed
 
     def __add__(self, other: Summary) -> Summary:
