@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import lakeops.ops.merge
     import lakeops.ops.mirror.create
     import lakeops.ops.mirror.failover
+    import lakeops.ops.mirror.replicate
     import lakeops.ops.mirror.source
     import lakeops.ops.mirror.status
     import lakeops.ops.mirror.sync
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     import lakeops.ops.read
     import lakeops.ops.refs.dump
     import lakeops.ops.refs.restore
-    import lakeops.ops.replicate
     import lakeops.ops.repository
     import lakeops.ops.stage
     import lakeops.ops.tables  # noqa: F401 - all of them are used as attributes of ops

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from lakeops.lake.connection import folder_verb, ops, ref_verb, verb
 from lakeops.model.errors import NotFound
-from lakeops.model.findings import Report, ReportKind
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
 from lakeops.model.names import check_amount, check_asked
 from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, Protection
-from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, RepositoryRecord
+from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, Report, ReportKind, RepositoryRecord
 from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ class Repository:
 
     @property
     def storage_namespace(self) -> str:
-        """Where the objects are."""
+        """The URL below which the objects are."""
         return self.record.storage_namespace
 
     @property
@@ -248,7 +247,7 @@ class Repository:
 
     @property
     def creation_date(self) -> int:
-        """When the repository was made, in Unix seconds."""
+        """The time at which the repository was made, in Unix seconds."""
         return self.record.creation_date
 
     @property
