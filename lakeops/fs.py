@@ -40,7 +40,7 @@ from lakeops.model.errors import (
     PathTaken,
     PreconditionFailed,
 )
-from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
+from lakeops.model.names import COMMIT_ID, connection_in
 from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import appearing
@@ -72,8 +72,6 @@ MOST_ENTRIES = 50_000
 """Entries of one ref that are cached."""
 MOST_CONTENTS = 16 << 20
 """Bytes of the small objects of one ref that are cached."""
-_PASSED = 1000
-"""Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -128,6 +126,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
         self._lake = lake
         self._caches: dict[tuple[str, str], RefCache] = {}
+        self._made: set[str] = set()
         if lake is None:
             self._address = LakeAddress.of(conn_id, home=home, database_url=database_url)
         elif conn_id or home or database_url:
@@ -189,8 +188,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return _directory(f"{repository}/{ref}")
             with suppress(ObjectNotFound):
                 return _file(repository, ref, cached.stat(key))
-            if next(iter(cached.handle.list(key + "/")), None) is not None:
-                return _directory(f"{repository}/{ref}/{key}")
+            name = f"{repository}/{ref}/{key}"
+            if name in self._made or next(iter(cached.handle.list(key + "/")), None) is not None:
+                return _directory(name)
         raise FileNotFoundError(f"{path} ({self._describe_lake()})")
 
     def exists(self, path: str, **_: Any) -> bool:
@@ -207,12 +207,14 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path) if self._strip_protocol(path) else ("", "", "")
             if ref:
                 cached, prefix = self._begin(repository, ref), key + "/" if key else ""
-                items = list(cached.levels(prefix, 1))
+                items = list(cached.list(prefix, "/"))
                 found = [
                     _directory(f"{repository}/{ref}/{item.path.rstrip('/')}")
                     if isinstance(item, CommonPrefix)
                     else _file(repository, ref, item)
-                    for item in (items if items or not key else [cached.stat(key)])
+                    for item in (
+                        items if items or not key or f"{repository}/{ref}/{key}" in self._made else [cached.stat(key)]
+                    )
                     if item.path != prefix  # the folder's own marker
                 ]
             elif not repository:
@@ -225,25 +227,24 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name."""
+        """List all files below a directory; a file lists itself. Without ``maxdepth`` that is one listing."""
         where = self._strip_protocol(path)
         repository, ref, key = self._split(where) if where else ("", "", "")
-        if not ref or (maxdepth is not None and maxdepth < 1):
-            return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
         found: dict[str, dict[str, Any]] = {}
         with suppress(FileNotFoundError), self._os_errors(where):
-            for item in self._below(repository, ref, key, maxdepth, withdirs=withdirs):
+            if not ref or maxdepth is not None:
+                options = {"on_error": "raise", **options}
+                return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
+            for item in self._below(repository, ref, key, withdirs=withdirs):
                 found.setdefault(item["name"], item)
         if withdirs and self.isdir(where):
             found[where] = self.info(where)
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
-    def _below(
-        self, repository: str, ref: str, key: str, depth: int | None, *, withdirs: bool
-    ) -> Iterator[dict[str, Any]]:
+    def _below(self, repository: str, ref: str, key: str, *, withdirs: bool) -> Iterator[dict[str, Any]]:
         cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
         nothing, last = True, ""
-        for item in cached.levels(prefix, depth):
+        for item in cached.list(prefix):
             nothing = False
             folder = item.path.rstrip("/") if isinstance(item, CommonPrefix) else item.path.rpartition("/")[0]
             if withdirs and folder != last:
@@ -366,6 +367,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 raise IsADirectoryError(f"{name} is a directory; add recursive=True to delete all objects below it")
         for name in names:
             repository, ref, key = self._split(name)
+            self._made = {one for one in self._made if not f"{one}/".startswith(f"{name}/")}
             if recursive and maxdepth is None:
                 with self._os_errors(name):
                     self.lake.repository(repository).branch(ref).delete_prefix(key + "/" if key else "")
@@ -439,14 +441,14 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             with self._os_errors(path), suppress(ObjectNotFound, NotAsSeen):
                 self.lake.repository(repository).branch(ref).delete(entry.path, seen=entry)
 
-    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
-        """Do nothing: directories exist only as prefixes of paths."""
+    def mkdir(self, path: str, *_: Any, **__: Any) -> None:
+        """Let this filesystem show an empty directory. The lake has none: a directory is a prefix of paths."""
+        self._made.add(self._strip_protocol(path))
 
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Do nothing."""
+    makedirs = mkdir
 
     def rmdir(self, path: str) -> None:
-        """Do nothing."""
+        self._made.discard(self._strip_protocol(path))
 
     @contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:
@@ -708,28 +710,13 @@ class RefCache:
             self._contents[key, verify] = file.contents
         return file
 
-    def levels(self, prefix: str, most: int | None) -> Iterator[Entry | CommonPrefix]:
-        """List objects under a prefix down to ``most`` levels, and each folder that lies deeper once.
+    def list(self, prefix: str, delimiter: str = "") -> Iterator[Entry | CommonPrefix]:
+        """List objects under a prefix.
 
         An empty object whose path ends in a slash is a folder, also that of the prefix. A path with an empty part is
         refused: programs take it for the path without that part.
         """
-        if most is None or most == 1:
-            yield from map(self._shown, self.handle.list(prefix, delimiter="/" if most else ""))
-            return
-        after: str | None = ""
-        while after is not None:
-            folder, passed, start, after = "", 0, after, None
-            for entry in self.handle.list(prefix, after=start):
-                if folder and entry.path.startswith(folder):
-                    passed += 1
-                    if passed == _PASSED:
-                        after = folder + "\U0010ffff" * ((MAX_PATH_BYTES - len(folder.encode())) // 4)
-                        break
-                    continue
-                shown = self._shown(entry)
-                folder, passed = _deeper(entry.path, len(prefix), most), 0
-                yield CommonPrefix(folder) if folder else shown
+        return map(self._shown, self.handle.list(prefix, delimiter=delimiter))
 
     def _shown(self, item: Entry | CommonPrefix) -> Entry | CommonPrefix:
         if isinstance(item, Entry) and is_marker(item):
@@ -745,13 +732,3 @@ class RefCache:
         if isinstance(item, Entry) and len(self._entries) < MOST_ENTRIES:
             self._entries[item.path] = item
         return item
-
-
-def _deeper(path: str, start: int, most: int) -> str:
-    """The folder at level ``most`` that a path lies in, with its slash. Empty for a path that is not deeper."""
-    at = start
-    for _ in range(most):
-        at = path.find("/", at) + 1
-        if not at:
-            return ""
-    return path[:at]

@@ -368,7 +368,15 @@ def resolve_commit(
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
     """
     found = names or lookup(ctx)
-    commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
+    try:
+        commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
+    except RefNotFound as error:
+        if not error.message.startswith("no branch"):  # but a step that leads nowhere
+            raise
+        base = (parse_ref(expression) if isinstance(expression, str) else expression).base
+        refs = ctx.catalog.refs
+        known = [one.id for one in (*refs.branches(ctx.repository_id), *refs.tags(ctx.repository_id))]
+        raise RefNotFound(f"{error.message}{did_you_mean(base, known)}") from None
     return require_live(commit) if live or commit.is_gone else commit
 
 
