@@ -34,7 +34,6 @@ from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag, parse_ref
 from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.sanitising import safe
-from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Repository
@@ -359,6 +358,8 @@ def _reset(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 
 def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
+    from lakeops.store.open import parse_location
+
     branch = repository.branch(given["branch"])
     source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
     found = ImportOutcome.of(lake, repository, branch.commit_id, source, folder)

@@ -18,9 +18,9 @@ import typer
 from lakeops.cli.options import flag
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import LakeopsError
 from lakeops.model.formatting import counted
-from lakeops.model.records import JsonRecord
 from lakeops.model.sanitising import masked, safe
 from lakeops.version import __version__
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lakeops.model.marks import Owner
     from lakeops.settings import Settings
 
-configuration: typer.Typer = typer.Typer(add_completion=False)
+config_group: typer.Typer = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Setting(JsonRecord):
         )
 
 
-@configuration.callback()
+@config_group.callback()
 def config() -> None:
     """Show settings."""
 
 
-@command(configuration, "show", example="config show")
+@command(config_group, "show", example="config show")
 def show_settings(session: Session) -> None:
     """Show the settings in force, secrets masked, and where each comes from."""
     from lakeops.settings import Settings

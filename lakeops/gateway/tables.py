@@ -24,10 +24,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from lakeops.gateway.answers import Refused
-from lakeops.iceberg.tables import LoadedTable, RefTables, TableCommit
+from lakeops.iceberg.tables import RefTables, TableCommit
 from lakeops.model.errors import BranchMoved, InvalidInput, LakeopsError, NotFound, PreconditionFailed, Transient
 from lakeops.model.names import LakeUri
 from lakeops.model.sanitising import masked, safe
+from lakeops.ops.iceberg.metadata import LoadedTable
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -250,6 +250,9 @@ class LakeConnection:
         if self._stores is None:
             from lakeops.store.open import Stores, StoreSettings
 
+            # Attempts of a request that bridge an outage: from the fifth on, 10 s pass between two, on average.
+            minutes = self.settings.outage_minutes
+            patience = {"max_attempts": 5 + math.ceil(6 * minutes)} if minutes else {}
             self._stores = Stores(
                 StoreSettings(
                     endpoint_url=self.settings.s3_endpoint_url,
@@ -257,14 +260,10 @@ class LakeConnection:
                     fsync=self.settings.fsync,
                     credentials=self.settings.credentials,
                     requester_pays=self.settings.s3_requester_pays,
-                    **(IMPATIENT if self.impatient else self._patience()),
+                    **(IMPATIENT if self.impatient else patience),
                 )
             )
         return self._stores
-
-    def _patience(self) -> dict[str, int]:
-        """How many attempts of a request bridge an outage: from the fifth on, 10 s pass between two, on average."""
-        return {"max_attempts": 5 + math.ceil(6 * minutes)} if (minutes := self.settings.outage_minutes) else {}
 
     def context(self, record: RepositoryRecord) -> Context:
         """Make the context of a repository, the first argument of its verbs."""

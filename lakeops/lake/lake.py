@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lakeops.lake.connection import LakeConnection, ops
 from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Local, Repository
-from lakeops.model.names import check_repository
-from lakeops.model.records import AuditRecord, Split, check_asked
+from lakeops.model.names import check_asked, check_repository
+from lakeops.model.records import AuditRecord, Split
 from lakeops.ops.context import pages
 
 if TYPE_CHECKING:
@@ -235,10 +235,5 @@ class Lake(LakeConnection):
             here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
         ops.overlap.check_apart(self.catalog, stores, destination, mirrors=True)
         return ops.replicate.replicate(
-            here,
-            stores.at(destination),
-            self._range_engine(),
-            delete=delete,
-            force=force,
-            progress=self._report,
+            here, stores.at(destination), self._range_engine(), delete=delete, force=force, progress=self._report
         )

@@ -13,22 +13,14 @@ from lakeops.model.errors import NotFound
 from lakeops.model.findings import Report, ReportKind
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
-from lakeops.model.records import (
-    CHECK_PROTECTION,
-    TAG_PROTECTION,
-    AuditRecord,
-    Commit,
-    Protection,
-    ReflogRecord,
-    RefRecord,
-    RepositoryRecord,
-    check_amount,
-    check_asked,
-)
+from lakeops.model.names import check_amount, check_asked
+from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, Protection
+from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, RepositoryRecord
 from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.mark import DryRun
+    from lakeops.ops.tables import TableFiles
 
 
 class Readable:
@@ -224,20 +216,6 @@ class RefsDump:
     accept: Final = verb(lambda: ops.refs.dump.accept)
 
 
-class TableFiles:
-    """Files of the tables that engines write to one repository, by their URLs."""
-
-    def __init__(self, context: Context) -> None:
-        self._ctx = context
-
-    new_location: Final = verb(lambda: ops.tables.new_location)
-    key: Final = verb(lambda: ops.tables.table_key)
-    read: Final = verb(lambda: ops.tables.read_file)
-    write: Final = verb(lambda: ops.tables.write_file)
-    open: Final = verb(lambda: ops.tables.open_file)
-    size: Final = verb(lambda: ops.tables.size_of)
-
-
 class Repository:
     """One repository of a lake."""
 
@@ -289,10 +267,16 @@ class Repository:
     @property
     def table_files(self) -> TableFiles:
         """The files of tables that engines write."""
-        return TableFiles(self._ctx)
+        return ops.tables.TableFiles(self._ctx)
 
     def ref(self, expression: str) -> Ref:
-        """A handle for reading at a ref expression, which is resolved when the handle is used."""
+        """A handle for reading at a ref expression, which is resolved when the handle is used.
+
+        ``BRANCH$`` is lakeFS's spelling of a branch with its uncommitted changes, which ``BRANCH`` means here.
+        """
+        staged = len(check_asked(expression, "a ref")) > 1 and expression.endswith("$")
+        if staged and not any(next(refs(prefix=expression), None) for refs in (self.branches, self.tags)):
+            expression = expression[:-1]
         return Ref(self._ctx, expression)
 
     def branch(self, name: str) -> Branch:

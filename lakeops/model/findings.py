@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from lakeops.model.records import JsonRecord
+from lakeops.model.encoding import JsonRecord
 
 
 class Severity(StrEnum):

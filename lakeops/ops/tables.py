@@ -51,9 +51,38 @@ class TableChange:
     gone: Sequence[str] = ()
 
 
-def new_location(ctx: Context) -> str:
-    """A location that no table has."""
-    return layout.absolute(ctx.repository.storage_namespace, f"{layout.TABLES}{ctx.ids.new()}")
+class TableFiles:
+    """Files of the tables that engines write to one repository, by their URLs.
+
+    A file that is asked for elsewhere than below a table's location is refused with ``InvalidInput``.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    def new_location(self) -> str:
+        """A location that no table has."""
+        return layout.absolute(self._ctx.repository.storage_namespace, f"{layout.TABLES}{self._ctx.ids.new()}")
+
+    def key(self, url: str) -> str:
+        """The key of a table's location, or of a file below one. Raises ``InvalidInput`` for any other place."""
+        return table_key(self._ctx, url)
+
+    def read(self, url: str, at_most: int) -> bytes:
+        """The contents of a metadata file. Raises ``InvalidInput``, ``ObjectNotFound``."""
+        return read_small(self._ctx.store, self.key(url), at_most)
+
+    def open(self, url: str) -> BinaryIO:
+        """A file, open for reading. Raises ``ObjectNotFound``."""
+        return self._ctx.store.open(self.key(url))
+
+    def write(self, url: str, data: bytes | BinaryIO) -> None:
+        """Write a file."""
+        self._ctx.store.put(self.key(url), data)
+
+    def size(self, url: str) -> int:
+        """The size of a file in bytes. Raises ``ObjectNotFound``."""
+        return self._ctx.store.head(self.key(url)).size_bytes
 
 
 def table_key(ctx: Context, url: str) -> str:
@@ -67,26 +96,6 @@ def table_key(ctx: Context, url: str) -> str:
             "location, and write its files below the one that it gets"
         )
     return key
-
-
-def read_file(ctx: Context, url: str, at_most: int) -> bytes:
-    """The contents of a table's metadata file. Raises ``InvalidInput``, ``ObjectNotFound``."""
-    return read_small(ctx.store, table_key(ctx, url), at_most)
-
-
-def open_file(ctx: Context, url: str) -> BinaryIO:
-    """A file below a table's location, open for reading. Raises ``InvalidInput``, ``ObjectNotFound``."""
-    return ctx.store.open(table_key(ctx, url))
-
-
-def write_file(ctx: Context, url: str, data: bytes | BinaryIO) -> None:
-    """Write a file below a table's location. Raises ``InvalidInput``."""
-    ctx.store.put(table_key(ctx, url), data)
-
-
-def size_of(ctx: Context, url: str) -> int:
-    """The size of a file below a table's location in bytes. Raises ``InvalidInput``, ``ObjectNotFound``."""
-    return ctx.store.head(table_key(ctx, url)).size_bytes
 
 
 def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], Iterable[TableChange]]) -> None:
@@ -107,7 +116,7 @@ def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], I
     def attempt() -> None:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
         counter = ctx.catalog.staging.change_counter(state, place, below=place.endswith("/") or not place)
-        found = [_rows(ctx, change) for change in compute()]
+        found = [rows_of(ctx, change) for change in compute()]
         if not found:
             return
         written = {key: moment for _, moments in found for key, moment in moments.items()}
@@ -117,7 +126,7 @@ def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], I
     when_moved(ctx)(attempt)
 
 
-def _rows(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]]:
+def rows_of(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]]:
     """The staged rows of a change, and when the store says that their files were written."""
     root = table_key(ctx, change.location)
     name, contents = change.metadata

@@ -18,8 +18,8 @@ from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
-from lakeops.model.names import COMMIT_ID, parse_ref
-from lakeops.model.records import Change, Commit, check_asked
+from lakeops.model.names import COMMIT_ID, check_asked, parse_ref
+from lakeops.model.records import Change, Commit
 from lakeops.ops.diff import Size, Sums
 from lakeops.store.in_flight import in_flight
 from lakeops.web import charts
@@ -240,6 +240,7 @@ class Pages(ObjectPages):
             shown = [*mine, *(ref for ref in shown if ref.id != first)]
         commits = self._lake.catalog.commits.get_many(repository.id, [ref.commit_id for ref in shown])
         verdicts = repository.verdicts_of(list(commits.values()))
+        moves = self._lake.catalog.refs.last_moves(repository.id, [ref.id for ref in shown])
         own = repository.ref(f"{repository.default_branch}@").commit
         far = apart(repository, own.id, [ref.commit_id for ref in shown])
         staged = self._lake.catalog.staging.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
@@ -248,6 +249,7 @@ class Pages(ObjectPages):
                 "name": ref.id,
                 "commit": commits[ref.commit_id],
                 "verdicts": verdicts[ref.commit_id],
+                "pointed_by": ref.id in moves and moves[ref.id].pointed_by,
                 "apart": distance,
                 "beyond": own.generation - commits[ref.commit_id].generation,
                 "staged": staged.get(ref.id, 0),
@@ -469,10 +471,10 @@ class Pages(ObjectPages):
             registrations=repository.registrations(),
         )
 
-    def checks(self) -> str:
+    def integrity(self) -> str:
         """Show the findings of the last check."""
         repository = self._repository
-        return self._of_repository("checks.html", "Integrity", tab="checks", last=repository.last_check())
+        return self._of_repository("integrity.html", "Integrity", tab="integrity", last=repository.last_check())
 
 
 ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
@@ -493,7 +495,7 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
     ("/{repository}/diff", Pages.compare),
     ("/{repository}/gc", Pages.collection),
     ("/{repository}/mirror", Pages.mirror),
-    ("/{repository}/checks", Pages.checks),
+    ("/{repository}/integrity", Pages.integrity),
     ("/{repository}/moves", Pages.moves),
     ("/{repository}/audit", Pages.audit),
 )

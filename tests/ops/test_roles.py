@@ -22,7 +22,8 @@ from lakeops.model.errors import (
     NotFound,
     PreconditionFailed,
 )
-from lakeops.model.records import Hook, Split
+from lakeops.model.protection import Hook
+from lakeops.model.records import Split
 from lakeops.testing import ManualClock
 
 SPLIT = Split(2, 4, 8)

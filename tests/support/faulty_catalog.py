@@ -53,8 +53,7 @@ TRANSITIONS = (
     "give_up_candidate",
     "record_arrivals",
     "promote",
-    "note_sync",
-    "note_refused",
+    "note",
     "promote_writable",
     "revive_proved",
 )

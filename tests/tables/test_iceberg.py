@@ -262,7 +262,7 @@ def test_a_manifest_that_decodes_to_too_much_is_not_decoded(
     shop: Repository, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
     """A few kilobytes of Avro may hold gigabytes of zeros, or claim more records than they have bytes."""
-    from lakeops.iceberg import files as iceberg
+    from lakeops.ops.iceberg import files as iceberg
 
     packed = {
         "deflate": lambda data: zlib.compress(data, wbits=-15),
@@ -295,7 +295,7 @@ def test_a_manifest_that_decodes_to_too_much_is_not_decoded(
 def test_a_commit_reads_manifests_through_the_check(
     published: Repository, alone: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lakeops.iceberg import files as iceberg
+    from lakeops.ops.iceberg import files as iceberg
 
     assert amounts(alone("main")) == [1, 2]
     table = alone("main").load_table("web.sales")

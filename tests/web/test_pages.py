@@ -110,6 +110,13 @@ def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository,
     assert "dev" not in shown(ask("/flights?q=load")).partition("Last commit")[2]
 
 
+def test_a_branch_without_a_commit_of_its_own_names_who_made_it(lake: Lake, flights: Repository, ask: Any) -> None:
+    with Lake.open(settings=lake.settings.model_copy(update={"committer": "eve"})) as theirs:
+        theirs.repository("flights").create_branch("new")
+    assert "created by eve" in shown(ask("/flights?q=new"))
+    assert "created by" not in shown(ask("/flights?q=main"))
+
+
 def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REFS", "COMMITS"):
         monkeypatch.setattr(pages, name, 2)
@@ -332,17 +339,17 @@ def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: A
 
 
 def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
-    assert "never checked" in shown(ask("/flights/checks"))
+    assert "never checked" in shown(ask("/flights/integrity"))
     check = flights.fsck()
     assert list(check) == []
     assert check.note()
-    assert "everything is in order" in shown(ask("/flights/checks"))
+    assert "everything is in order" in shown(ask("/flights/integrity"))
     entry = next(iter(flights.ref("main").list("flights/")))
     Path(entry.physical_address.removeprefix("file://")).unlink()
     check = flights.fsck(data=True)
     list(check)
     check.note()
-    text = shown(ask("/flights/checks"))
+    text = shown(ask("/flights/integrity"))
     for told in ("1 error", "object_missing", entry.path, "restore the object from a version", "Do not sweep"):
         assert told in text
     assert len(flights._ctx.catalog.audit.reports("flights", ReportKind.CHECK)) == 1

@@ -111,7 +111,8 @@ def _observe_and_agree(
         known, before = before or ctx.catalog.mirrors.mirror_state(ctx.repository_id), None
         theirs = source.state(known.mirror, initial)
         if theirs.rules is not None and theirs.rules != (known.mirror.rules, known.mirror.protections):
-            ctx.catalog.mirrors.note_rules(ctx.repository_id, *theirs.rules)
+            rules, protections = theirs.rules
+            ctx.catalog.mirrors.note(ctx.repository_id, rules=rules, protections=list(protections))
         if theirs.metadata is not None and theirs.metadata != metadata:
             ctx.catalog.mirrors.note_metadata(ctx.repository_id, theirs.metadata)
         broken.update(theirs.refused)
@@ -348,10 +349,10 @@ def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[st
         yield before, initial, metadata
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
-            ctx.catalog.mirrors.note_sync(ctx.repository_id, error.message)
+            ctx.catalog.mirrors.note(ctx.repository_id, error=error.message)
         raise
     if before.mirror.error is not None:
-        ctx.catalog.mirrors.note_sync(ctx.repository_id, None)
+        ctx.catalog.mirrors.note(ctx.repository_id, error=None)
 
 
 def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
@@ -377,7 +378,7 @@ def _note_refused(ctx: Context, before: MirrorRecord, errors: Iterable[LakeopsEr
     """Record what was refused of the source, where that is something else than ``before``."""
     reasons = [" ".join(error.message.split())[:_REASON] for error in errors if isinstance(error, RecordRefused)]
     if (len(reasons), tuple(reasons[:SAMPLE])) != (before.refusals, before.refused):
-        ctx.catalog.mirrors.note_refused(ctx.repository_id, len(reasons), reasons[:SAMPLE])
+        ctx.catalog.mirrors.note(ctx.repository_id, refusals=len(reasons), refused=reasons[:SAMPLE])
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
