@@ -60,9 +60,6 @@ _FSSPEC_OPTIONS = {
     "use_listings_cache",
 }  # fmt: skip
 
-_DESCRIPTION = ("metadata", "content_type")
-"""Options of a file that is opened for writing. What is appended to keeps them."""
-
 SPOOL_BYTES = 8 << 20
 """Bytes of a written file that stay in memory before they spill to a temporary file."""
 PINNED_SECONDS = 60.0
@@ -195,11 +192,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def exists(self, path: str, **_: Any) -> bool:
         """Tell whether there is such an object or directory. A lake that does not answer is an error, and not False."""
-        try:
-            self.info(path)
-        except FileNotFoundError:
-            return False
-        return True
+        with suppress(FileNotFoundError):
+            return bool(self.info(path))
+        return False
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
@@ -208,13 +203,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if ref:
                 cached, prefix = self._begin(repository, ref), key + "/" if key else ""
                 items = list(cached.list(prefix, "/"))
+                if not items and key and f"{repository}/{ref}/{key}" not in self._made:
+                    items = [cached.stat(key)]
                 found = [
                     _directory(f"{repository}/{ref}/{item.path.rstrip('/')}")
                     if isinstance(item, CommonPrefix)
                     else _file(repository, ref, item)
-                    for item in (
-                        items if items or not key or f"{repository}/{ref}/{key}" in self._made else [cached.stat(key)]
-                    )
+                    for item in items
                     if item.path != prefix  # the folder's own marker
                 ]
             elif not repository:
@@ -235,25 +230,21 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if not ref or maxdepth is not None:
                 options = {"on_error": "raise", **options}
                 return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
-            for item in self._below(repository, ref, key, withdirs=withdirs):
-                found.setdefault(item["name"], item)
+            cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
+            folders: list[str] = []
+            for item in cached.list(prefix):
+                if isinstance(item, Entry):
+                    found[root + item.path] = _file(repository, ref, item)
+                else:
+                    folders.append(root + item.path)
+            if key and not found and not folders:
+                found[where] = _file(repository, ref, cached.stat(key))
+            for name in [*found, *folders] if withdirs else ():
+                while len(name := name.rpartition("/")[0]) > len(where) and name not in found:
+                    found[name] = _directory(name)
         if withdirs and self.isdir(where):
             found[where] = self.info(where)
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
-
-    def _below(self, repository: str, ref: str, key: str, *, withdirs: bool) -> Iterator[dict[str, Any]]:
-        cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
-        nothing, last = True, ""
-        for item in cached.list(prefix):
-            nothing = False
-            folder = item.path.rstrip("/") if isinstance(item, CommonPrefix) else item.path.rpartition("/")[0]
-            if withdirs and folder != last:
-                yield from (_directory(root + name) for name in _folders(folder, len(prefix)))
-                last = folder
-            if isinstance(item, Entry):
-                yield _file(repository, ref, item)
-        if nothing and key:
-            yield _file(repository, ref, cached.stat(key))
 
     def _cache_of(self, repository: str, ref: str) -> RefCache:
         """The cache of a ref: the existing one while it is fresh, else a new one."""
@@ -334,7 +325,10 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                     with self._os_errors(path):
                         if mode == "ab" and before and branch.stat(key) != before:
                             raise PathTaken(f"{excerpt(key)} was changed while it was appended to; nothing was staged")
-                        described = {name: options.get(name, getattr(before, name, None)) for name in _DESCRIPTION}
+                        described = {
+                            name: options.get(name, getattr(before, name, None))
+                            for name in ("metadata", "content_type")
+                        }
                         branch.put(key, data, if_absent=mode != "wb" and before is None, **described)
 
                 file = StagedFile(path, put, autocommit=autocommit)
@@ -493,6 +487,8 @@ class StagedFile(io.BufferedIOBase):
         self._put = put
         self._autocommit = autocommit
         self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed with the file
+        for method in ("seek", "tell"):
+            setattr(self, method, getattr(self._spool, method))
         self._known = _in_flight(opening=True)
         self._process = os.getpid()
 
@@ -510,12 +506,6 @@ class StagedFile(io.BufferedIOBase):
 
     def seekable(self) -> bool:
         return True  # text in UTF-16 begins with its mark only where this is so
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._spool.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._spool.tell()
 
     def truncate(self, size: int | None = None, /) -> int:
         self._spool.truncate(self.tell() if size is None else size)
@@ -582,21 +572,11 @@ class CompressedFile(io.BufferedIOBase):
 
     def __init__(self, inner: Any, staged: StagedFile) -> None:
         self._inner, self._staged = inner, staged
+        for name in ("write", "seekable", "seek", "tell"):
+            setattr(self, name, getattr(inner, name))
 
     def writable(self) -> bool:
         return True
-
-    def write(self, data: Any) -> int:
-        return cast("int", self._inner.write(data))
-
-    def seekable(self) -> bool:
-        return bool(self._inner.seekable())
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return cast("int", self._inner.seek(offset, whence))
-
-    def tell(self) -> int:
-        return cast("int", self._inner.tell())
 
     def close(self) -> None:
         if not self.closed:
@@ -638,16 +618,6 @@ def _in_flight(*, opening: bool = False) -> list[object]:
     return [one for one in found if one not in told] if opening and closing else [*found, *told]
 
 
-def _folders(path: str, start: int) -> Iterator[str]:
-    """The ancestors of a folder that are longer than ``start``, and the folder itself."""
-    at = path.find("/", start)
-    while at >= 0:
-        yield path[:at]
-        at = path.find("/", at + 1)
-    if len(path) > start:
-        yield path
-
-
 def _directory(name: str) -> dict[str, Any]:
     return {"name": name, "size": 0, "type": "directory"}
 
@@ -657,11 +627,8 @@ def _file(repository: str, ref: str, entry: Entry) -> dict[str, Any]:
         "name": f"{repository}/{ref}/{entry.path}",
         "size": entry.size_bytes,
         "type": "file",
-        "mtime": entry.mtime,
-        "checksum": entry.checksum,
-        "content_type": entry.content_type,
-        "physical_address": entry.physical_address,
         "metadata": dict(entry.metadata),
+        **{field: getattr(entry, field) for field in ("mtime", "checksum", "content_type", "physical_address")},
     }
 
 
