@@ -67,6 +67,7 @@ OPERATORS: dict[str, Row] = {
         "source": ("dev", REF),
         "destination": ("main", DEFAULT),
         "strategy": (None, STRATEGY),
+        "tables": (None, ("ours", LIST)),
         "despite_checks": ((), (5, ["a", ""], ["a\n"], "a\nb", [["a"]], ["x" * 251])),
         **DESCRIBED,
     },

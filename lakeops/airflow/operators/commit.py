@@ -287,6 +287,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         "source",
         "destination",
         "strategy",
+        "tables",
         "message",
         "metadata",
         "shown",
@@ -346,7 +347,7 @@ class LakeopsMergeOperator(LakeopsOperator):
                 require_shown(now, self.shown, f"merge of {self.source!r} into {into!r}")
 
         options: dict[str, Any] = {"message": self.message, "strategy": strategy, "on_head": on_head}
-        options |= {"tables": self.tables}
+        options |= {"tables": self.tables or None}
         options |= {"checks": self.checks, "despite_checks": tuple(self.despite_checks)}
         result = idempotent.merge(repository, self.source, into, run, metadata=self.metadata, **options)
         if result.source_uncommitted:
