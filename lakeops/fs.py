@@ -62,8 +62,7 @@ _FSSPEC_OPTIONS = {
 
 SPOOL_BYTES = 8 << 20
 """Bytes of a written file that stay in memory before they spill to a temporary file."""
-PINNED_SECONDS = 60.0
-MOVING_SECONDS = 1.0
+PINNED_SECONDS, MOVING_SECONDS = 60.0, 1.0
 """Seconds for which entries of a commit, and of any other ref, are cached."""
 MOST_ENTRIES = 50_000
 """Entries of one ref that are cached."""
