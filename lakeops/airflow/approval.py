@@ -296,6 +296,7 @@ def _form(
     parts = [
         text,
         f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
+        "\n".join(f"* {_code(str(table))}" for table in outcome.tables),
         "Checks: " + ", ".join(f"{_code(one.name)} **{one.word}**" for one in checks) if checks else None,
         "\n".join(["| folder | changes | size |", "|---|---|---|", *folders]) if tally.total > SUMMED_UP else None,
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,

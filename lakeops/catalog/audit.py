@@ -45,8 +45,7 @@ from lakeops.catalog.tables import (
 )
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import Corrupted
-from lakeops.model.findings import KEPT, Report, ReportKind
-from lakeops.model.records import AuditRecord, Commit, RefRecord, RepositoryRecord
+from lakeops.model.records import KEPT, AuditRecord, Commit, RefRecord, Report, ReportKind, RepositoryRecord
 
 R = TypeVar("R")
 Place = tuple[int, str]

@@ -178,7 +178,7 @@ class Commits(CatalogPart):
 
     @read_transaction
     def all(self, conn: Connection, repository_id: str) -> dict[str, Commit]:
-        """All commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
+        """The commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
         query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
         find_repository(conn, repository_id)
         return {row[0]: commit_record(row) for row in conn.execute(query)}

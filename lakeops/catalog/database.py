@@ -498,5 +498,5 @@ def login(name: str | None = None) -> Column[str]:
 
 
 def seconds(name: str | None = None) -> Column[int]:
-    """When the row was inserted, in Unix seconds, by the database's clock."""
+    """The time at which the row was inserted, in Unix seconds, by the database's clock."""
     return Column(name, WHOLE, nullable=False, server_default=DatabaseSeconds())

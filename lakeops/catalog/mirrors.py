@@ -123,7 +123,7 @@ class Mirrors(CatalogPart):
 
     @read_transaction
     def all(self, conn: Connection) -> list[MirrorRecord]:
-        """All mirrors by name."""
+        """The mirrors of the catalog by name."""
         query = select(MIRROR).order_by(MIRROR.c.repository_id)
         return [mirror_record(row) for row in conn.execute(query)]
 

@@ -369,7 +369,7 @@ class MarkRow(_OfRepository, table=True):
 
 
 class ReportRow(_OfRepository, table=True):
-    """A report of a run, for people to look at: nothing rests on it. See ``model.reports``."""
+    """A report of a run, for people to look at: nothing rests on it. See ``model.records.Report``."""
 
     kind: str = _text(key=True)
     at: int = _number(key=True)

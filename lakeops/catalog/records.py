@@ -153,7 +153,7 @@ class BranchState:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """All tokens, newest first."""
+        """The tokens whose rows the branch shows, newest first."""
         return (self.staging_token, *self.sealed_tokens)
 
     def without_sealed(self, tokens: Sequence[str]) -> BranchState | None:

@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     import lakeops.ops.gc.sweep
     import lakeops.ops.history
     import lakeops.ops.hooks
+    import lakeops.ops.iceberg.diff
     import lakeops.ops.import_
     import lakeops.ops.local.clone
     import lakeops.ops.local.commit
     import lakeops.ops.merge
     import lakeops.ops.mirror.create
     import lakeops.ops.mirror.failover
+    import lakeops.ops.mirror.replicate
     import lakeops.ops.mirror.source
     import lakeops.ops.mirror.status
     import lakeops.ops.mirror.sync
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
     import lakeops.ops.read
     import lakeops.ops.refs.dump
     import lakeops.ops.refs.restore
-    import lakeops.ops.replicate
     import lakeops.ops.repository
     import lakeops.ops.stage
     import lakeops.ops.tables  # noqa: F401 - all of them are used as attributes of ops

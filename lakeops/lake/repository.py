@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from lakeops.lake.connection import folder_verb, ops, ref_verb, verb
 from lakeops.model.errors import NotFound
-from lakeops.model.findings import Report, ReportKind
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
 from lakeops.model.names import check_amount, check_asked
 from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, Protection
-from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, RepositoryRecord
+from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, Report, ReportKind, RepositoryRecord
 from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.mark import DryRun
+    from lakeops.ops.iceberg.diff import TableDiff
     from lakeops.ops.tables import TableFiles
 
 
@@ -237,7 +237,7 @@ class Repository:
 
     @property
     def storage_namespace(self) -> str:
-        """Where the objects are."""
+        """The URL below which the objects are."""
         return self.record.storage_namespace
 
     @property
@@ -247,7 +247,7 @@ class Repository:
 
     @property
     def creation_date(self) -> int:
-        """When the repository was made, in Unix seconds."""
+        """The time at which the repository was made, in Unix seconds."""
         return self.record.creation_date
 
     @property
@@ -330,6 +330,18 @@ class Repository:
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)
+
+    def table_diffs(self, left: str, right: str, paths: Iterable[str]) -> list[TableDiff]:
+        """The changes of the Iceberg tables whose ``metadata.json`` is among some paths that differ between two refs.
+
+        None where pyiceberg is not installed.
+        """
+        chosen = [path for path in paths if path.endswith("/metadata.json")]
+        try:
+            return ops.iceberg.diff.table_diffs(self._ctx, left, right, chosen) if chosen else []
+        except ModuleNotFoundError:
+            return []
+
     sums: Final = verb(lambda: ops.diff.sums)
     size: Final = verb(lambda: ops.diff.size)
     merge: Final = verb(lambda: ops.merge.merge)

@@ -93,7 +93,7 @@ class CatalogError(LakeopsError):
 
 
 class NotAllReplicated(LakeopsError):
-    """Some objects could not be copied to, or deleted at, a mirror's storage namespace. The others were.
+    """A replication that could not copy or delete some objects. The others were.
 
     ``failures`` has the key and the error of each that was tried in vain, ``done`` says how many succeeded.
     """
@@ -173,7 +173,7 @@ class InvalidPath(InvalidInput):
 
 
 class NotFound(LakeopsError):
-    """Something named by the caller does not exist."""
+    """A name that the caller gave and nothing has."""
 
     kind = "not_found"
     exit_code = 4

@@ -1,4 +1,4 @@
-"""History: the commit that a ref expression means, common ancestors, ancestry, logs and bisection.
+"""History: the commit that a ref expression means, common ancestors, ancestry and logs.
 
 Every function asks a ``CommitSource`` for commits by id: each one at most once a call, and only those that the answer
 needs. Generation numbers make that possible: a parent's is always lower, so ``Walk`` meets a commit only after all its
@@ -127,7 +127,7 @@ _BOTH = _LEFT | _RIGHT
 
 
 def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) -> list[Commit]:
-    """All best common ancestors of two groups of commits, oldest first: by date, generation and id.
+    """The best common ancestors of two groups of commits, oldest first: by date, generation and id.
 
     As for ``git merge-base --all`` of two commits, or of merges of the commits of each group: a commit is an ancestor
     of itself, and no other common ancestor descends from one of these. None when they share no history.
@@ -478,79 +478,6 @@ def shared(commits: Mapping[str, Node], heads: Collection[str]) -> set[str]:
                 walk.reach(parent, by)
                 widest[parent] = max(widest.get(parent, 0), count)
     return found
-
-
-MOST_WEIGHED = 10_000
-"""Commits of which each one's ancestors are counted: one bit for each pair is held."""
-
-
-def between(get: CommitSource, good: str, bad: str, *, first_parent: bool = False) -> list[Commit]:
-    """The commits that ``bad`` reaches and ``good`` does not, children before parents.
-
-    With ``first_parent`` only those on the line of first parents.
-    """
-    walk = Walk(get, [(bad, _LEFT), (good, _RIGHT)])
-    found = []
-    while walk.waiting[_LEFT]:
-        commit, side = walk.pop()
-        if side == _LEFT:
-            found.append(commit)
-        walk.pass_on(commit, side)
-    if not first_parent:
-        return found
-    among = {commit.id for commit in found}
-    line = []
-    for commit in first_parents(get, bad):
-        if commit.id not in among:
-            break
-        line.append(commit)
-    return line
-
-
-class Search:
-    """Narrows commits down to the first bad one, as ``git bisect`` does.
-
-    Each look is at the commit that tells most: as near as can be, half of those that are left are its ancestors. The
-    first of the ``commits`` is bad, children come before parents, and the parents of all of them are good.
-    """
-
-    def __init__(self, commits: Sequence[Commit]) -> None:
-        self.left: list[Commit] = list(commits)
-        self._skipped: set[str] = set()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the first of ``left`` is the first bad one."""
-        return len(self.left) == 1
-
-    def next(self) -> Commit | None:
-        """The commit to look at. None when nothing could be told of all that are left but the bad one."""
-        open_ = [commit for commit in self.left[1:] if commit.id not in self._skipped]
-        if not open_:
-            return None
-        if len(self.left) > MOST_WEIGHED:
-            return open_[len(open_) // 2]
-        masks: dict[str, int] = {}  # a bit for each of a commit's ancestors among those that are left, itself included
-        for place, commit in enumerate(reversed(self.left)):
-            mask = 1 << place
-            for parent in commit.parents:
-                mask |= masks.get(parent, 0)
-            masks[commit.id] = mask
-        weights = {commit_id: mask.bit_count() for commit_id, mask in masks.items()}
-        return max(open_, key=lambda commit: min(weights[commit.id], len(self.left) - weights[commit.id]))
-
-    def tell(self, commit: Commit, is_good: bool | None) -> None:
-        """Record whether a commit is good or bad. None: nothing could be told of it."""
-        if is_good is None:
-            self._skipped.add(commit.id)
-            return
-        get = {one.id: one for one in self.left}
-        waiting, reached = [commit.id], {commit.id}
-        while waiting:
-            new = {parent for parent in get[waiting.pop()].parents if parent in get} - reached
-            reached |= new
-            waiting += new
-        self.left = [one for one in self.left if (one.id in reached) != is_good]
 
 
 _PREFIX = re.compile(r"[0-9a-fA-F]{1,63}")

@@ -305,7 +305,16 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``object`` record."""
-        return {name: getattr(self, name) for name in _OBJECT_KEYS} | {"metadata": dict(self.metadata)}
+        return {  # spelled out: long listings make thousands
+            "path": self.path,
+            "path_type": "object",
+            "physical_address": self.physical_address,
+            "checksum": self.checksum,
+            "size_bytes": self.size_bytes,
+            "mtime": self.mtime,
+            "metadata": dict(self.metadata),
+            "content_type": self.content_type,
+        }
 
 
 def is_marker(entry: Entry) -> bool:
@@ -350,7 +359,7 @@ class ReflogRecord:
 
     @property
     def pointed_by(self) -> str | None:
-        """Who created or moved the branch, in words. None when this move was a commit, a merge or the like."""
+        """The person who created or moved the branch, in words. None when this move was a commit or a merge."""
         done = {"create-branch": "created", "move-branch": "moved"}.get(self.action)
         return done and f"{done} by {self.actor}"
 
@@ -414,7 +423,7 @@ class Summary(JsonRecord):
 
     @property
     def total(self) -> int:
-        """All changed paths."""
+        """The number of changed paths."""
         return self.added + self.removed + self.changed
 
     def __add__(self, other: Summary) -> Summary:
@@ -581,3 +590,28 @@ def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is
     """Make a twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
     names = [field.name for field in fields(cast("Any", record))]
     return make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
+
+
+class ReportKind(StrEnum):
+    """The subject of a report."""
+
+    CHECK = "check"
+    LAG = "lag"
+
+
+KEPT = {ReportKind.CHECK: 1, ReportKind.LAG: 300}
+"""How many reports of a kind a repository keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The report of a run, at a time in Unix seconds. ``found`` has the keys of its kind."""
+
+    at: int
+    actor: str
+    found: Mapping[str, Any]
+
+    def number(self, name: str) -> int:
+        """A number of ``found``. 0 where there is none of this name."""
+        value = self.found.get(name)
+        return value if isinstance(value, int) else 0

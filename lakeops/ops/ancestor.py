@@ -114,7 +114,7 @@ class MergeInputs:
 
     @property
     def commits(self) -> tuple[Commit, ...]:
-        """All commits."""
+        """The commits of both sides and the bases."""
         return (self.source, self.destination, *self.bases)
 
 

@@ -70,7 +70,7 @@ def commit(
     own: tuple[str, ...] | None = None  # the sealed tokens that hold this call's rows
 
     def committed_by_other() -> Commit | None:
-        """Somebody else's commit that has this call's rows."""
+        """The commit of somebody else that has this call's rows."""
         commit_id = ctx.catalog.staging.consumed_by(ctx.repository_id, own[0]) if own and not allow_empty else None
         return None if commit_id is None else ctx.catalog.commits.get(ctx.repository_id, commit_id)
 

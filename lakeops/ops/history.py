@@ -274,7 +274,7 @@ _far: dict[tuple[str, str], set[str]] = {}
 
 
 def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = None) -> list[Commit]:
-    """All best common ancestors of two commits, given by their ids, oldest first.
+    """The best common ancestors of two commits, given by their ids, oldest first.
 
     ``near`` is the history that a caller goes on with: it has then what was read here, ``NEAR`` statements at most.
     """

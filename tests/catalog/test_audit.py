@@ -35,9 +35,9 @@ from lakeops.catalog.open import open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.catalog.retention import PrunePlan
 from lakeops.model.errors import LakeopsError, RepositoryNotFound
-from lakeops.model.findings import ReportKind
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.protection import Hook, Verdict
+from lakeops.model.records import ReportKind
 from lakeops.testing import ManualClock
 
 SILENT = {

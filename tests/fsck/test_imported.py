@@ -14,7 +14,7 @@ from support.soundness import assert_sound, worse_than_information
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
 from lakeops.model.errors import StoreError
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.store.base import StoreSettings
 from lakeops.store.open import Stores, open_store
 from lakeops.testing import Call, Faults, ManualClock

@@ -18,8 +18,8 @@ from support.catalogs import expire_commits
 pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
-from lakeops.model.findings import ReportKind
 from lakeops.model.ids import Origin
+from lakeops.model.records import ReportKind
 from lakeops.testing import ManualClock
 from lakeops.web import objects, pages
 from lakeops.web.app import application, listening

@@ -22,11 +22,11 @@ from lakeops.airflow.previews import describe_mark
 from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, number, texts, truth
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, InvalidInput, LakeopsError, NotAsSeen, PreconditionFailed, RefNotFound
-from lakeops.model.findings import Finding, Severity
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.sanitising import safe
+from lakeops.ops.fsck.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
-from lakeops.model.findings import Finding, found
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
+from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
 from lakeops.ops.read import relative

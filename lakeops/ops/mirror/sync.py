@@ -29,7 +29,6 @@ from lakeops.model.errors import (
     RefNotFound,
     Transient,
 )
-from lakeops.model.findings import ReportKind
 from lakeops.model.mirrors import (
     SAMPLE,
     MirrorRecord,
@@ -41,7 +40,7 @@ from lakeops.model.mirrors import (
     Remaining,
     Wait,
 )
-from lakeops.model.records import Commit
+from lakeops.model.records import Commit, ReportKind
 from lakeops.ops.context import Context, lookup
 from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged
 from lakeops.ops.mirror.source import BATCH, Source, SourceState, check_replica, copy_history

@@ -22,8 +22,16 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.model.records import Progress, quiet
-from lakeops.ops.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, delete_tasks, gives_up
 from lakeops.ops.deletion_limit import exceeded
+from lakeops.ops.mirror.copying import (
+    Moved,
+    copy_objects,
+    copy_seconds,
+    copy_tasks,
+    delete_objects,
+    delete_tasks,
+    gives_up,
+)
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
