@@ -62,8 +62,7 @@ _FSSPEC_OPTIONS = {
 
 SPOOL_BYTES = 8 << 20
 """Bytes of a written file that stay in memory before they spill to a temporary file."""
-PINNED_SECONDS = 60.0
-MOVING_SECONDS = 1.0
+PINNED_SECONDS, MOVING_SECONDS = 60.0, 1.0
 """Seconds for which entries of a commit, and of any other ref, are cached."""
 MOST_ENTRIES = 50_000
 """Entries of one ref that are cached."""
@@ -614,8 +613,8 @@ def _in_flight(*, opening: bool = False) -> list[object]:
     while error is not None and error not in found:
         found.append(error)
         error = error.__context__
-    # fsspec's caches write a local file and open this one when that is closed. An error that ends their block is new.
-    return [one for one in found if one not in told] if opening and closing else [*found, *told]
+    # fsspec's caches write a local file and open this one when that is closed. Nothing tells when the error began.
+    return [] if opening and closing else [*found, *told]
 
 
 def _directory(name: str) -> dict[str, Any]:
