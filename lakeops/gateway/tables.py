@@ -366,11 +366,11 @@ class IcebergRest:
             return Response(status_code=304, headers={"etag": tag})
         config, here, there = {}, table.location.split("/", 3), table.metadata.location.split("/", 3)
         if table.location.startswith("s3://"):
-            config = {"s3.endpoint": settings.s3_endpoint_url, "client.region": settings.s3_region}
-            config |= {
-                "s3.region": settings.s3_region,
-                "s3.path-style-access": "true" if config["s3.endpoint"] else None,
-            }
+            endpoint = settings.s3_endpoint_url
+            # The SDK of engines asks for a region, also where a server has none.
+            region = settings.s3_region or ("us-east-1" if endpoint else None)
+            config = {"s3.endpoint": endpoint, "client.region": region, "s3.region": region}
+            config["s3.path-style-access"] = "true" if endpoint else None
         if here[:3] != there[:3] or not here[3].startswith(f"{there[3]}/"):  # it was replicated from there
             if {here[0], there[0]} != {"s3:"} or not here[3].startswith(f"{there[3]}/"):
                 raise InvalidInput(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from lakeops.catalog.records import ExpectedState
 from lakeops.model.arrow import ENTRY_SCHEMA
-from lakeops.model.errors import Corrupted, InvalidInput
+from lakeops.model.errors import Corrupted, InvalidInput, NotAMirror
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, require_stageable
@@ -89,9 +90,18 @@ class TableFiles:
         """The size of a file in bytes. Raises ``ObjectNotFound``."""
         return self._ctx.readable.head(self._here(url)).size_bytes
 
+    @cached_property
+    def _is_mirror(self) -> bool:
+        try:
+            self._ctx.catalog.mirrors.get(self._ctx.repository_id)
+        except NotAMirror:
+            return False
+        return True
+
     def _here(self, url: str) -> str:
-        found = None if url.startswith(self._ctx.repository.storage_namespace) else _ANYWHERE.fullmatch(url)
-        return self.key(f"{self._ctx.repository.storage_namespace}/{found[1]}" if found else url)
+        root = self._ctx.repository.storage_namespace
+        found = None if url.startswith(root) or not self._is_mirror else _ANYWHERE.fullmatch(url)
+        return self.key(f"{root}/{found[1]}" if found else url)
 
 
 def table_key(ctx: Context, url: str) -> str:

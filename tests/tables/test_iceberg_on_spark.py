@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from services import engines, trino
-from services.s3 import S3_KINDS
 from support.budget import examples
 from support.doc_pages import blocks
 from support.engines import Driver, spark_environment
@@ -52,7 +51,7 @@ class Shop:
         return self.drivers[0].start(f"spark.sql({statement!r}).collect()")()["error"]
 
 
-@pytest.fixture(scope="module", params=["files", *S3_KINDS])
+@pytest.fixture(scope="module", params=["files", pytest.param("real", marks=pytest.mark.s3)])
 def shop(
     request: pytest.FixtureRequest,
     place: Path,

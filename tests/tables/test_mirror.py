@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -50,7 +49,7 @@ def test_a_head_shows_a_whole_snapshot_however_files_arrive(pair: Pair) -> None:
         if number % 4 == 0:
             source.load_table("web.sales").overwrite(rows(*range(1, number + 1)))
         pair.repo.branch("main").commit("A minute")
-        pair.replicator.run(9)
+        pair.replicator.run(40)
         pair.mirror.sync()
         if pair.mirror.branch("main").exists("warehouse/web/sales/metadata.json"):
             found = amounts(catalog(pair, "there"))
@@ -59,7 +58,7 @@ def test_a_head_shows_a_whole_snapshot_however_files_arrive(pair: Pair) -> None:
     pair.catch_up()
     assert amounts(catalog(pair, "there")) == [*range(1, number + 1)]
     assert len(seen) > 2
-    # Nothing of the source was read, and the tables are there after a fail-over.
+    # Nothing of the source is read, and the tables are there after a fail-over.
     Path(pair.repo.storage_namespace.removeprefix("file://")).rename(pair.here.settings.home / "gone")
     pair.fail_over()
     assert amounts(catalog(pair, "there")) == [*range(1, number + 1)]
@@ -78,4 +77,4 @@ def test_engines_are_not_led_to_the_source(pair: Pair) -> None:
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (400, "BadRequestException")
     assert "read the table at its source, or make the mirror in a bucket under the source's prefix" in error["message"]
-    assert json.dumps(error).count(pair.repo.storage_namespace) == 1
+    assert error["message"].startswith("the table's metadata names files below 'file:///")
