@@ -123,7 +123,7 @@ def steps(lake: Lake) -> Iterator[list[int]]:
 
 def forget() -> None:
     """As in a new process."""
-    pages._cache._results.clear()
+    pages._cache.clear()
     history._far.clear()
 
 

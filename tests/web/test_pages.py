@@ -105,7 +105,7 @@ def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository,
     assert text.index(" main default") < text.index(" dev "), "the default branch comes first"
     assert "1 ahead 1 behind" in text
     assert "2 behind" in text, "load-day=2 lacks its own merge and a commit of main"
-    assert "2 not committed" in text
+    assert "2 uncommitted" in text
     assert "load-day=2" in shown(ask("/flights?q=load"))
     assert "dev" not in shown(ask("/flights?q=load")).partition("Last commit")[2]
 
@@ -124,7 +124,7 @@ def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatc
     for name in ("OBJECTS", "STAGED", "TRACED"):
         monkeypatch.setattr(objects, name, 2)
     monkeypatch.setattr(pages, "LISTED", 1)
-    pages._cache._results.clear()
+    pages._cache.clear()
     for number in range(3):
         flights.branch("dev").put(f"many/{number}", b"1")
         flights.create_tag(f"t{number}", "main")
@@ -194,9 +194,9 @@ def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> No
 
 def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "COUNTED", 1)
-    pages._cache._results.clear()
+    pages._cache.clear()
     assert "at least 1 added" in shown(ask("/flights/diff?left=main~2&right=main&two_way=true"))
-    pages._cache._results.clear()
+    pages._cache.clear()
 
 
 def test_long_metadata_is_there_as_a_whole(flights: Repository, ask: Any) -> None:
@@ -607,3 +607,15 @@ def test_each_page_with_a_branch_or_commit_shows_its_checks(
         assert word in text, path
         assert "approval: rejected not today" in text, path
     assert "by bob" in shown(ask(f"/flights/commit/{head}"))
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/tags", "/ref/main", "/blame/main", "/versions/main?path=README.md", "/search?q=load"]
+)
+def test_narrow_screens_show_who_committed(flights: Repository, ask: Any, path: str) -> None:
+    """The column of names is hidden there. Each row has the name once more, in a cell that stays."""
+    flights.create_tag("seen", "main")
+    text = ask(f"/flights{path}").text
+    rows = text.partition("<tbody>")[2].partition("</tbody>")[0].count("<tr>")
+    assert rows
+    assert text.count('class="narrow"') == rows
