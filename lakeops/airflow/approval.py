@@ -50,22 +50,13 @@ SUBJECT = 80
 """Characters of a commit's message in a form's headline."""
 
 
-class Asking(LakeopsTask):
+class Asking(LakeopsTask, HITLOperator):
     """A task that asks a person once, whatever happens to the task meanwhile.
 
     Airflow 3.3 fails a task that is answered before the scheduler has noticed that the asking process has ended. The
     next try takes the answer that was given, and asks again only about something else. A task is tried four times
     unless ``retries`` says otherwise.
     """
-
-    if TYPE_CHECKING:  # of Airflow's operators that ask
-        body: Any
-        subject: Any
-        options: Any
-        defaults: Any
-        multiple: Any
-        response_timeout: Any
-        serialized_params: Any
 
     def __init__(self, **kwargs: Any) -> None:
         if "retries" not in {**kwargs, **(kwargs.get("default_args") or {})}:
@@ -89,7 +80,7 @@ class Asking(LakeopsTask):
                     defaults=self.defaults,
                     params=self.serialized_params,
                     multiple=self.multiple,
-                    timeout_datetime=limit and datetime.now(UTC) + limit,
+                    timeout_datetime=datetime.now(UTC) + limit if limit else None,
                     poke_interval=1,
                 ),
                 method_name="execute_complete",
@@ -305,6 +296,7 @@ def _form(
     parts = [
         text,
         f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
+        "\n".join(f"* {_code(str(table))}" for table in outcome.tables),
         "Checks: " + ", ".join(f"{_code(one.name)} **{one.word}**" for one in checks) if checks else None,
         "\n".join(["| folder | changes | size |", "|---|---|---|", *folders]) if tally.total > SUMMED_UP else None,
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
@@ -319,7 +311,7 @@ def _code(path: str) -> str:
     return f"`{shown.replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
-class LakeopsGcApprovalOperator(Asking, HITLOperator):
+class LakeopsGcApprovalOperator(Asking):
     """Stands between a mark and its sweep: lets small marks through, and asks a person about others.
 
     The form shows the mark's report. Returns ``mark_id`` and ``approved_by`` (None when nobody was asked). An empty

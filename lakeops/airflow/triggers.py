@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -33,29 +33,15 @@ from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import COMMIT_ID, check_branch, check_tag, parse_ref
 
 if TYPE_CHECKING:
-    from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+    from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
     from lakeops.lake import Lake, Mirror, Repository
     from lakeops.model.records import Commit
 else:
     try:
-        from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+        from airflow.triggers.shared_stream import SharedStreamProducer
     except ImportError:  # before Airflow 3.3, where each trigger has a stream of its own
-
-        class AdvanceOutcome(NamedTuple):
-            """The numbers of triggers that have stored their events, and that could not."""
-
-            acked: int
-            failed: int
-
-        class AdvanceItem(NamedTuple):
-            """A tick, and the outcome of the events that triggers made at it."""
-
-            broker_payload: Any
-            outcome: AdvanceOutcome
-
-        class SharedStreamProducer:
-            """A source of ticks."""
+        SharedStreamProducer = object
 
 
 # --- conditions ---
@@ -403,7 +389,7 @@ async def _ticks(poller: Poller) -> AsyncGenerator[Tick]:
     async with aclosing(poller.open_stream()) as stream:
         async for tick, _ in stream:
             yield tick
-            await poller.advance([AdvanceItem(tick, AdvanceOutcome(acked=1, failed=0))])
+            await tick.stored()
 
 
 class LakeopsConditionTrigger(RepositoryTrigger):

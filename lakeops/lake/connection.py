@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import lakeops.ops.gc.sweep
     import lakeops.ops.history
     import lakeops.ops.hooks
+    import lakeops.ops.iceberg.diff
     import lakeops.ops.import_
     import lakeops.ops.local.clone
     import lakeops.ops.local.commit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolv
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.mark import DryRun
+    from lakeops.ops.iceberg.diff import TableDiff
     from lakeops.ops.tables import TableFiles
 
 
@@ -329,6 +330,18 @@ class Repository:
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)
+
+    def table_diffs(self, left: str, right: str, paths: Iterable[str]) -> list[TableDiff]:
+        """The changes of the Iceberg tables whose ``metadata.json`` is among some paths that differ between two refs.
+
+        None where pyiceberg is not installed.
+        """
+        chosen = [path for path in paths if path.endswith("/metadata.json")]
+        try:
+            return ops.iceberg.diff.table_diffs(self._ctx, left, right, chosen) if chosen else []
+        except ModuleNotFoundError:
+            return []
+
     sums: Final = verb(lambda: ops.diff.sums)
     size: Final = verb(lambda: ops.diff.size)
     merge: Final = verb(lambda: ops.merge.merge)

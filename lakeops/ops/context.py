@@ -349,7 +349,22 @@ def resolve_id(ctx: Context, text: str) -> str:
 
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``).
     """
-    return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
+    with _naming_the_ref(ctx, text):
+        return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
+
+
+@contextmanager
+def _naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[None]:
+    """Say of a ref that is not there which name may be meant."""
+    try:
+        yield
+    except RefNotFound as error:
+        if not error.message.startswith("no branch"):  # but a step that leads nowhere
+            raise
+        base = (parse_ref(expression) if isinstance(expression, str) else expression).base
+        refs = ctx.catalog.refs
+        known = [one.id for one in (*refs.branches(ctx.repository_id), *refs.tags(ctx.repository_id))]
+        raise RefNotFound(f"{error.message}{did_you_mean(base, known)}") from None
 
 
 def resolve_commit(
@@ -360,7 +375,8 @@ def resolve_commit(
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
     """
     found = names or lookup(ctx)
-    commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
+    with _naming_the_ref(ctx, expression):
+        commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
     return require_live(commit) if live or commit.is_gone else commit
 
 

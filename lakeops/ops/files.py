@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError
+from lakeops.model.names import check_path
 from lakeops.model.sanitising import excerpt
 
 PLACE = ".lakeops-local"
@@ -37,6 +38,16 @@ def is_clone_state(path: str) -> bool:
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
     shown = "".join(letter for letter in folded if unicodedata.category(letter) != "Cf")
     return any(_PLACE.fullmatch(part) for part in re.split(r"[/\\]", shown))
+
+
+def check_new_path(path: str) -> str:
+    """Return a path that an object may be put to. Raises ``InvalidPath``, also for a clone's own file.
+
+    With such an object in it no clone of the branch could be made.
+    """
+    if is_clone_state(path):
+        raise InvalidPath(f"{excerpt(path)} is a clone's own file, which belongs into no repository; leave it out")
+    return check_path(path)
 
 
 @contextmanager

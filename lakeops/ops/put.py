@@ -24,7 +24,7 @@ from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, guess_type
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable
-from lakeops.ops.files import is_clone_state, reading, translated, walk
+from lakeops.ops.files import check_new_path, is_clone_state, reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.read import find
 from lakeops.store import layout
@@ -58,7 +58,7 @@ def put(
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
-    check_path(path)
+    check_new_path(path)
     # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
     started = begin_staging(ctx, branch, flush=if_absent or seen is not None)
     if if_absent:
@@ -110,7 +110,7 @@ def write(
     started: datetime,
 ) -> Entry:
     """Upload an object that is not linked yet, and return its entry as stored. ``started`` is now."""
-    check_path(path)
+    check_new_path(path)
     content_type = content_type or DEFAULT_CONTENT_TYPE
     check_content_type(content_type)
     user_metadata = check_metadata(metadata)
@@ -227,7 +227,7 @@ def of_file(file: Path, path: str) -> FileUpload:
     with translated(file):
         status = file.stat()
     target = path + file.name if not path or path.endswith("/") else path
-    return FileUpload(file, check_path(target), status.st_size, follow=True)
+    return FileUpload(file, check_new_path(target), status.st_size, follow=True)
 
 
 def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload]:

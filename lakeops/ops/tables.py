@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakeops.catalog.records import ExpectedState
 from lakeops.model.arrow import ENTRY_SCHEMA
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, require_stageable
@@ -28,6 +28,7 @@ from lakeops.store.in_flight import in_flight
 from lakeops.store.reader import read_small
 
 _LOCATION = re.compile(layout.TABLES + r"[0-9a-v]{20}")
+_ANYWHERE = re.compile(f"[a-z0-9]+://.+/({_LOCATION.pattern}/.+)")
 _TOGETHER = 50
 
 
@@ -54,7 +55,8 @@ class TableChange:
 class TableFiles:
     """Files of the tables that engines write to one repository, by their URLs.
 
-    A file that is asked for elsewhere than below a table's location is refused with ``InvalidInput``.
+    A file that is asked for elsewhere than below a table's location is refused with ``InvalidInput``. Metadata at a
+    mirror names the source's addresses, and the files have the same keys here. So reads look at keys alone.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -70,11 +72,14 @@ class TableFiles:
 
     def read(self, url: str, at_most: int) -> bytes:
         """The contents of a metadata file. Raises ``InvalidInput``, ``ObjectNotFound``."""
-        return read_small(self._ctx.store, self.key(url), at_most)
+        try:
+            return read_small(self._ctx.readable, self._here(url), at_most)
+        except Corrupted:
+            raise InvalidInput(f"{excerpt(url)} has more than {at_most:,} bytes; expire snapshots") from None
 
     def open(self, url: str) -> BinaryIO:
         """A file, open for reading. Raises ``ObjectNotFound``."""
-        return self._ctx.store.open(self.key(url))
+        return self._ctx.readable.open(self._here(url))
 
     def write(self, url: str, data: bytes | BinaryIO) -> None:
         """Write a file."""
@@ -82,7 +87,11 @@ class TableFiles:
 
     def size(self, url: str) -> int:
         """The size of a file in bytes. Raises ``ObjectNotFound``."""
-        return self._ctx.store.head(self.key(url)).size_bytes
+        return self._ctx.readable.head(self._here(url)).size_bytes
+
+    def _here(self, url: str) -> str:
+        found = None if url.startswith(self._ctx.repository.storage_namespace) else _ANYWHERE.fullmatch(url)
+        return self.key(f"{self._ctx.repository.storage_namespace}/{found[1]}" if found else url)
 
 
 def table_key(ctx: Context, url: str) -> str:

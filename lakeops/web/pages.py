@@ -98,12 +98,14 @@ class Shown(NamedTuple):
     """A page of the changes between two commits under a prefix.
 
     ``sums`` is None on a later page, which reads no more than it lists. The next page begins after ``next_after``.
+    ``tables`` says what changed in the Iceberg tables among them.
     """
 
     prefix: str
     sums: Sums | None
     listed: list[Change]
     next_after: str | None
+    tables: list[str]
 
 
 def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
@@ -305,7 +307,7 @@ class Pages(ObjectPages):
         sums, problem = None, None
         try:
             if commit.parents:
-                sums = self._differing(commit.parents[0], commit.id, two_way=True)
+                sums = self._differing(commit.parents[0], commit.id, commit.parents[0], two_way=True)
         except InvalidInput:  # the address is wrong, not the commit
             raise
         except LakeopsError as error:  # the page shows the commit all the same
@@ -341,7 +343,7 @@ class Pages(ObjectPages):
                 key = (repository.storage_namespace, "base", *ids)
                 base = _cache.get(key) or _cache.put(key, repository.merge_base(*ids).id)
                 sides = base, heads[1].id
-            values["shown"] = shown = self._differing(*ids, two_way=two_way)
+            values["shown"] = shown = self._differing(*ids, sides[0], two_way=two_way)
             nothing = not two_way and shown.sums is not None and not shown.sums.all.total
             values["behind"] = nothing and any(repository.compare(ids[1], ids[0], prefix=shown.prefix))
             values["heads"] = heads
@@ -356,8 +358,8 @@ class Pages(ObjectPages):
             **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
-    def _differing(self, left: str, right: str, *, two_way: bool) -> Shown:
-        """The difference of two commits, or the changes of the right one since their merge base.
+    def _differing(self, left: str, right: str, before: str, *, two_way: bool) -> Shown:
+        """The difference of two commits, or the changes of the right one since their merge base, ``before``.
 
         The first page caches the sums. A later page is read from where the one before ended.
         """
@@ -368,7 +370,9 @@ class Pages(ObjectPages):
             found = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
         else:
             found = sums.first
-        return Shown(prefix, sums, found[:LISTED], found[LISTED - 1].path if len(found) > LISTED else None)
+        listed, more = found[:LISTED], found[LISTED - 1].path if len(found) > LISTED else None
+        tables = self._repository.table_diffs(before, right, [one.path for one in listed])
+        return Shown(prefix, sums, listed, more, [str(one) for one in tables])
 
     def _change_links(self, before: str, after: str, *parts: str, **query: str) -> dict[str, Any]:
         """The links of a list of changes: to its folders and later pages, and to the change of one object."""

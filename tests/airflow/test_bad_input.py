@@ -95,7 +95,7 @@ OPERATORS: dict[str, Row] = {
         "tables": ({}, ("x", {"t": "nosuch/"}, {"t": 5}, {5: "a"})),
     },
     "Fsck": {"data": ("false", FLAG)},
-    "ExpireRefs": {"only_show": ("false", FLAG)},
+    "ExpireRefs": {"only_show": ("false", FLAG), "abandoned_after_days": (7, (*NUMBER, -1, "-1"))},
     "GcMark": {"only_show": ("false", FLAG)},
     "GcSweep": {"mark_id": ("nosuch", MARK), "force": ("false", FLAG)},
     "MirrorDiscover": {},

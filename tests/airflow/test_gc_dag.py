@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from support.airflow_tasks import with_garbage
 from support.catalogs import everything
+from support.dags import known
 
 from lakeops import Branch, Lake
 
@@ -234,13 +234,6 @@ def test_fsck_fails_over_damage_and_says_what_to_do(lake: Lake, run: Any) -> Non
 # --- branches that runs have left --------------------------------------------------------------------------------
 
 
-def registered(dag: Any) -> Any:
-    bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
-    bag.bag_dag(dag)
-    sync_bag_to_db(bag, "dags-folder", None)
-    return dag
-
-
 @pytest.fixture
 def leaving(airflow_database: None) -> Any:
     """A DAG whose block writes and then fails: in a second writer, or after the commit in a check."""
@@ -262,7 +255,7 @@ def leaving(airflow_database: None) -> Any:
 
         write() >> also()
         complete()
-    return registered(dag)
+    return known(dag)
 
 
 def in_database(act: Callable[[Any], object]) -> None:
@@ -303,6 +296,7 @@ ENDS = {
     "successful": (set_state("success"), UNTOLD),
     "written to by a person": (written_to, UNTOLD),
     "protected": (lambda repo: repo.protect("leaving:*"), STAYS),
+    "protected and only shown": (lambda repo: repo.protect("leaving:*"), STAYS),
     "only shown": (None, GONE),
     "young": (None, UNTOLD),
 }
@@ -317,15 +311,17 @@ def test_branches_of_runs_that_are_gone_go(lake: Lake, leaving: Any, what: str) 
     (name,) = branches("one") - {"main"}
     branch = repo.branch(name)
     assert (list(branch.uncommitted()) != []) is writer
-    if act in {written_to, ENDS["protected"][0]}:
-        act(repo if what == "protected" else branch)
+    if act is not None and "protected" in what:
+        act(repo)
+    elif act is written_to:
+        act(branch)
     elif act is not None:
         in_database(act)
-    dry = what == "only shown"
+    dry = "only shown" in what
     with DAG("expiring", schedule=None) as dag:
         given = {"only_show": dry, "abandoned_after_days": "7" if what == "young" else "0"}
         LakeopsExpireRefsOperator(task_id="expire", repo="one", **given)
-    (expired,) = registered(dag).test().get_task_instances()
+    (expired,) = known(dag).test().get_task_instances()
     assert str(expired.state) == "success"
     told = expired.xcom_pull(task_ids="expire")
     assert branches("one") == ({"main"} if end == GONE and not dry else {"main", name})
@@ -335,7 +331,7 @@ def test_branches_of_runs_that_are_gone_go(lake: Lake, leaving: Any, what: str) 
     }
     if end == STAYS:
         (kept,) = told["kept"]
-        assert ("protected" if what == "protected" else "knows no DAG 'leaving'") in kept["kept"]
+        assert ("protected" if "protected" in what else "knows no DAG 'leaving'") in kept["kept"]
 
 
 @pytest.mark.parametrize("name", ["leaving:publish:mine", "leaving:publish:manual__mine", "no:such:dag"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections import Counter
@@ -12,13 +11,13 @@ from typing import Any, get_args
 
 import pytest
 from support.airflow_tasks import with_garbage
+from support.dags import known
 
 from lakeops import Lake, Repository
 
 sdk = pytest.importorskip("airflow.sdk")
 pytest.importorskip("statsd")
 
-from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db  # noqa: E402
 from airflow.providers.common.compat.sdk import AirflowFailException  # noqa: E402
 from airflow.sdk.observability import stats  # noqa: E402
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory  # noqa: E402
@@ -149,10 +148,7 @@ def test_a_failed_check_is_told_with_its_task(flights: Repository, airflow_datab
 
         write()
         positive()
-    bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
-    bag.bag_dag(dag)
-    sync_bag_to_db(bag, "dags-folder", None)
-    assert str(dag.test().state) == "failed"
+    assert str(known(dag).test().state) == "failed"
     told = {"lakeops.commits": "task_id=publish.commit", "lakeops.rejected": "check=positive,task_id=publish.positive"}
     assert {name.partition(",")[0]: set(name.split(",")[1:]) for name in received(tags=True)} == {
         name: {"dag_id=told", "repository=flights", *tags.split(",")} for name, tags in told.items()

@@ -23,8 +23,10 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 from support.budget import examples
 from support.errors import has_kind
+from typer.testing import CliRunner
 
 from lakeops import Lake, MergeConflict, Repository, Settings
+from lakeops.cli.app import app
 from lakeops.model.errors import InvalidInput
 
 FOLDER = "warehouse/web/sales/"
@@ -353,3 +355,35 @@ def test_histories_of_two_branches_lose_and_double_no_row(lake: Lake, seed: int)
                 model["dev"] = set(model["main"])
         base = set(model["dev"])
         assert shop.amounts("dev") == sorted(model["dev"])
+
+
+def test_diffs_speak_of_tables(shop: Shop, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, columns and snapshots: on the command line, on the page of the comparison and in an approval's form."""
+    from lakeops.airflow.previews import MergeOutcome
+
+    repo = shop.repo
+    repo.branch("dev").put("data/metadata.json", b"of no table")
+    shop.append("dev", 10, 11, 12)
+    shop.delete("dev", 1)
+    evolve(shop, "dev")
+    said = "table warehouse/web/sales: rows: 4 added, 2 deleted; column of_dev long added; 2 new snapshots"
+    monkeypatch.setenv("LAKEOPS_HOME", str(lake.settings.home))
+
+    def told(*args: str) -> list[str]:
+        result = CliRunner().invoke(app, ["diff", *args])
+        assert result.exit_code == 0, result.output
+        return [line for line in result.stderr.splitlines() if line.startswith("table ")]
+
+    assert told("lakefs://shop/dev") == [said]
+    shop.commit("dev")
+    shop.append("main", 20)
+    shop.commit("main")
+    assert told("lakefs://shop/main", "lakefs://shop/dev") == [said]
+    (back,) = told("lakefs://shop/main", "lakefs://shop/dev", "--two-way")
+    assert back.startswith("table warehouse/web/sales: rows: 4 added, 3 deleted; column of_dev long added")
+    outcome = MergeOutcome.of(repo, repo.branch("main").commit_id, repo.branch("dev").commit_id)
+    assert [str(one) for one in outcome.tables] == [said]
+    base = repo.merge_base("main", "dev").id
+    assert [one.snapshots for one in repo.table_diffs(base, "main", [f"{FOLDER}metadata.json"])] == [1]
+    (dropped,) = repo.table_diffs("dev", f"{base}~1", [f"{FOLDER}metadata.json", "data/metadata.json"])
+    assert (dropped.rows, dropped.columns[1]) == ((0, 6), {})

@@ -28,7 +28,6 @@ from lakeops.airflow.task import (
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
 from lakeops.model.names import as_folder
 from lakeops.model.protection import APPROVAL, PASSED
-from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:
     from lakeops.airflow.idempotent import TaskRun
@@ -239,6 +238,8 @@ class LakeopsImportOperator(LakeopsPublishOperator):
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         def on_head(head: str) -> None:
             if self.shown:
+                from lakeops.store.open import parse_location
+
                 source, folder = parse_location(self.source).url, as_folder(self.prefix)
                 with LakeopsHook(self.lakeops_conn_id).get_conn() as lake:
                     now = ImportOutcome.of(lake, repository, head, source, folder).shown

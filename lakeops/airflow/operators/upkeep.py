@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -24,7 +25,6 @@ from lakeops.model.errors import CommitExpired, InvalidInput, LakeopsError, NotA
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_branch, check_tag
-from lakeops.model.retention import DAY
 from lakeops.model.sanitising import safe
 from lakeops.ops.fsck.findings import Finding, Severity
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
     from lakeops.model.mirrors import MirrorStatus, RefStatus
     from lakeops.model.records import RefRecord
+
+
+DAY = 24 * 3600
 
 
 class _CollectionOperator(LakeopsOperator):
@@ -70,6 +73,8 @@ class LakeopsExpireRefsOperator(_CollectionOperator):
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         only_show = truth("only_show", self.only_show)
         days = number("abandoned_after_days", self.abandoned_after_days)
+        if days is not None and days < 0:
+            raise InvalidInput(f"abandoned_after_days is 0 or more, not {days}")
         repository = lake.repository(name)
         refs = repository.gc.idle_refs() if only_show else repository.gc.expire_refs()
         idle = ((ref.to_json(), "") for ref in refs)
@@ -113,6 +118,7 @@ def _abandoned(
     branches = list(repository.branches())
     named = {ref: match for ref in branches if (match := _OF_A_RUN.fullmatch(ref.id))}
     others = [ref.id for ref in branches if ref not in named]
+    protections = [*repository.protections(), *(one.pattern for one in repository.required_checks())]
     for ref, (dag_id, rest) in ((ref, match.groups()) for ref, match in named.items()):
         pinned = repository.branch(ref.id).pin()  # before the looks
         last = _last_change(repository, ref)
@@ -120,7 +126,10 @@ def _abandoned(
         how = run_id and is_gone(dag_id, run_id)
         if not how:
             continue
-        kept = None if how != "is deleted" or known(dag_id) else f"Airflow knows no DAG {dag_id!r}"
+        protected = next((pattern for pattern in protections if fnmatchcase(ref.id, pattern)), None)
+        kept = None if protected is None else f"it is protected by {protected!r}"
+        if how == "is deleted" and not known(dag_id):
+            kept = f"Airflow knows no DAG {dag_id!r}"
         if kept is None and delete:
             try:
                 if idempotent.delete_branch(repository, ref.id, pinned=pinned) is None:

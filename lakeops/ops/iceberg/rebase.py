@@ -8,14 +8,13 @@ conflict.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import ValidationException
-from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import CommitTableResponse, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -26,8 +25,9 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.records import Entry, Summary
 from lakeops.ops.ancestor import Ancestor
 from lakeops.ops.context import Context
+from lakeops.ops.iceberg.diff import FileDelta
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
-from lakeops.ops.iceberg.metadata import POINTER, file_after, manifests_of, parsed, table_change
+from lakeops.ops.iceberg.metadata import POINTER, file_after, parsed, table_change
 from lakeops.ops.read import read_entry
 from lakeops.ops.stage import tombstones
 from lakeops.ops.tables import TableChange, TableFiles, rows_of
@@ -36,8 +36,6 @@ from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import entries
 from lakeops.store import layout
-
-Files = dict[str, DataFile]
 
 _STRUCTURE = (
     *("format_version", "schemas", "current_schema_id", "last_column_id", "partition_specs", "default_spec_id"),
@@ -79,57 +77,16 @@ def rebase(
                     table = _RebasedTable(ctx, folder, [one for one in sides if one])
                     table.check()
                     plan = _with_table(ctx, base, (source, dest), plan, table, publish=publish)
-                except (NotRebased, InvalidInput, ObjectNotFound, ValidationException) as error:
+                except (
+                    NotRebased,
+                    InvalidInput,
+                    ObjectNotFound,
+                    FileNotFoundError,
+                    ValidationException,
+                    ValueError,
+                ) as error:
                     reasons.append(f"table {folder[:-1]}: {error}")
     return plan, reasons
-
-
-@dataclass(frozen=True)
-class _Delta:
-    """The files that one side of a merge added to a table and removed from it, by their addresses."""
-
-    added: Files
-    removed: Files
-    operations: frozenset[Operation | None]
-    """What the side's snapshots did; None among them where that is not known."""
-
-    @classmethod
-    def of(cls, io: TableFileIO, base: TableMetadata, side: TableMetadata) -> _Delta:
-        """Compare the manifests of two current snapshots. What both have is not read."""
-        old, new = (
-            {one.manifest_path: one for one in manifests_of(io, snapshot)} if snapshot else {}
-            for snapshot in (base.current_snapshot(), side.current_snapshot())
-        )
-        had, has = (
-            {
-                entry.data_file.file_path: entry.data_file
-                for path, manifest in mine.items()
-                if path not in other
-                for entry in manifest.fetch_manifest_entry(io)
-            }
-            for mine, other in ((old, new), (new, old))
-        )
-        added = {path: file for path, file in has.items() if path not in had}
-        removed = {path: file for path, file in had.items() if path not in has}
-        at, operations = side.current_snapshot(), set[Operation | None]()
-        while at is not None and at.snapshot_id != base.current_snapshot_id:
-            operations.add(at.summary.operation if at.summary else None)
-            at = None if at.parent_snapshot_id is None else side.snapshot_by_id(at.parent_snapshot_id)
-        if at is None and base.current_snapshot_id is not None:
-            operations.add(None)
-        return cls(added, removed, frozenset(operations))
-
-    @property
-    def compacted(self) -> bool:
-        """Whether files were removed, and all their rows are in others."""
-        return bool(self.removed) and self.operations <= {Operation.APPEND, Operation.REPLACE}
-
-    @property
-    def deletes(self) -> bool:
-        """Whether files that delete rows of others came or went."""
-        return any(
-            file.content != DataFileContent.DATA for each in (self.added, self.removed) for file in each.values()
-        )
 
 
 class _RebasedTable:
@@ -150,8 +107,8 @@ class _RebasedTable:
                 raise NotRebased(f"its metadata has {entry.size_bytes:,} bytes")
         self._base, self._source, self._dest = (parsed(read_entry(ctx, one), one.path) for one in pointers)
         self._at = layout.absolute(ctx.repository.storage_namespace, pointers[2].physical_address)
-        self._theirs = _Delta.of(self._io, self._base, self._source)
-        self._ours = _Delta.of(self._io, self._base, self._dest)
+        self._theirs = FileDelta.of(self._io, self._base, self._source)
+        self._ours = FileDelta.of(self._io, self._base, self._dest)
         # Both sides have what an earlier merge brought.
         self._added = {path: file for path, file in self._theirs.added.items() if path not in self._ours.added}
 
