@@ -29,7 +29,7 @@ from sqlalchemy.pool import Pool
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from lakeops.model.clock import FIRST_WAIT, LONGEST_WAIT, Ids, pause, stopwatch
+from lakeops.model.clock import Ids, pause, stopwatch
 from lakeops.model.errors import CatalogError, Transient
 from lakeops.model.names import next_prefix
 
@@ -265,7 +265,7 @@ class Database:
                     raise Transient(
                         f"{error}; waited {waited():.1f} s in {lost} tries", kind="catalog_unavailable"
                     ) from None
-            pause(self._ids.jitter(min(LONGEST_WAIT, FIRST_WAIT * 2**lost)))
+            pause(self._ids.backoff(lost))
 
     def _sentence(self, what: str, error: Exception) -> str:
         """A sentence with the first line of the driver's own words: no statement, no parameters, no secrets."""
