@@ -20,17 +20,9 @@ from lakeops.model.records import Credentials
 KEYS = Credentials("reader", "a secret of the tests: +/=~")
 
 ODD = (
-    "a b.txt",
-    "a+b.txt",
-    "a%2Fb.txt",
-    "~é@main.txt",
-    "Ünï/çø∂é.txt",
-    "x&y<z>'\".txt",
-    "tab\there.txt",
-    "/",
-    "//x",
+    "a b.txt", "a+b.txt", "a%2Fb.txt", "~é@main.txt", "Ünï/çø∂é.txt", "x&y<z>'\".txt", "tab\there.txt", "/", "//x",
     "../up",
-)
+)  # fmt: skip
 BIG = bytes(range(256)) * 12_000
 """About 3 MiB: more than one piece."""
 
