@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,12 +16,20 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from services.spark import CODE, until
 from services.spark import SPARK_CONF as CONF
-from services.spark import until
 from support.errors import has_kind
 from support.references import LISTED, found, referring, rows
 from support.rows import SMALL, entry_table, numbered
-from support.spark_work import held_rewrite, slow_first_reading, slow_first_rows, slow_first_try, unavailable
+from support.spark_work import (
+    held_rewrite,
+    killed_at_first,
+    out_of_memory_at_first,
+    slow_first_reading,
+    slow_first_rows,
+    slow_first_try,
+    unavailable,
+)
 
 import lakeops.spark
 from lakeops import Lake, Repository, Settings
@@ -96,6 +107,49 @@ def test_a_cluster_without_room_is_said_in_bounded_time(master, monkeypatch):
     assert active() is None
 
 
+DRIVER = """
+import sys
+from pathlib import Path
+from support.spark_work import held_rewrite
+import lakeops.ranges.apply
+from test_cluster import lake
+from services.spark import SPARK_CONF
+from lakeops.engine.spark.engine import SparkEngine
+
+lakeops.ranges.apply.run_task = held_rewrite
+with lake(Path(sys.argv[1]), "spark") as opened:
+    opened._engine = SparkEngine(sys.argv[2], conf=SPARK_CONF)
+    opened.repository("repo").branch("main").commit("second")
+"""
+
+
+def test_a_killed_driver_publishes_nothing_and_the_next_one_all(master, tmp_path):
+    """Its workers are in the middle of their tasks. The application that holds the cluster's cores ends first."""
+    master.have(2)
+    with lake(tmp_path / "local", "local") as opened:
+        expected = prepared(opened).branch("main").commit("second").id
+    home = tmp_path / "spark"
+    with lake(home, "local") as opened:
+        repo = prepared(opened)
+        head, root = repo.branch("main").commit_id, Path(opened.stores().at(repo.storage_namespace).root)
+    path = os.pathsep.join([CODE, str(Path(__file__).parent)])
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(home), master.url], env=os.environ | {"PYTHONPATH": path}
+    )
+    try:
+        until(lambda: [*root.glob("began-*")], "a task that has begun", within=180)
+    finally:
+        driver.kill()
+        driver.wait()
+    (root / "released").touch()
+    with lake(home, "local") as opened:
+        main = opened.repository("repo").branch("main")
+        assert main.commit_id == head
+        assert len(list(main.uncommitted())) == 500
+        assert main.commit("second").id == expected
+        assert [finding for finding in opened.repository("repo").fsck() if finding.severity == "error"] == []
+
+
 def test_commits_imports_and_merges_are_those_of_a_process(distributed, master, tmp_path, source):
     with lake(tmp_path / "local", "local") as opened:
         expected = history(opened, source)
@@ -111,6 +165,19 @@ def test_a_twin_of_a_slow_task_changes_nothing(distributed, tmp_path, monkeypatc
         repo = prepared(opened)
         monkeypatch.setattr("lakeops.ranges.apply.run_task", slow_first_try)
         assert repo.branch("main").commit("second").id == expected
+
+
+@pytest.mark.parametrize("work", [out_of_memory_at_first, killed_at_first])
+def test_a_worker_out_of_memory_changes_nothing(distributed, tmp_path, monkeypatch, work):
+    with lake(tmp_path / "local", "local") as opened:
+        expected = prepared(opened).branch("main").commit("second").id
+    with lake(tmp_path / "spark", "spark") as opened:
+        repo = prepared(opened)
+        monkeypatch.setattr("lakeops.ranges.apply.run_task", work)
+        assert repo.branch("main").commit("second").id == expected
+        assert [finding for finding in repo.fsck() if finding.severity == "error"] == []
+        root = Path(opened.stores().at(repo.storage_namespace).root)
+        assert (root / "killed").exists() == (work is killed_at_first)
 
 
 def test_a_task_that_fails_at_every_try_publishes_nothing(distributed, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from dataclasses import dataclass
@@ -96,6 +97,30 @@ def held_rewrite(task: Task, store) -> TaskResult:
     (folder / f"began-{task.index}-{os.getpid()}").touch()
     run_task(task, store)
     wait_for(folder / "released")
+    return run_task(task, store)
+
+
+def out_of_memory_at_first(task: Task, store) -> TaskResult:
+    """``run_task``; the first try of each task asks for more memory than its process may have."""
+    from pyspark import TaskContext
+
+    if TaskContext.get().attemptNumber() == 0:
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 32, limits[1]))
+        try:
+            bytearray(1 << 33)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+    return run_task(task, store)
+
+
+def killed_at_first(task: Task, store) -> TaskResult:
+    """``run_task``; the first try of the first task ends as the kernel ends a process when memory is short."""
+    from pyspark import TaskContext
+
+    if task.index == 0 and TaskContext.get().attemptNumber() == 0:
+        (Path(store.root) / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
     return run_task(task, store)
 
 

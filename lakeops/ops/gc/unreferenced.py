@@ -138,16 +138,17 @@ def unreferenced(
                 for some in addresses:
                     keep(cutter.cut(pa.table([managed(store.url, some).cast(pa.string())], schema=_REFERENCED)))
                 most = ranges_for(_TOGETHER if engine.in_process else _TOGETHER_ON_SPARK, [ranges])
-                tasks = read_tasks(ranges, min(engine.group(ranges.num_rows), most))
+                group, total = min(engine.group(ranges.num_rows), most), ranges.num_rows
+                starts = enumerate(range(0, total, group))
+                neighbours = Metarange(ranges.sort_by("first_path"))
+                tasks = (ReadTask(at, tuple(neighbours.rows(i, min(i + group, total)))) for at, i in starts)
                 done, slices = 0, set[int]()
                 for read in first_of_each(engine.run(partial(read_references, cutter=cutter), tasks, store)):
                     keep(read.pieces)
                     done += read.ranges
-                    on_progress(done, ranges.num_rows)
-                if done != ranges.num_rows:
-                    raise Transient(
-                        f"the engine ({engine.name}) gave back {done} of {ranges.num_rows} ranges; try again"
-                    )
+                    on_progress(done, total)
+                if done != total:
+                    raise Transient(f"the engine ({engine.name}) gave back {done} of {total} ranges; try again")
 
                 # The threads that read are gone, and what they had freed would stay with them.
                 pa.default_memory_pool().release_unused()
@@ -321,13 +322,6 @@ class References:
     index: int
     ranges: int
     pieces: list[Piece]
-
-
-def read_tasks(ranges: pa.Table, group: int) -> Iterator[ReadTask]:
-    """Tasks that read all of these ranges (``METARANGE_SCHEMA``), so many neighbours a task."""
-    metarange = Metarange(ranges.sort_by("first_path"))
-    for index, start in enumerate(range(0, len(metarange), group)):
-        yield ReadTask(index, tuple(metarange.rows(start, min(start + group, len(metarange)))))
 
 
 def read_references(task: ReadTask, store: ObjectStore, *, cutter: Cutter) -> References:

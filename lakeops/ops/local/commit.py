@@ -92,7 +92,9 @@ def commit(
         sides = compare(folder, known, tree, {name: entry for name, entry in there.items() if entry})
         if sides.conflicts or clashes(head):
             raise MergeConflict(str(folder), branch, sides.conflicts or clashes(head), kind="clone_conflict")
-        files = _with_agreed(index, tree, sides.agreed)
+        agreed = sides.agreed.items()
+        files = {name: known for name, known in index.files.items() if name not in sides.agreed}
+        files |= {name: replace(tree.files[name], checksum=mark) for name, mark in agreed if mark is not None}
         if not sides.here:
             indexes.write(folder, replace(index, files=files, whole=False))
             raise NoChanges(f"branch {branch!r} has the changes of {excerpt(str(folder))} already")
@@ -157,13 +159,6 @@ def _entries_at(
         return {name: ctx.reader.stat(ctx.metarange(commit), path) for name, path in paths.items()}
     found = wanted_at(ctx, commit, prefix, folder)
     return {name: found.get(name) for name in paths}
-
-
-def _with_agreed(index: Index, tree: WorkTree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
-    """The index's files, with those that came to the same contents on both sides."""
-    files = {name: known for name, known in index.files.items() if name not in agreed}
-    files.update((name, replace(tree.files[name], checksum=mark)) for name, mark in agreed.items() if mark is not None)
-    return files
 
 
 Sent = tuple[Entry, Known]

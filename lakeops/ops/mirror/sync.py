@@ -400,13 +400,8 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
 
 def due(ctx: Context, reach: Reach) -> bool:
     """Whether a pass would find anything to do: see ``Mirror.due``."""
-
-    def found() -> tuple[MirrorState, Commit]:
-        return ctx.catalog.mirrors.mirror_state(ctx.repository_id), ctx.catalog.commits.initial_commit(
-            ctx.repository_id
-        )
-
-    state, initial = ctx.catalog.in_snapshot(found)
+    mirrors, commits, name = ctx.catalog.mirrors, ctx.catalog.commits, ctx.repository_id
+    state, initial = ctx.catalog.in_snapshot(lambda: (mirrors.mirror_state(name), commits.initial_commit(name)))
     state.mirror.check_following()
     unreported = state.mirror.reports and state.needs - set(state.mirror.kept)
     if state.mirror.error is not None or unreported or any(ref.candidate for ref in state.refs):

@@ -187,7 +187,11 @@ def _attempt(ctx: Context, folder: str, place: Path, *, full: bool) -> Dumped | 
     cut = ctx.catalog.backups.cut(ctx.repository_id)
     name = f"{layout.attempt(from_epoch_micros(cut.at), ctx.ids)}.jsonl.gz"
     with closing(_DumpWriter(place / name)) as file:
-        since = None if full or before is None or _is_long(before) else before.cut.since
+        since = None
+        if before is not None and not full:
+            first, *later = (part.size_bytes for part in before.parts)
+            if len(before.parts) < MOST_PARTS and sum(later) <= max(_SMALL, first):  # else everything is written anew
+                since = before.cut.since
         whole = ctx.catalog.backups.dump(ctx.repository_id, since, file.begin)
         if whole is None and before is not None:
             return _dumped(before, None)
@@ -230,12 +234,6 @@ def status(ctx: Context) -> DumpStatus:
 def accept(ctx: Context) -> None:
     """Let a restored repository collect garbage: say that nothing is needed that the dump does not know."""
     ctx.catalog.backups.accept_restored(ctx.repository_id)
-
-
-def _is_long(before: Manifest) -> bool:
-    """Whether what came after the first part is so much that everything is written anew."""
-    first, *later = (part.size_bytes for part in before.parts)
-    return len(before.parts) >= MOST_PARTS or sum(later) > max(_SMALL, first)
 
 
 def _tidy(ctx: Context, folder: str, before: Manifest | None, after: Manifest) -> None:
