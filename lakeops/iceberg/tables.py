@@ -202,17 +202,19 @@ class RefTables:
         check_metadata(self.io, None, metadata)
         return LoadedTable(f"{place}/{file_after('')}", metadata)
 
-    def create(self, identifier: Identifier, metadata: TableMetadata) -> LoadedTable:
-        """Create the table that ``new_table`` made. Raises as ``commit``."""
+    def create(
+        self, identifier: Identifier, metadata: TableMetadata, last: str = "", *, every: bool = False
+    ) -> LoadedTable:
+        """Create a table with metadata that ``new_table`` made, or that lies at ``last``. Raises as ``commit``."""
         made: list[LoadedTable] = []
 
         def changes() -> Iterator[TableChange]:
             if self._find(identifier) is not None:
                 raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
             self.namespace(identifier[:-1])
-            name = file_after("")
+            name = file_after(last)
             made[:] = [LoadedTable(f"{metadata.location}/{name}", metadata)]
-            yield table_change(self.io, self._folder(identifier), None, metadata, name)
+            yield table_change(self.io, self._folder(identifier), None, metadata, name, every=every)
 
         self._branch().update_tables(f"{self._folder(identifier)}{POINTER}", changes)
         return made[0]
@@ -252,15 +254,7 @@ class RefTables:
         """Make a metadata file of the repository's tables a table. Raises as ``commit``."""
         with _files_are_there():
             metadata = parsed(self.io.files.read(location, MOST_METADATA), location)
-
-            def changes() -> Iterator[TableChange]:
-                if self._find(identifier) is not None:
-                    raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
-                self.namespace(identifier[:-1])
-                yield table_change(self.io, self._folder(identifier), None, metadata, file_after(location), every=True)
-
-            self._branch().update_tables(f"{self._folder(identifier)}{POINTER}", changes)
-        return self.load(identifier)
+            return self.create(identifier, metadata, location, every=True)
 
     def drop(self, identifier: Identifier) -> None:
         """Stage the deletion of a table's objects. Other refs keep theirs. Raises ``NoSuchTableError``."""
