@@ -239,7 +239,7 @@ class TableFiles:
 
 
 class Repository:
-    """One repository of a lake."""
+    """A repository of a lake."""
 
     def __init__(self, context: Context) -> None:
         self._ctx = context
@@ -259,7 +259,7 @@ class Repository:
 
     @property
     def storage_namespace(self) -> str:
-        """Where the objects are."""
+        """The address below which the objects lie."""
         return self.record.storage_namespace
 
     @property
@@ -269,7 +269,7 @@ class Repository:
 
     @property
     def creation_date(self) -> int:
-        """When the repository was made, in Unix seconds."""
+        """The time at which the repository was made, in Unix seconds."""
         return self.record.creation_date
 
     @property
