@@ -63,7 +63,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 
 def _in_usage(argument: Any) -> str:
-    return _value(argument) if argument.required else f"[{_value(argument)}]"
+    return _value(argument) if argument.required or _value(argument).startswith("[") else f"[{_value(argument)}]"
 
 
 def _spelling(param: Any) -> str:
@@ -87,6 +87,6 @@ def _meaning(param: Any) -> str:
     text = (param.help or "").replace("|", r"\|")
     if param.required and param.opts[0].startswith("-"):
         return f"{text} Required."
-    if param.show_default and param.default not in {None, False}:
+    if param.show_default and param.default not in {None, False, ""}:
         return f"{text} Default: `{getattr(param.default, 'value', param.default)}`."
     return text

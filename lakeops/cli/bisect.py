@@ -50,7 +50,7 @@ def start(
     refs: Annotated[list[Any], ref("lakefs://REPO/REF", "A bad ref and good ones, or the repository.")],
     first_parent: FirstParent = False,
 ) -> None:
-    """Begin to look for the first bad commit by hand, in place of a search that is under way."""
+    """Begin a search for the first bad commit by hand. It replaces a search under way."""
     repository = session.lake.repository(_only_name(_repositories(refs)))
     named = _name_refs(refs)
     _show(session, repository.start_bisect(*named, first_parent=first_parent) if named else repository.start_bisect())
@@ -58,19 +58,19 @@ def start(
 
 @command(app, "good", example="bisect good lakefs://flights/v1")
 def good(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]  # typer takes any sequence
-    """Say that commits are good, and which one to look at next."""
+    """Mark commits as good, and show the next one to look at."""
     _mark(session, "good", refs)
 
 
 @command(app, "bad", example="bisect bad lakefs://flights/main")
 def bad(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]
-    """Say that a commit is bad, and which one to look at next."""
+    """Mark a commit as bad, and show the next one to look at."""
     _mark(session, "bad", refs)
 
 
 @command(app, "skip", example="bisect skip lakefs://flights")
 def skip(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]
-    """Say that commits cannot be judged, and which one to look at next."""
+    """Skip commits that cannot be judged, and show the next one to look at."""
     _mark(session, "skip", refs)
 
 
@@ -158,7 +158,6 @@ def _repositories(refs: Sequence[LakeUri | str]) -> set[str]:
 
 
 def _under_way(session: Session, refs: Sequence[LakeUri | str]) -> Repository:
-    """Find the repository: the one that is named, or the only one with a search under way."""
     if named := _repositories(refs):
         return session.lake.repository(_only_name(named))
     searched = sorted(file.stem for file in (session.lake.settings.home / "bisect").glob("*.json"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,7 +34,7 @@ from lakeops.cli.output import (
     verdict_lines,
     with_checks,
 )
-from lakeops.cli.session import MAX_LISTED, Session, command
+from lakeops.cli.session import Session, command
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.formatting import counted, moment, span
@@ -54,7 +53,7 @@ app: typer.Typer = typer.Typer(
 def create(
     session: Session,
     uri: BranchUri,
-    source: Annotated[str, value("--source -s", "lakefs://REPO/REF", "Where it begins: any ref.")],
+    source: Annotated[str, value("--source -s", "lakefs://REPO/REF", "The ref at which it begins.")],
 ) -> None:
     """Create a branch at any ref. Nothing is copied."""
     repository_id, name = uri.only_ref()
@@ -67,12 +66,14 @@ def create(
 def list_all(
     session: Session,
     uri: RepositoryUri,
-    merged: Annotated[str | None, value("--merged", "REF", "Only branches that this ref has all commits of.")] = None,
-    no_merged: Annotated[str | None, value("--no-merged", "REF", "Only those that it lacks commits of.")] = None,
+    merged: Annotated[str | None, value("--merged", "REF", "Only branches whose commits are all in this ref.")] = None,
+    no_merged: Annotated[
+        str | None, value("--no-merged", "REF", "Only branches with commits that this ref lacks.")
+    ] = None,
 ) -> None:
-    """List the branches of a repository: the commits they point to, how old these are and who made them.
+    """List the branches of a repository, each with its last commit, the commit's age and its author.
 
-    Where a branch was last created or moved, and not committed to, that person is named in place of the committer.
+    Where a branch was last created or moved, and not committed to, that person is named in place of the author.
     """
     refs = [None if ref is None else ref_in(uri.repository, ref) for ref in (merged, no_merged)]
     repository = session.repository(uri)
@@ -120,20 +121,22 @@ def delete(session: Session, uri: BranchUri) -> None:
     session.answer(ref, ["Branch ", (name, "green"), " deleted; it was at ", (ref.commit_id, "yellow")])
     from lakeops.model.retention import UNDO_DAYS
 
-    session.note(f"For at least {UNDO_DAYS} days: lakeops branch create {uri} --source {ref.commit_id}")
+    session.note(f"To bring it back, for {UNDO_DAYS} days: lakeops branch create {uri} --source {ref.commit_id}")
 
 
 @command(app, "move", example="branch move lakefs://flights/dev main", asks=True)
 def move(
     session: Session,
     uri: BranchUri,
-    ref: Annotated[str, argument("COMMIT", "Where to: any ref.")],
-    force: Annotated[bool, flag("--force", "Move back or sideways too: commits may leave the history.")] = False,
+    ref: Annotated[str, argument("COMMIT", "The commit to point at: any ref.")],
+    force: Annotated[
+        bool, flag("--force", "Also move back, or to another line of history: commits may leave the branch.")
+    ] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> None:
     """Point a branch at another commit, one that descends from its head.
 
-    The reflog tells where it was, so that it can be moved back.
+    The reflog shows where the branch was, so it can be moved back.
     """
     branch = session.branch(uri)
     given = ref_in(uri.repository, ref)
@@ -179,14 +182,14 @@ def reset(
 def revert(
     session: Session,
     uri: BranchUri,
-    refs: Annotated[list[str], argument("REF...", "What to undo: commits, newest first; or OLD..NEW.")],
+    refs: Annotated[list[str], argument("REF...", "The commits to undo: newest first, or OLD..NEW.")],
     parent_number: ParentNumber = None,
     message: Annotated[str | None, value("--message", "TEXT", "The commit's message.")] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> None:
-    """Undo what a commit did, with a new commit.
+    """Undo a commit by a new commit.
 
-    Several commits, or all commits between two, are undone by one new commit: all of them or none.
+    One new commit undoes several commits, or all commits of OLD..NEW: all of them or none.
     """
     branch = session.branch(uri)
     named = [ref_in(uri.repository, ref) for ref in refs]
@@ -205,7 +208,6 @@ def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
 
 
 def _show_move(session: Session, name: str, old: str, target: Commit) -> None:
-    """Say from where to where a branch or tag would move."""
     session.message("This moves ", (name, "red"), " from ", (old[:SHORT_ID], "yellow"), " to ",
                     (target.id[:SHORT_ID], "yellow"), ": ", target.message.partition("\n")[0])  # fmt: skip
 
@@ -216,17 +218,10 @@ def _show_deletion(session: Session, branch: Branch) -> None:
 
 
 def _show_changes(session: Session, branch: Branch, prefix: str | None = None, path: str | None = None) -> None:
-    """List uncommitted changes that would be lost."""
     changes = branch.uncommitted(prefix or path or "")
     if path is not None:
         changes = (change for change in changes if change.path == path)
-    first = list(islice(changes, MAX_LISTED))
-    rest = sum(1 for _ in changes)
-    session.message(f"{counted(len(first) + rest, 'uncommitted change')} would be lost{':' if first else '.'}")
-    for change in first:
-        session.message("  ", *change_line(change))
-    if rest:
-        session.message(f"  ... and {rest:,} more")
+    session.losses(changes, lambda count: [f"{counted(count, 'uncommitted change')} would be lost."], change_line)
 
 
 tag_group: typer.Typer = typer.Typer(help="Create, list, show, move and delete tags.", add_completion=False)
@@ -312,7 +307,7 @@ class Rule(JsonRecord):
 
 _Check = Annotated[str | None, value("--check", "CHECK", "A check that merged commits must have passed.")]
 _Below = Annotated[str, value("--prefix", "PREFIX", "With --check: only for merges that change something below it.")]
-_OfTags = Annotated[bool, flag("--tag", "The pattern is of tags.")]
+_OfTags = Annotated[bool, flag("--tag", "The pattern matches tags, not branches.")]
 
 
 @command(protection_group, "add", example="protection add lakefs://flights main --check quality")
@@ -337,7 +332,7 @@ def add_protection(
         words += f", of commits that have passed {check}" + f", where they change something below {prefix}" * bool(
             prefix
         )
-    session.answer(rule, [f"{rule.type.capitalize()} names that match ", (pattern, "green"), words])
+    session.answer(rule, ["Tags" if tag else "Branches", " that match ", (pattern, "green"), words])
 
 
 @command(protection_group, "delete", example="protection delete lakefs://flights main")
@@ -349,7 +344,7 @@ def delete_protection(
     prefix: _Below = "",
     tag: _OfTags = False,
 ) -> None:
-    """Remove a rule of protection, given as it was added."""
+    """Remove a rule. Give it as it was added."""
     repository, rule = session.repository(uri), Rule("tag" if tag else "branch", pattern, check, prefix)
     if tag:
         repository.unprotect_tags(pattern)
@@ -374,7 +369,7 @@ def list_protections(session: Session, uri: RepositoryUri) -> None:
     )
 
 
-check_group: typer.Typer = typer.Typer(help="Record and list what the checks of a commit found.", add_completion=False)
+check_group: typer.Typer = typer.Typer(help="Record and list the verdicts of checks on commits.", add_completion=False)
 
 
 @command(check_group, "pass", example="check pass lakefs://flights/dev quality")
@@ -382,7 +377,7 @@ def pass_check(
     session: Session,
     at: RefUri,
     name: CheckName,
-    by: Annotated[str | None, value("--by", "NAME", "Who says so, in place of the database login.")] = None,
+    by: Annotated[str | None, value("--by", "NAME", "Whose verdict it is. Default: the database login.")] = None,
 ) -> None:
     """Record that a commit has passed a check."""
     made = session.ref(at).pass_check(name, by=by)
@@ -395,7 +390,7 @@ def fail_check(
     at: RefUri,
     name: CheckName,
     findings: Annotated[str, typer.Argument(metavar="FINDINGS", help="What was wrong.", show_default=False)],
-    by: Annotated[str | None, value("--by", "NAME", "Who says so, in place of the database login.")] = None,
+    by: Annotated[str | None, value("--by", "NAME", "Whose verdict it is. Default: the database login.")] = None,
 ) -> None:
     """Record that a commit has failed a check."""
     made = session.ref(at).fail_check(name, findings, by=by)
@@ -404,7 +399,7 @@ def fail_check(
 
 @command(check_group, "withdraw", example="check withdraw lakefs://flights/dev quality")
 def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
-    """Forget what a check of a commit found."""
+    """Remove the verdict of a check on a commit."""
     ref = session.ref(at)
     commit = ref.commit_id
     ref.withdraw_check(name)
@@ -413,7 +408,7 @@ def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
 
 @command(check_group, "list", example="check list lakefs://flights/dev", lists="prefix after amount")
 def list_checks(session: Session, at: RefUri) -> None:
-    """List what the checks of a commit found, and those that it declares and that wait."""
+    """List the verdicts of checks on a commit, and the declared checks that have none yet."""
     session.table(
         session.part(session.ref(at).verdicts(), "name"), ("Check", "Verdict", "By", "At", "Findings"), _verdict_row
     )

@@ -37,7 +37,7 @@ SIGNS = {
     ChangeType.CHANGED: ("~ changed", "yellow"),
     ChangeType.CONFLICT: ("! conflict", "magenta"),
 }
-Right = Annotated[Any, ref("RIGHT", "Any ref of the repository: show what it changed.")]
+Right = Annotated[Any, ref("RIGHT", "The ref whose changes are shown.")]
 Destination = Annotated[Any, ref("DEST", "The branch that takes the changes.")]
 MAX_FOLDERS = 10
 """Folders that are counted one by one."""
@@ -55,11 +55,11 @@ def change_line(change: Change) -> tuple[Styled, ...]:
 )
 def diff(
     session: Session,
-    left: Annotated[LakeUri, uri("lakefs://REPO/LEFT", "A branch; or what to compare with, any ref.")],
+    left: Annotated[
+        LakeUri, uri("lakefs://REPO/LEFT", "A branch, for its uncommitted changes; or the ref to compare with.")
+    ],
     right: Right = None,
-    two_way: Annotated[
-        bool, flag("--two-way", "From the first to the second ref, not since their merge base.")
-    ] = False,
+    two_way: Annotated[bool, flag("--two-way", "Compare the two refs directly, not since their merge base.")] = False,
     strategy: Annotated[
         Strategy | None, typer.Option(help="Show what a merge with this strategy would do.", show_default=False)
     ] = None,
@@ -217,7 +217,7 @@ def merge(
 
 @command(app, "cherry-pick", example="cherry-pick lakefs://flights/dev~1 lakefs://flights/main", progress=True)
 def cherry_pick(session: Session, ref: RefUri, destination: ShortRef, parent_number: ParentNumber = None) -> None:
-    """Apply what one commit did onto a branch, with a new commit."""
+    """Apply the changes of one commit to a branch, by a new commit."""
     repository, picked, name = session.two_refs(ref, destination)
     with session.progress(f"Picking {picked} onto {name}"):
         commit = repository.cherry_pick(picked, name, parent_number)

@@ -93,7 +93,6 @@ def _for_message(value: object) -> str | int | float | bool | None:
 
 
 def _origins() -> dict[str, str]:
-    """Find the source of each setting that is not a default. The environment beats files."""
     from pydantic_settings import EnvSettingsSource, InitSettingsSource, TomlConfigSettingsSource
 
     from lakeops.settings import Settings
@@ -197,7 +196,6 @@ def _catalog() -> Iterator[Check]:
 
 
 def _engine(settings: Settings) -> Check:
-    """Check that the Spark master that the settings name answers."""
     from lakeops.engine.spark.session import check_master
 
     try:
@@ -243,7 +241,6 @@ def _version(package: str) -> str | None:
 
 
 def _java() -> Check:
-    """Check Java, which Spark's driver runs on."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
     if java is None:
@@ -266,7 +263,7 @@ def doctor(
 ) -> None:
     """Check settings, catalog, stores and packages.
 
-    Leaves with exit code 1 when something is wrong.
+    The exit code is 1 when something is wrong.
     """
     checks = [*environment(), *lake_checks(upgrade=upgrade)]
     problems = sum(1 for check in checks if check.status == PROBLEM)

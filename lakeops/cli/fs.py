@@ -35,7 +35,7 @@ from lakeops.cli.options import (
     value,
 )
 from lakeops.cli.output import Printer, Styled, is_terminal
-from lakeops.cli.session import MAX_LISTED, Session, command
+from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.names import LakeUri, as_folder, check_path
@@ -81,7 +81,7 @@ def upload(
         list[Any],
         argument(
             "[FILE] lakefs://REPO/BRANCH/PATH",
-            "What to upload, unless --source says it, and where to: a path, or a folder ending in a slash.",
+            "The file or folder, unless --source names it, and its destination: a path, or a folder ending in a slash.",
             parser=parsed(lambda text: lake_uri(text) if "://" in text else text),
             autocompletion=complete,
         ),
@@ -173,7 +173,7 @@ def download(
     """Download objects to files.
 
     Files of the same name are replaced, each in one step. An object that differs from what was recorded is an error,
-    and its file stays as it was. Empty objects that only stand for a folder, as raw/, are left out of one.
+    and its file stays as it was. Markers of folders, which are empty objects such as raw/, are left out.
     """
     from lakeops.ops.local.index import check_names
 
@@ -205,7 +205,6 @@ def download(
 
 
 def _target(destination: str, path: str) -> tuple[Path, Path]:
-    """Find the directory and the file that one object is downloaded to. The destination names either."""
     from lakeops.ops.files import translated
 
     given = Path(destination)
@@ -373,15 +372,13 @@ def rm(
 
 
 Source = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "What to take: an object, or a folder with --recursive.")]
-Place = Annotated[
-    LakeUri, uri("lakefs://REPO/BRANCH/PATH", "Where it shall be: a path, or a folder ending in a slash.")
-]
+Place = Annotated[LakeUri, uri("lakefs://REPO/BRANCH/PATH", "The new path, or a folder ending in a slash.")]
 Folder = Annotated[bool, flag("--recursive -r", "Take every object in the folder.")]
 
 
 @command(app, "cp", example="fs cp lakefs://flights/v1/raw/ lakefs://flights/dev/old/ --recursive", progress=True)
 def cp(session: Session, source: Source, destination: Place, recursive: Folder = False) -> None:
-    """Put an object, or a folder, under another path too. Nothing is copied: both share the contents.
+    """Copy an object or a folder to another path. No contents are copied: both paths share them.
 
     It is an uncommitted change of the destination's branch.
     """
@@ -396,7 +393,7 @@ def cp(session: Session, source: Source, destination: Place, recursive: Folder =
 
 @command(app, "mv", example="fs mv lakefs://flights/dev/raw/a.csv lakefs://flights/dev/raw/b.csv", progress=True)
 def mv(session: Session, source: Source, destination: Place, recursive: Folder = False) -> None:
-    """Give an object, or the objects of a folder, another path on a branch. Nothing is copied.
+    """Move an object or a folder to another path of a branch. No contents are copied.
 
     It is an uncommitted change of the branch.
     """
@@ -454,14 +451,11 @@ def _delete_if_there(branch: Branch, path: str) -> int:
 
 
 def _show_objects(session: Session, branch: Branch, prefix: str) -> None:
-    entries = branch.list(prefix)
-    first = list(islice(entries, MAX_LISTED))
-    rest = sum(1 for _ in entries)
-    session.message(f"This removes {counted(len(first) + rest, 'object')} from ", (branch.id, "red"), ":")
-    for entry in first:
-        session.message(("  - ", "red"), entry.path)
-    if rest:
-        session.message(f"  ... and {rest:,} more")
+    session.losses(
+        branch.list(prefix),
+        lambda count: [f"This removes {counted(count, 'object')} from ", (branch.id, "red"), ":"],
+        lambda entry: [("- ", "red"), entry.path],
+    )
 
 
 def _columns(item: Entry | CommonPrefix, *, compact: bool) -> Iterable[Styled]:

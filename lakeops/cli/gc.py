@@ -28,7 +28,9 @@ app.add_typer(rules, name="rules")
 
 MarkId = Annotated[str, argument("MARK_ID", "What gc mark printed.")]
 DryRun = Annotated[bool, flag("--dry-run -n", "Show what would happen, and change nothing.")]
-ConfirmClock = Annotated[bool, flag("--confirm-clock", "The clock is right, although nobody worked for days.")]
+ConfirmClock = Annotated[
+    bool, flag("--confirm-clock", "Confirm that the clock is right, although the catalog was idle for days.")
+]
 
 
 # --- rules ---
@@ -107,7 +109,7 @@ def grace(
     uri: RepositoryUri,
     seconds: Annotated[str | None, argument("[SECONDS|24h]", "The new grace period.")] = None,
 ) -> None:
-    """Show or change the age below which garbage collection touches nothing."""
+    """Show or change the grace period: younger files are never garbage."""
     collection = session.repository(uri).gc
     found = collection.grace() if seconds is None else collection.set_grace(seconds)
     now, pending = (None if found[key] is None else f"{found[key] / 3600:g} h" for key in _GRACE)
@@ -172,7 +174,7 @@ def restore(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
 
 @command(app, "report", example="gc report lakefs://flights MARK_ID")
 def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
-    """Show what a mark holds, what was kept and why."""
+    """Show what a mark lists, and why other files and commits are kept."""
     found = session.repository(uri).gc.report(mark_id)
     session.answer(found, ["Mark ", (mark_id, "green"), " is ", found["mark"]["state"]], *_report_lines(found))
 
@@ -198,10 +200,10 @@ def sweep(
     session: Session,
     uri: RepositoryUri,
     mark_id: MarkId,
-    force: Annotated[bool, flag("--force", "Also when it is a large share of the repository.")] = False,
+    force: Annotated[bool, flag("--force", "Sweep also a mark that lists a large share of the repository.")] = False,
     confirm_clock: ConfirmClock = False,
 ) -> None:
-    """Delete exactly what a mark holds. Goes on where an earlier sweep of it ended."""
+    """Delete exactly the files that a mark lists. It continues where an earlier sweep of the mark ended."""
     repository = session.repository(uri)
 
     def show() -> None:
@@ -227,7 +229,7 @@ def sweep(
 
 @command(app, "prune", example="gc prune lakefs://flights --dry-run", progress=True)
 def prune(session: Session, uri: RepositoryUri, dry_run: DryRun = False) -> None:
-    """Remove old history, ref moves and keys from the catalog, as each sweep does."""
+    """Remove rows of old history, ref moves and keys from the catalog. Each sweep does so too."""
     collection = session.repository(uri).gc
     with session.progress("prune"):
         done = collection.prune(dry_run=dry_run)
@@ -247,7 +249,8 @@ def idle(
         doomed = [ref for ref in refs if not ref.kept]
         asked = False
         if doomed:
-            asked = session.confirm(f"Delete {counted(len(doomed), 'idle ref')}?", lambda: _show_idle(session, doomed))
+            question = f"Delete {counted(len(doomed), 'idle ref')}?"
+            asked = session.confirm(question, lambda: session.losses(doomed, lambda _: ["These would go:"], _idle_line))
         refs = collection.expire_refs(only=doomed if asked else None)
     session.table(
         refs,
@@ -256,11 +259,8 @@ def idle(
     )
 
 
-def _show_idle(session: Session, refs: Sequence[IdleRef]) -> None:
-    for ref in refs[:MAX_LISTED]:
-        session.message(f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
-    if len(refs) > MAX_LISTED:
-        session.message(f"and {len(refs) - MAX_LISTED:,} more")
+def _idle_line(ref: IdleRef) -> Sequence[Styled]:
+    return (f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
 
 
 _WHY = {

@@ -119,15 +119,17 @@ def import_(
 @command(app, "log", example="log lakefs://flights/main/raw/ --since 7d --oneline", progress=True, lists="after amount")
 def log(
     session: Session,
-    at: Annotated[LakeUri, uri("lakefs://REPO/REF[/PATH]", "Any ref; with a path, what changed it.")],
+    at: Annotated[LakeUri, uri("lakefs://REPO/REF[/PATH]", "Any ref. With a path: only the commits that changed it.")],
     first_parent: Annotated[bool, flag("--first-parent", "Follow only the first parent of merge commits.")] = False,
     prefix: Annotated[str, value("--prefix", "PREFIX", "Only commits that changed something under it.")] = "",
-    since: Annotated[str | None, value("--since", "TIME", "Only newer ones: 2026-11-02T13:48 (UTC), or 3d.")] = None,
-    until: Annotated[str | None, value("--until", "TIME", "Only older ones, likewise.")] = None,
-    author: Annotated[str, value("--author", "TEXT", "Only those whose committer's name holds this.")] = "",
+    since: Annotated[
+        str | None, value("--since", "TIME", "Only commits since then: 2026-11-02T13:48 (UTC), or 3d.")
+    ] = None,
+    until: Annotated[str | None, value("--until", "TIME", "Only commits until then.")] = None,
+    author: Annotated[str, value("--author", "TEXT", "Only commits whose committer's name contains this.")] = "",
     oneline: Annotated[bool, flag("--oneline", "One line a commit.")] = False,
     stat: Annotated[bool, flag("--stat", "Show how much each commit changed against its first parent.")] = False,
-    graph: Annotated[bool, flag("--graph", "Draw how commits follow each other.")] = False,
+    graph: Annotated[bool, flag("--graph", "Draw the graph of commits.")] = False,
 ) -> None:
     """Show the commits that lead to a ref, newest first.
 
@@ -187,7 +189,6 @@ def log(
 
 
 def _counts(repository: Repository, commit: Commit, prefix: str) -> ChangeCounts | None:
-    """Count the changes of a commit against its first parent. None when retention removed either."""
     counts = ChangeCounts()
     try:
         for parent in commit.parents[:1]:
@@ -308,7 +309,6 @@ class Graph:
         return first, rest, [line.rstrip() for line in [*following, *self._join()]]
 
     def _join(self) -> Iterator[str]:
-        """Join lanes that lead to the same commit, the right one to the left one."""
         lanes = self._lanes
         while True:
             again = next((right for right, name in enumerate(lanes) if name in lanes[:right]), None)
@@ -331,8 +331,8 @@ def blame(
 ) -> None:
     """Show which commit wrote each object under a prefix.
 
-    A caret before the commit says that an earlier one may have written the object: retention took what was before, or
-    it lies deeper than --depth.
+    A caret before a commit means that an earlier one may have written the object: earlier commits have expired, or lie
+    deeper than --depth.
     """
     ref, prefix = session.at_path(under, folder=True)
     found = ref.blame(prefix, after=session.after, amount=session.amount, depth=depth)
@@ -345,7 +345,7 @@ def blame(
 def history(session: Session, at: ObjectUri, depth: Depth = None) -> None:
     """Show which commits wrote an object or removed it, newest first.
 
-    There need not be an object at the ref now.
+    The object may be gone at the ref.
     """
     ref, path = session.at_path(at)
     found = ref.history(path, amount=None if session.after else session.amount, depth=depth)
@@ -375,10 +375,10 @@ _COMMIT_ID = 64
 @command(app, "audit", example="audit lakefs://flights --since 2026-01-01 --actor ada", lists="after amount")
 def audit(
     session: Session,
-    where: Annotated[LakeUri | None, uri("[lakefs://REPO]", "Only this repository, which may be deleted.")] = None,
-    since: Annotated[str | None, value("--since", "TIME", "Not before this, such as 2026-01-31.")] = None,
-    until: Annotated[str | None, value("--until", "TIME", "Before this.")] = None,
-    actor: Annotated[str | None, value("--actor", "NAME", "Only what this user or database login did.")] = None,
+    where: Annotated[LakeUri | None, uri("[lakefs://REPO]", "A repository, also a deleted one. Default: all.")] = None,
+    since: Annotated[str | None, value("--since", "TIME", "Only changes since then, such as 2026-01-31.")] = None,
+    until: Annotated[str | None, value("--until", "TIME", "Only changes before then.")] = None,
+    actor: Annotated[str | None, value("--actor", "NAME", "Only changes by this user or database login.")] = None,
 ) -> None:
     """Show who changed what, newest first: of one repository, or of all."""
     repository = None if where is None else where.only_repository()
@@ -402,13 +402,11 @@ def audit(
 
 
 def _shortened(text: str | None) -> str:
-    """Shorten a commit id. Any other text stays as it is."""
     if text is None:
         return "-"
     return text[:SHORT_ID] if len(text) == _COMMIT_ID and text.isalnum() else text
 
 
 def _other_names(record: AuditRecord) -> list[str]:
-    """Format the login where it is not the actor, and a name that was claimed without proof."""
     login = [f" (login {record.login})"] if record.login != record.actor else []
     return [*login, f" (claimed: {record.claimed})"] if record.claimed else login

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from lakeops.cli import replication
 from lakeops.cli.options import RepositoryUri, argument, flag, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
-from lakeops.cli.session import MAX_LISTED, Session, command
+from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotFound
 from lakeops.model.formatting import counted, human_size, moment, seconds, span
 
@@ -104,8 +105,8 @@ def status(
 ) -> None:
     """Show how far a mirror is behind its source, as the last pass saw it.
 
-    Leaves with exit code 1 when something arrived damaged, when objects that a ref waits for have stopped arriving,
-    and when the mirror is further behind than --max-lag.
+    The exit code is 1 when something arrived damaged, when objects that a ref waits for have stopped arriving, and when
+    the mirror is further behind than --max-lag.
     """
     allowed = None if max_lag is None else seconds(max_lag)
     found = session.mirror(uri).status()
@@ -141,7 +142,7 @@ def stall_timeout(
     uri: RepositoryUri,
     time: Annotated[str, argument("TIME", "Seconds, or 30m, 2h, 1d.")],
 ) -> None:
-    """Set after how long without a new object a mirror takes a newer head of its source."""
+    """Set how long a mirror waits without a new object before it takes a newer head of its source."""
     mirror = session.mirror(uri).set_stall_timeout(seconds(time))
     session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.stall_timeout)])
 
@@ -283,19 +284,14 @@ def _show_loss(session: Session, name: str, loss: Loss) -> None:
         session.message(
             ("The source cannot be reached;", "yellow"), f" it was last seen {seen}, more may be lost than is shown."
         )
-    session.message(f"{counted(len(loss.refs), 'ref')} would lose commits{':' if loss.refs else '.'}")
-    for ref in loss.refs[:MAX_LISTED]:
-        session.message("  ", (f"{ref.kind} {ref.id}", "cyan"), ": ", _lost_line(ref))
-    if len(loss.refs) > MAX_LISTED:
-        session.message(f"  ... and {len(loss.refs) - MAX_LISTED:,} more")
+    session.losses(loss.refs, lambda count: [f"{counted(count, 'ref')} would lose commits."], _lost_line)
 
 
-def _lost_line(ref: LostRef) -> str:
+def _lost_line(ref: LostRef) -> Sequence[Styled]:
     head = ref.source_head[:SHORT_ID]
-    if ref.promoted is None:
-        return f"nothing of it has arrived; the source has {head}"
     commits = "an unknown number of commits" if ref.commits is None else counted(ref.commits, "commit")
-    return f"{commits}, from {ref.promoted[:SHORT_ID]} to {head}"
+    lost = f"{commits}, from {ref.promoted[:SHORT_ID]} to {head}" if ref.promoted else ""
+    return (f"{ref.kind} {ref.id}", "cyan"), ": ", lost or f"nothing of it has arrived; the source has {head}"
 
 
 # --- mirrors as their source knows them ---
@@ -303,7 +299,7 @@ def _lost_line(ref: LostRef) -> str:
 
 @command(app, "registrations", example="mirror registrations lakefs://flights", lists="prefix after amount")
 def registrations(session: Session, uri: RepositoryUri) -> None:
-    """At the source: list the mirrors that report, and how many commits are kept for each.
+    """At the source: list the mirrors that report, and the number of commits kept for each.
 
     The mirror that reported longest ago comes first. A mirror that is gone keeps its commits until it is dropped.
     """
@@ -326,7 +322,7 @@ def drop(
     uri: RepositoryUri,
     name: Annotated[str, argument("NAME", "As listed by registrations.")],
 ) -> None:
-    """At the source: stop keeping commits for a mirror that is gone. One that is alive reports again."""
+    """At the source: stop keeping commits for a mirror that no longer exists. A mirror in use reports again."""
     repository = session.repository(uri)
     found = next((one for one in repository.registrations() if one.id == name), None)
     if found is None:

@@ -67,7 +67,6 @@ def _offers(text: str) -> list[str]:
 
 
 def _json_anywhere(context: typer.Context, given: bool) -> bool:
-    """Whether JSON is asked for, after the command's name or before it."""
     return given or bool(context.find_root().params.get("json"))
 
 
@@ -146,16 +145,20 @@ Progress = Annotated[
 Message = Annotated[str, value("--message -m", "TEXT", "What was done and why.")]
 Metadata = Annotated[list[str] | None, value("--meta", "KEY=VALUE", "Metadata; may be repeated.")]
 IdempotencyKey = Annotated[
-    str | None, value("--idempotency-key", "KEY", "A second run with this key returns the commit of the first.")
+    str | None,
+    value("--idempotency-key", "KEY", "A key for this call: a second call with it returns the first one's commit."),
 ]
 ParentNumber = Annotated[
     int | None,
-    typer.Option("--parent-number", "-m", metavar="N", help="Of a merge commit: the parent to compare with, from 1."),
+    typer.Option(
+        "--parent-number", "-m", metavar="N", help="For a merge commit: the parent to compare with, counted from 1."
+    ),
 ]
 Amount = Annotated[int | None, value("--amount -n", "N", "Show at most this many.", min=0)]
 After = Annotated[str, value("--after", "NAME", "Show only what the list has after this one.")]
 Prefix = Annotated[str, value("--prefix", "TEXT", "Show only those that begin with this.")]
-PreSign = Annotated[str, value("--pre-sign", "true|false", "As in lakectl: a URL that anyone can read for a while.")]
+PreSign = Annotated[str, value("--pre-sign", "true|false", "Show a URL that anyone can read for a while.")]
+Transfer = Annotated[str, value("--pre-sign", "true|false", "Without effect: contents go between here and the store.")]
 """``--pre-sign`` alone means true, as in lakectl (``Root.main``)."""
 FirstParent = Annotated[bool, flag("--first-parent", "Follow first parents only: a merge counts as one commit.")]
 RemovedKeys = Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")]
@@ -169,9 +172,9 @@ ShortRef = Annotated[Any, ref("REF", "Another ref of the repository: main, or la
 RefUri = Annotated[LakeUri, uri("lakefs://REPO/REF", "A branch, a tag or a commit id, with steps like ~2 or ^.")]
 Pattern = Annotated[str, argument("PATTERN", "A name, or a glob like 'release-*'.")]
 CheckName = Annotated[str, argument("CHECK", "The check's name.")]
-Checks = Annotated[list[str] | None, value("--check", "CHECK", "A check that it declares; may be repeated.")]
+Checks = Annotated[list[str] | None, value("--check", "CHECK", "A check that the commit declares; may be repeated.")]
 DespiteChecks = Annotated[
-    list[str] | None, value("--despite-check", "CHECK", "A declared check to go around; may be repeated.")
+    list[str] | None, value("--despite-check", "CHECK", "A declared check to ignore in this merge; may be repeated.")
 ]
 ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
 

@@ -21,7 +21,6 @@ from typing import Any, TextIO, cast
 import typer
 
 from lakeops.model.encoding import encode
-from lakeops.model.errors import LakeopsError
 from lakeops.model.protection import FAILED, PASSED, WAITING, Verdict
 from lakeops.model.records import BranchHead, Commit, RefRecord
 from lakeops.model.sanitising import safe
@@ -109,25 +108,6 @@ class Printer:
                 self.document(record)
             else:
                 self.line(*pieces(record))
-
-    def stream_document(
-        self, name: str, records: Iterable[object], rest: Callable[[], dict[str, Any]]
-    ) -> LakeopsError | None:
-        """Print one JSON document while its list ``name`` is read, so that the list may be of any length.
-
-        ``rest`` gives the document's other keys, at the end. Returns the error that ended the list early. The document
-        is complete even then, with ``error`` in place of the other keys.
-        """
-        _write(f'{{"{name}": [')
-        failed = None
-        try:
-            for number, record in enumerate(records):
-                _write((", " if number else "") + json.dumps(encode(record)))
-            last = rest()
-        except LakeopsError as error:
-            failed, last = error, {"error": error.to_json()}
-        _write("], " + json.dumps(last)[1:] + "\n")
-        return failed
 
     def table(self, records: Iterable[object], header: Sequence[str], row: Callable[[Any], Sequence[Styled]]) -> None:
         """Print records: a JSON array, a table on a terminal, or aligned columns without a header."""
@@ -219,7 +199,6 @@ class _PagerPipe(io.TextIOWrapper):
 
 
 def _pager() -> list[str]:
-    """Find the pager's command line. Empty without a pager, or when nobody watches."""
     if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or os.environ.get("TERM") == "dumb":
         return []
     try:

@@ -83,7 +83,7 @@ def metadata(
 
 @command(app, "adopt", example="repo adopt lakefs://flights --yes", asks=True)
 def adopt(session: Session, uri: RepositoryUri) -> None:
-    """Let this catalog collect the garbage of a repository, in place of the catalog that may now.
+    """Make this catalog the one that may collect a repository's garbage, in place of another one.
 
     Use it for a catalog that was restored or moved. The other catalog stops at its next mark or sweep.
     """
@@ -117,7 +117,6 @@ def delete(session: Session, uri: RepositoryUri) -> None:
 
 
 def _mirror(session: Session, repository: Repository) -> MirrorRecord | None:
-    """Find the mirror's configuration of a repository. None when it is no mirror."""
     try:
         return session.lake.mirror(repository.id).configuration
     except NotAMirror:
@@ -152,12 +151,16 @@ def set_hook(
     session: Session,
     uri: RepositoryUri,
     name: HookName,
-    when: Annotated[str, value("--when", "WHEN", "before, so that it can stop the change, or after.")] = BEFORE,
+    when: Annotated[
+        str, value("--when", "WHEN", "before or after the change. A hook can stop a change only before it.")
+    ] = BEFORE,
     on: Annotated[
         list[str] | None, value("--on", "ACTION", f"Which changes: {', '.join(ACTIONS)}. All by default.")
     ] = None,
     ref: Annotated[str, value("--ref", "PATTERN", "Which branches and tags: a name, or a glob.")] = "*",
-    seconds: Annotated[int, value("--seconds", "N", "How long it may take. Past it the change is refused.")] = SECONDS,
+    seconds: Annotated[
+        int, value("--seconds", "N", "The time limit. When a hook takes longer, the change is refused.")
+    ] = SECONDS,
 ) -> None:
     """Set a hook: code that every process runs before or after changes. Replaces the hook of that name."""
     hook = session.repository(uri).set_hook(name, when=when, actions=on or (), pattern=ref, seconds=seconds)
@@ -179,6 +182,6 @@ def list_hooks(session: Session, uri: RepositoryUri) -> None:
 
 @command(hook_group, "remove", example="hook remove lakefs://flights schema-check")
 def remove_hook(session: Session, uri: RepositoryUri, name: HookName) -> None:
-    """Let a hook run no longer."""
+    """Remove a hook, so that it no longer runs."""
     session.repository(uri).remove_hook(name)
     session.answer({"name": name}, ["Hook ", (name, "green"), " no longer runs"])

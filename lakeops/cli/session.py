@@ -1,4 +1,4 @@
-"""One run of a command: its arguments are read, the lake is opened when it is first needed, and the answer is printed.
+"""Sessions of commands: read arguments, open the lake when it is first needed, print the answer.
 
 ``command`` declares a command. It adds the options that many commands share, and hands over a ``Session``. The core
 is imported when the lake is opened, so ``--help`` and completion go without it.
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ca
 
 import typer
 
-from lakeops.cli.options import After, Amount, Json, Prefix, PreSign, Progress, Yes, ref_in
-from lakeops.cli.output import Printer, is_terminal
+from lakeops.cli.options import After, Amount, Json, Prefix, Progress, Transfer, Yes, ref_in
+from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import human_size
@@ -69,7 +69,7 @@ def command(
             "prefix": ("prefix" in lists, Prefix, ""),
             "after": ("after" in lists, After, ""),
             "amount": ("amount" in lists, Amount, None),
-            "pre_sign": (moves, PreSign, "false"),
+            "pre_sign": (moves, Transfer, "false"),
             "yes": (asks, Yes, False),
             "progress": (progress, Progress, None),
             "json": (True, Json, False),
@@ -100,7 +100,7 @@ def command(
 
 
 class Session(Printer):
-    """One run of a command: the lake, the handles that its arguments name, questions, progress and output.
+    """The state of one command: the lake, the handles that its arguments name, questions, progress and output.
 
     With ``yes`` nothing is asked. Without ``progress`` it is shown where a person watches. ``prefix``, ``after`` and
     ``amount`` say which part of a list is asked for. ``connection`` is the Airflow connection that the arguments name.
@@ -237,6 +237,19 @@ class Session(Printer):
             raise
         return True
 
+    def losses(
+        self, items: Iterable[T], title: Callable[[int], Sequence[Styled]], line: Callable[[T], Sequence[Styled]]
+    ) -> None:
+        """Print what would be lost: a title with the number of items, and the first ``MAX_LISTED`` of them."""
+        rest = iter(items)
+        first = list(islice(rest, MAX_LISTED))
+        more = sum(1 for _ in rest)
+        self.message(*title(len(first) + more))
+        for item in first:
+            self.message("  ", *line(item))
+        if more:
+            self.message(f"  ... and {more:,} more")
+
     def serve(self, server: Server, socket: socket) -> None:
         """Print the answer so far, and serve requests until Ctrl+C, which ends a server without an error."""
         self.flush()
@@ -295,7 +308,6 @@ class Session(Printer):
         return chain(first, rest)
 
     def _lines(self, label: str, size: bool | Container[str]) -> Report:
-        """Print the label at once, and every ``LINE_SECONDS`` how much is done."""
         passed, last = stopwatch(), 0.0
         self.message(safe(label))
 
@@ -309,7 +321,6 @@ class Session(Printer):
 
 
 def _amount(label: str, done: int, total: int, size: bool | Container[str]) -> str:
-    """Format an amount of progress. ``size`` is as for ``Session.progress``."""
     in_bytes = size if isinstance(size, bool) else label in size
     shown = human_size if in_bytes else "{:,}".format
     return f"{shown(done)} of {shown(total)}" if total else shown(done) if done else ""

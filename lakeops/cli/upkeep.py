@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,23 +33,28 @@ def fsck(
 ) -> None:
     """Check a repository: refs, commits, metaranges, ranges, staging; with --data also its objects.
 
-    Changes nothing. Leaves with exit code 1 when there are errors. Warnings and information leave it at 0. The result
-    stays on record, for the page Integrity.
+    Changes nothing. The exit code is 1 when there are errors, and 0 for warnings and information. The page
+    Integrity shows the last result.
     """
     repository = session.repository(uri)
     severities: Counter[Severity] = Counter()
+    findings = []
     with session.progress(f"Checking {repository.id}"):
         check = repository.fsck(data=data)
-        findings = _counted(check, severities)
-        if session.as_json:
-            failed = session.stream_document("findings", findings, lambda: _summary(check, severities))
-            if failed is not None:
-                raise typer.Exit(failed.exit_code)
-        else:
-            for finding in findings:
-                for pieces in finding_lines(finding):
-                    session.line(*pieces)
-            session.line(*_result(check, severities))
+        for finding in check:
+            severities[finding.severity] += 1
+            if session.as_json:
+                findings.append(finding)
+                continue
+            for pieces in finding_lines(finding):
+                session.line(*pieces)
+        record = {
+            "findings": findings,
+            "ok": not severities[Severity.ERROR],
+            "severities": {severity.value: severities[severity] for severity in Severity},
+            "checked": dict(check.checked),
+        }
+        session.answer(record, [*_result(check, severities)])
         check.note()
     if severities[Severity.ERROR]:
         raise typer.Exit(1)
@@ -64,20 +69,6 @@ def finding_lines(finding: Finding) -> Iterator[Sequence[Styled]]:
         others = f" and {more:,} more" if more else ""
         yield ("        needed by ", ", ".join(commit[:SHORT_ID] for commit in finding.commits), others)
     yield ("        ", finding.advice)
-
-
-def _counted(findings: Iterable[Finding], severities: Counter[Severity]) -> Iterator[Finding]:
-    for finding in findings:
-        severities[finding.severity] += 1
-        yield finding
-
-
-def _summary(check: Fsck, severities: Counter[Severity]) -> dict[str, object]:
-    return {
-        "ok": not severities[Severity.ERROR],
-        "severities": {severity.value: severities[severity] for severity in Severity},
-        "checked": dict(check.checked),
-    }
 
 
 def _result(check: Fsck, severities: Counter[Severity]) -> Iterator[Styled]:
@@ -124,7 +115,7 @@ def status(session: Session, uri: RepositoryUri) -> None:
 def automatic(
     session: Session,
     uri: RepositoryUri,
-    off: Annotated[bool, flag("--off", "No longer.")] = False,
+    off: Annotated[bool, flag("--off", "Switch it off.")] = False,
 ) -> None:
     """Add each change of a branch or tag to the dump as soon as it is made, whoever makes it."""
     session.repository(uri).refs.automatic(not off)
@@ -138,7 +129,8 @@ def restore(
     uri: RepositoryUri,
     namespace: Annotated[str, argument("NAMESPACE", "The repository's storage namespace.")],
     of: Annotated[
-        str | None, value("--of", "NAMESPACE", "Where the dump was made, if replication brought several along.")
+        str | None,
+        value("--of", "NAMESPACE", "The namespace that the dump was made in, if replication brought several dumps."),
     ] = None,
 ) -> None:
     """Make a repository of the dump in its storage namespace, after its catalog was lost."""
@@ -186,7 +178,7 @@ def cache() -> None:
 
 @command(cache_group, "show", example="cache show")
 def show_cache(session: Session) -> None:
-    """Show where metadata is kept, how much there is, and how much there may be."""
+    """Show the directory of the cache, its size and its limit."""
     kept = _disk_cache()
     found = kept.usage()
     record = {
@@ -201,7 +193,7 @@ def show_cache(session: Session) -> None:
 
 @command(cache_group, "clear", example="cache clear")
 def clear_cache(session: Session) -> None:
-    """Forget all metadata that this machine keeps. It is fetched again when it is needed."""
+    """Delete the cached metadata of this machine. It is fetched again when it is needed."""
     kept = _disk_cache()
     try:
         found = kept.clear()

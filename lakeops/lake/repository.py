@@ -217,7 +217,7 @@ class RefsDump:
 
 
 class Repository:
-    """One repository of a lake."""
+    """A repository of a lake."""
 
     def __init__(self, context: Context) -> None:
         self._ctx = context
@@ -237,7 +237,7 @@ class Repository:
 
     @property
     def storage_namespace(self) -> str:
-        """The URL below which the objects are."""
+        """The address below which the objects lie."""
         return self.record.storage_namespace
 
     @property

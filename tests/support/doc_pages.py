@@ -9,7 +9,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -100,6 +102,10 @@ def first_cells(text: str) -> Iterator[str]:
             yield from re.findall(r"`([^`]+)`", line.split(" | ")[0])
 
 
+_INTERNAL = re.compile(r"<[A-Z]\w+[.:]| object at 0x|\b[A-Z]\w+\(\w+=")
+"""How Python prints what nobody has formatted: members of enumerations, objects, records."""
+
+
 class Session:
     """Runs the blocks of a page one after another: shell commands as processes, Python in one set of names.
 
@@ -118,7 +124,11 @@ class Session:
     def run(self, block: Block) -> None:
         """Run a block; a console block's output must be what the page shows."""
         if block.language == "python":
-            exec(compile(self.as_run(block.text), "<page>", "exec"), self.names)
+            with redirect_stdout(StringIO()) as printed:
+                exec(compile(self.as_run(block.text), "<page>", "exec"), self.names)
+            assert not _INTERNAL.search(printed.getvalue()), f"a reader would see {printed.getvalue()!r}"
+            told = re.findall(r"^ *print\(.*\)  # (.+)$", block.text, re.MULTILINE)
+            assert [one for one in told if one not in printed.getvalue().splitlines()] == [], printed.getvalue()
         elif block.language == "console":
             shown = [*commands(block.text)]
             for number, (command, lines) in enumerate(shown, 1):
