@@ -6,8 +6,8 @@
     PYTHONPATH=.:tests python -m bench.bill --entries 20000 --commits 2000
 
 A commit a minute on fifty tables, 2,000 new files a day, garbage collection each day, a mirror. The repository that is
-measured has as many entries as such a one has on average over the year. Each task is a new process, so nothing is
-remembered from the one before, and its CPU is counted without the start of Python. Objects themselves and their
+measured has as many entries as such a one has on average over the year. Each task is a new process, which has only the
+machine's disk cache from those before. Its CPU is counted without the start of Python. Objects themselves and their
 replication cost the same whoever keeps their versions, but for copies, so they are left out.
 """
 
@@ -135,7 +135,7 @@ class CountingStore(LocalStore):
 
 @contextmanager
 def new_process(settings: Settings, took: Took) -> Iterator[Lake]:
-    """A lake in which nothing is remembered, whose requests and statements are counted."""
+    """A lake of a new process, whose requests and statements are counted."""
 
     def counting(store: ObjectStore) -> ObjectStore:
         assert isinstance(store, LocalStore)
@@ -275,7 +275,7 @@ def main() -> None:
     if prices.keys() != PRICES.keys():
         parser.error(f"no such price; these are known: {', '.join(PRICES)}")
     with tempfile.TemporaryDirectory() as home, postgres_url() as url:
-        settings = Settings.load(home=Path(home), database_url=url, committer="bench", fsync=False, disk_cache_mb=0)
+        settings = Settings.load(home=Path(home), database_url=url, committer="bench", fsync=False, engine="local")
         make(settings, given.entries)
         found = measured(settings, given.repeats)
         row = bytes_a_commit(settings, given.commits)

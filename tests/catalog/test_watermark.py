@@ -12,7 +12,6 @@ from support.catalogs import (
     REPO,
     a_commit,
     an_entry,
-    commit_all,
     create,
     create_mirror,
     draft,
@@ -139,19 +138,6 @@ def test_an_attempt_that_began_while_the_clock_was_ahead_is_refused_once_it_is_r
     put(catalog, an_entry("a"), started=catalog.now() + timedelta(minutes=59))
 
 
-def test_a_jump_ahead_and_back_between_looking_and_linking_loses_nothing(opened, sqlite_url, clock):
-    """The mark is made while the clock is ahead; the upload that it took for old is refused once the clock is right."""
-    catalog = opened(sqlite_url)
-    create(catalog)
-    started = catalog.now()
-    clock.jump(hours=50)
-    mark(catalog)
-    clock.jump(hours=-50)
-    with pytest.raises(AttemptExpired):
-        put(catalog, an_entry("a"), started=started)
-    assert catalog.staging.staged_page(REPO, "main").rows == []
-
-
 def test_a_link_that_races_with_a_mark_is_there_before_it_or_is_refused(catalog, opened, database_url):
     other = opened(database_url)
     for number in range(10):
@@ -184,13 +170,6 @@ def with_watermark(catalog, moment):
         conn.execute(REPOSITORY.update().where(REPOSITORY.c.id == REPO).values(fence=epoch_micros(moment)))
 
     catalog.database.write(work)
-
-
-def test_commits_go_on_after_a_mark(catalog):
-    commit_all(catalog, "one")
-    mark(catalog)
-    put(catalog, an_entry("a"))
-    commit_all(catalog, "two")
 
 
 # --- the grace period is the repository's: every process goes by it, and a shorter one waits for the old one ---
@@ -238,14 +217,6 @@ def test_a_longer_grace_counts_at_once(catalog):
     with pytest.raises(MarkRefused):
         mark_behind(catalog, 24)
     mark_behind(catalog, 48)
-
-
-def test_a_mark_under_way_when_the_grace_grows_is_still_a_watermark(catalog):
-    cutoff = mark_behind(catalog, 24).cutoff
-    catalog.retention.set_grace(REPO, 96 * HOUR)
-    with pytest.raises(AttemptExpired):
-        put(catalog, an_entry("a"), started=cutoff)
-    put(catalog, an_entry("a"), started=cutoff + timedelta(minutes=1))
 
 
 def test_a_shorter_grace_waits_until_the_old_one_has_passed(sqlite_url, opened, clock):

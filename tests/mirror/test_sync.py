@@ -117,13 +117,3 @@ def test_it_always_advances_while_the_source_never_stops(pair):
         seen.append(pair.head())
         check_whole(pair)
     assert len(set(seen)) == 20
-
-
-def test_many_commits_behind_is_one_promotion(pair):
-    for number in range(60):
-        pair.commit(**{f"f{number % 7}": str(number)})
-    pair.replicator.settle()
-    pair.mirror.sync()
-    assert pair.head() == pair.repo.branch("main").commit_id
-    assert [move.action for move in pair.mirror.reflog("main")] == ["promote", "create-mirror"]
-    assert [commit.id for commit in pair.mirror.log("main")] == [commit.id for commit in pair.repo.log("main")]

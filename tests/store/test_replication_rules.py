@@ -57,30 +57,6 @@ def fits(service: str, operation: str, **params: object) -> None:
     assert not report.has_errors(), report.generate_report()
 
 
-def test_the_rule_field_by_field():
-    assert replication_rule(WISH, 4) == {
-        "ID": replication_id(WISH),
-        "Priority": 4,
-        "Status": "Enabled",
-        "Filter": {"Prefix": "flights/"},
-        "DeleteMarkerReplication": {"Status": "Enabled"},
-        "Destination": {"Bucket": "arn:aws:s3:::there"},
-    }
-
-
-def test_the_lifecycle_field_by_field():
-    assert merged_lifecycle(None, WISH)["Rules"] == [
-        {
-            "ID": lifecycle_id("flights/"),
-            "Status": "Enabled",
-            "Filter": {"Prefix": "flights/"},
-            "Expiration": {"ExpiredObjectDeleteMarker": True},
-            "NoncurrentVersionExpiration": {"NoncurrentDays": 9},
-            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
-        }
-    ]
-
-
 def test_replicas_under_a_key_of_their_own():
     rule = replication_rule(Replication("here", "there", "", ROLE, replica_key=KMS), 1)
     assert rule["SourceSelectionCriteria"] == {"SseKmsEncryptedObjects": {"Status": "Enabled"}}

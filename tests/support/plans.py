@@ -122,6 +122,17 @@ _OF_REPOSITORIES = {
 }
 
 
+_CHURN = (
+    "DELETE FROM lakeops_branch WHERE name LIKE 'b%7'",
+    "DELETE FROM lakeops_tag WHERE name LIKE 't%7'",
+    "DELETE FROM lakeops_staged WHERE path LIKE 'staged/%7'",
+    "UPDATE lakeops_retired_token SET purged = false WHERE token LIKE 'retired-%7'",
+    "UPDATE lakeops_retired_token SET purged = true WHERE token LIKE 'retired-%7'",
+    """DO $do$ BEGIN FOR n IN 1..2000 LOOP
+        UPDATE lakeops_branch SET intents = '[]' WHERE repository_id = $repository AND name = 'main'; COMMIT;
+    END LOOP; END $do$""",
+)
+"""What branches that came and went, commits and purges leave until the next vacuum: dead rows in tables and indexes."""
 MOST = 100_000
 """Branches, tags, repositories and others, of which there are fewer than commits and staged rows."""
 _MANY = {"commit", "staged", "retired_token", "idempotency_key", *_COUNTED}
@@ -130,7 +141,8 @@ _MANY = {"commit", "staged", "retired_token", "idempotency_key", *_COUNTED}
 def fill(url: str, repository: str, head: str, token: str, rows: int) -> None:
     """Put that many rows of a repository into each table, and as many repositories beside it, but ``MOST`` of these.
 
-    Half of the staged rows are under ``token``. All branches and tags are at ``head``.
+    Half of the staged rows are under ``token``. All branches and tags are at ``head``. Then a tenth of the rows goes,
+    and nothing is vacuumed.
     """
     words = {"$head": f"'{head}'", "$token": f"'{token}'", "$repository": f"'{repository}'"}
     statements = {name: f"SELECT $repository, {row}" for name, row in _ROWS.items()} | _COUNTED
@@ -142,6 +154,8 @@ def fill(url: str, repository: str, head: str, token: str, rows: int) -> None:
             numbers = f"generate_series(1, {rows if name in _MANY else min(rows, MOST)}) AS n"
             conn.execute(f"INSERT INTO lakeops_{name} {statement} FROM {numbers} ON CONFLICT DO NOTHING")  # type: ignore[call-overload]
         conn.execute("VACUUM ANALYZE")
+        for statement in _CHURN:
+            conn.execute(statement.replace("$repository", words["$repository"]))  # type: ignore[call-overload]
 
 
 def full_tables(url: str, least: int) -> set[str]:
