@@ -10,8 +10,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 import typer.main
@@ -167,13 +168,17 @@ def lakeops(
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="Take settings from this file.", show_default=False)
     ] = None,
+    engine: Annotated[
+        Literal["auto", "local", "spark"] | None,
+        typer.Option(help="Run range work here, in place of what the settings say.", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Take the options that stand before the command."""
-    if config is not None:
-        before = os.environ.get(CONFIG)
-        os.environ[CONFIG] = config  # child processes, such as Spark's, take the same settings
-        context.call_on_close(lambda: _set_back(CONFIG, before))
+    for name, value in ((CONFIG, config), ("LAKEOPS_ENGINE", engine)):
+        if value is not None:  # child processes, such as Spark's, take the same settings
+            context.call_on_close(partial(_set_back, name, os.environ.get(name)))
+            os.environ[name] = value
     if version:
         Printer(json).answer({"version": __version__}, [f"lakeops {__version__}"])
     elif context.invoked_subcommand is None:

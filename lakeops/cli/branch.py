@@ -35,9 +35,11 @@ from lakeops.cli.output import (
     with_checks,
 )
 from lakeops.cli.session import Session, command
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.formatting import counted, moment, span
-from lakeops.model.records import Commit, JsonRecord, RefRecord, Verdict, worst
+from lakeops.model.protection import Verdict, worst
+from lakeops.model.records import Commit, RefRecord
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -69,11 +71,15 @@ def list_all(
         str | None, value("--no-merged", "REF", "Only branches with commits that this ref lacks.")
     ] = None,
 ) -> None:
-    """List the branches of a repository, each with its last commit, the commit's age and its author."""
+    """List the branches of a repository, each with its last commit, the commit's age and its author.
+
+    Where a branch was last created or moved, and not committed to, that person is named in place of the committer.
+    """
     refs = [None if ref is None else ref_in(uri.repository, ref) for ref in (merged, no_merged)]
     repository = session.repository(uri)
     heads = list(session.part(repository.heads(prefix=session.prefix, merged=refs[0], not_merged=refs[1])))
     found = repository.verdicts_of([head.commit for head in heads])
+    moves = session.lake.catalog.refs.last_moves(repository.id, [head.id for head in heads])
     now = session.now()
 
     def row(shown: dict[str, Any]) -> tuple[Styled, ...]:
@@ -82,7 +88,8 @@ def list_all(
         age = f"{span(max(0, now - made))} ago" if is_terminal(sys.stdout) else moment(made)
         state = worst(found[head.commit_id])
         checks = (state.word, VERDICT_COLOURS[state.state]) if state else ""
-        return ((head.id, "cyan"), commit_id(head.commit_id), age, head.commit.committer, checks)
+        pointed = head.id in moves and moves[head.id].pointed_by
+        return ((head.id, "cyan"), commit_id(head.commit_id), age, pointed or head.commit.committer, checks)
 
     by_name = {head.id: head for head in heads}
     records = [with_checks(head, found[head.commit_id]) for head in heads]

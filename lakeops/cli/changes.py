@@ -27,7 +27,7 @@ from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.names import LakeUri
-from lakeops.model.records import Change, ChangeType, Strategy
+from lakeops.model.records import Change, ChangeType, Strategy, TablesMode
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -41,6 +41,8 @@ Right = Annotated[Any, ref("RIGHT", "The ref whose changes are shown.")]
 Destination = Annotated[Any, ref("DEST", "The branch that takes the changes.")]
 MAX_FOLDERS = 10
 """Folders that are counted one by one."""
+MAX_TABLES = 20
+"""Iceberg tables whose changes are shown."""
 
 
 def change_line(change: Change) -> tuple[Styled, ...]:
@@ -85,6 +87,15 @@ def diff(
         session.stream(counts.count(shown), change_line)
     for line in counts.lines():
         session.note(*line)
+    if counts.tables:
+        if new == f"{old}$":
+            sides = f"{old}@", old
+        else:
+            sides = repository.ref(old).commit_id, repository.ref(new).commit_id
+            if not two_way:
+                sides = repository.merge_base(*sides).id, sides[1]
+        for table in repository.table_diffs(*sides, counts.tables):
+            session.note(str(table))
     if right is not None:
         # Releases are often named newest first. The older one has changed nothing since.
         if not (two_way or counts.types) and any(repository.compare(new, old, prefix=prefix)):
@@ -99,6 +110,7 @@ class ChangeCounts:
         self.types: Counter[ChangeType] = Counter()
         self.folders: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
+        self.tables: list[str] = []
 
     def count(self, changes: Iterable[Change]) -> Iterator[Change]:
         """Yield the changes and count them."""
@@ -108,6 +120,8 @@ class ChangeCounts:
             self.types[change.type] += 1
             self.folders[group] += 1
             self.sizes[group] += change.size_bytes
+            if change.path.endswith("/metadata.json") and len(self.tables) < MAX_TABLES:
+                self.tables.append(change.path)
             yield change
 
     def to_json(self) -> dict[str, int]:
@@ -150,6 +164,10 @@ def merge(
     allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
     idempotency_key: IdempotencyKey = None,
     despite_check: DespiteChecks = None,
+    tables: Annotated[
+        TablesMode | None,
+        value("--tables", "rebase", "Make changes of Iceberg tables again on the destination's, where both have some."),
+    ] = None,
 ) -> None:
     """Merge what a ref changed into a branch.
 
@@ -166,6 +184,7 @@ def merge(
                 squash=squash,
                 allow_empty=allow_empty,
                 despite_checks=despite_check or (),
+                tables=tables,
             )
         else:
             result = repository.merge(
@@ -178,6 +197,7 @@ def merge(
                 squash=squash,
                 allow_empty=allow_empty,
                 despite_checks=despite_check or (),
+                tables=tables,
             )
     session.note_left_out([ref] if result.source_uncommitted else [], "; commit and merge them")
     if result.up_to_date:

@@ -20,7 +20,9 @@ from typing import Any, TextIO, cast
 
 import typer
 
-from lakeops.model.records import FAILED, PASSED, WAITING, BranchHead, Commit, RefRecord, Verdict, encode
+from lakeops.model.encoding import encode
+from lakeops.model.protection import FAILED, PASSED, WAITING, Verdict
+from lakeops.model.records import BranchHead, Commit, RefRecord
 from lakeops.model.sanitising import safe
 
 VERDICT_COLOURS = {PASSED: "green", FAILED: "red", WAITING: "yellow"}

@@ -18,8 +18,8 @@ from lakeops.model.names import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Mirror
-    from lakeops.ops.replicate import Replicated
-    from lakeops.ops.setup_s3 import ReplicationSetup
+    from lakeops.ops.mirror.replicate import Replicated
+    from lakeops.ops.mirror.setup_s3 import ReplicationSetup
     from lakeops.store.s3.replication_rules import Replication
 
 app: typer.Typer = typer.Typer(add_completion=False)
@@ -176,7 +176,7 @@ def setup(
     With --dry-run, compare it with what the buckets have. With --apply, show the change of the buckets' settings, ask,
     and write it. Other rules stay as they are. IAM roles and policies are printed only.
     """
-    from lakeops.ops import setup_s3
+    from lakeops.ops.mirror import setup_s3
 
     if apply and (dry_run or remove):
         raise InvalidInput("--apply writes the settings; leave out --dry-run and --remove")

@@ -11,7 +11,7 @@ from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
 from lakeops.model.formatting import counted, moment
-from lakeops.model.records import ACTIONS, BEFORE, SECONDS
+from lakeops.model.protection import ACTIONS, BEFORE, SECONDS
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository

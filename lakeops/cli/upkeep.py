@@ -12,8 +12,8 @@ from lakeops.cli.options import RepositoryUri, argument, flag, value
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import StoreError
-from lakeops.model.findings import Finding, Severity
 from lakeops.model.formatting import counted, human_size, moment
+from lakeops.ops.fsck.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from lakeops.ops.fsck.check import Fsck

@@ -19,8 +19,8 @@ from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
-from lakeops.model.names import COMMIT_ID, parse_ref
-from lakeops.model.records import Change, Commit, check_asked
+from lakeops.model.names import COMMIT_ID, check_asked, parse_ref
+from lakeops.model.records import Change, Commit
 from lakeops.ops.diff import Size, Sums
 from lakeops.store.in_flight import in_flight
 from lakeops.web import charts
@@ -90,12 +90,14 @@ class Shown(NamedTuple):
     """A page of the changes between two commits under a prefix.
 
     ``sums`` is None on a later page, which reads no more than it lists. The next page begins after ``next_after``.
+    ``tables`` says what changed in the Iceberg tables among them.
     """
 
     prefix: str
     sums: Sums | None
     listed: list[Change]
     next_after: str | None
+    tables: list[str]
 
 
 def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
@@ -228,6 +230,7 @@ class Pages(ObjectPages):
             shown = [*mine, *(ref for ref in shown if ref.id != first)]
         commits = self._lake.catalog.commits.get_many(repository.id, [ref.commit_id for ref in shown])
         verdicts = repository.verdicts_of(list(commits.values()))
+        moves = self._lake.catalog.refs.last_moves(repository.id, [ref.id for ref in shown])
         own = repository.ref(f"{repository.default_branch}@").commit
         far = apart(repository, own.id, [ref.commit_id for ref in shown])
         staged = self._lake.catalog.staging.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
@@ -236,6 +239,7 @@ class Pages(ObjectPages):
                 "name": ref.id,
                 "commit": commits[ref.commit_id],
                 "verdicts": verdicts[ref.commit_id],
+                "pointed_by": ref.id in moves and moves[ref.id].pointed_by,
                 "apart": distance,
                 "beyond": own.generation - commits[ref.commit_id].generation,
                 "staged": staged.get(ref.id, 0),
@@ -291,7 +295,7 @@ class Pages(ObjectPages):
         sums, problem = None, None
         try:
             if commit.parents:
-                sums = self._differing(commit.parents[0], commit.id, two_way=True)
+                sums = self._differing(commit.parents[0], commit.id, commit.parents[0], two_way=True)
         except InvalidInput:  # the address is wrong, not the commit
             raise
         except LakeopsError as error:  # the page shows the commit all the same
@@ -326,7 +330,7 @@ class Pages(ObjectPages):
             if not two_way:
                 key = (repository.storage_namespace, "base", *ids)
                 sides = cached(key, lambda: repository.merge_base(*ids).id), heads[1].id
-            values["shown"] = shown = self._differing(*ids, two_way=two_way)
+            values["shown"] = shown = self._differing(*ids, sides[0], two_way=two_way)
             nothing = not two_way and shown.sums is not None and not shown.sums.all.total
             values["behind"] = nothing and any(repository.compare(ids[1], ids[0], prefix=shown.prefix))
             values["heads"] = heads
@@ -341,8 +345,8 @@ class Pages(ObjectPages):
             **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
-    def _differing(self, left: str, right: str, *, two_way: bool) -> Shown:
-        """The difference of two commits, or the changes of the right one since their merge base.
+    def _differing(self, left: str, right: str, before: str, *, two_way: bool) -> Shown:
+        """The difference of two commits, or the changes of the right one since their merge base, ``before``.
 
         The first page caches the sums. A later page is read from where the one before ended.
         """
@@ -353,7 +357,9 @@ class Pages(ObjectPages):
             found = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
         else:
             found = sums.first
-        return Shown(prefix, sums, found[:LISTED], found[LISTED - 1].path if len(found) > LISTED else None)
+        listed, more = found[:LISTED], found[LISTED - 1].path if len(found) > LISTED else None
+        tables = self._repository.table_diffs(before, right, [one.path for one in listed])
+        return Shown(prefix, sums, listed, more, [str(one) for one in tables])
 
     def _change_links(self, before: str, after: str, *parts: str, **query: str) -> dict[str, Any]:
         return {

@@ -279,6 +279,24 @@ def test_a_name_that_is_like_no_other_is_not_guessed(run, flights):
     assert run.error("commit", "lakefs://flights/zzz", "-m", "m")["message"].endswith("no branch 'zzz'")
 
 
+@pytest.mark.parametrize(("name", "meant"), [("mian", "main"), ("v11", "v1"), ("dve", "dev")])
+@pytest.mark.parametrize("ref", ["{}", "{}~1", "{}^", "{}^2~3", "{}@"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["log", "lakefs://flights/REF"],
+        ["show", "commit", "lakefs://flights/REF"],
+        ["diff", "lakefs://flights/main", "lakefs://flights/REF"],
+        ["fs", "cat", "lakefs://flights/REF/x"],
+        ["tag", "create", "lakefs://flights/v3", "lakefs://flights/REF"],
+    ],
+)
+def test_a_misspelt_ref_is_guessed_in_expressions(run, flights, words, ref, name, meant):
+    error = run.error(*(word.replace("REF", ref.format(name)) for word in words))
+    assert error["kind"] == "ref_not_found"
+    assert error["message"].endswith(f"; did you mean {meant!r}?")
+
+
 @pytest.mark.parametrize("name", ["v1", "dve"])
 @pytest.mark.parametrize(
     "words",

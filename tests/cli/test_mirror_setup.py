@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lakeops.lake import Lake
-from lakeops.ops import setup_s3
+from lakeops.ops.mirror import setup_s3
 from lakeops.store.s3.client import client
 
 ROLE = "arn:aws:iam::123456789012:role/replicate"
@@ -148,7 +148,7 @@ def offline(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a bucket was asked")
 
-    monkeypatch.setattr("lakeops.ops.setup_s3.Bucket", refuse)
+    monkeypatch.setattr("lakeops.ops.mirror.setup_s3.Bucket", refuse)
 
 
 def test_it_prints_what_s3_and_iam_need_without_asking_the_buckets(run, args, buckets_there, offline):

@@ -29,7 +29,7 @@ from support.damage import (
 from support.rows import attempt
 
 from lakeops import Repository
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.ranges.range_file import RangeWriter
 
 Tables = list[pa.Table]

@@ -8,12 +8,11 @@ from random import Random
 
 import pytest
 from support.mirrors import Pair, open_pair
-from support.quick_joins import quick_joins
 from support.range_stores import fresh_store, store
 
 from lakeops.testing import ManualClock
 
-__all__ = ["fresh_store", "quick_joins", "store"]
+__all__ = ["fresh_store", "store"]
 
 
 @pytest.fixture

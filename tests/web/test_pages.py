@@ -18,8 +18,8 @@ from support.catalogs import expire_commits
 pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
-from lakeops.model.findings import ReportKind
 from lakeops.model.ids import Origin
+from lakeops.model.records import ReportKind
 from lakeops.testing import ManualClock
 from lakeops.web import objects, pages
 from lakeops.web.app import application, listening
@@ -108,6 +108,13 @@ def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository,
     assert "2 uncommitted" in text
     assert "load-day=2" in shown(ask("/flights?q=load"))
     assert "dev" not in shown(ask("/flights?q=load")).partition("Last commit")[2]
+
+
+def test_a_branch_without_a_commit_of_its_own_names_who_made_it(lake: Lake, flights: Repository, ask: Any) -> None:
+    with Lake.open(settings=lake.settings.model_copy(update={"committer": "eve"})) as theirs:
+        theirs.repository("flights").create_branch("new")
+    assert "created by eve" in shown(ask("/flights?q=new"))
+    assert "created by" not in shown(ask("/flights?q=main"))
 
 
 def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
