@@ -186,7 +186,7 @@ class Lake(LakeConnection):
         actor: str | None = None,
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:
-        """The audit records, newest first, of one repository, also a deleted one, or of all.
+        """Records of who changed what, newest first: of one repository, which may be deleted, or of all.
 
         Args:
             repository: its name.

@@ -59,7 +59,7 @@ class Mirror(Repository):
 
     @property
     def configuration(self) -> MirrorRecord:
-        """The mirror's configuration: its source, the refs that it follows, and the result of the last pass."""
+        """The mirror's record: its source, the refs that it follows, and how the last pass ended."""
         return self._ctx.catalog.mirrors.get(self._ctx.repository_id)
 
     def sync(self, source: LakeConnection | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:

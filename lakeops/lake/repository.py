@@ -237,7 +237,7 @@ class Repository:
 
     @property
     def storage_namespace(self) -> str:
-        """The address below which the objects lie."""
+        """The URL below which the objects are."""
         return self.record.storage_namespace
 
     @property

@@ -228,10 +228,7 @@ def test_where_a_clone_is_refused(cloned, folder, tmp_path):
     assert files(tmp_path / "full") == {"x": "mine"}
 
 
-@pytest.mark.parametrize(
-    "paths",
-    [["../x"], ["a//b"], ["/etc/x"], ["./x"], ["n" * 256], [f"{PLACE}/index.json"], ["a", "a/b"]],
-)
+@pytest.mark.parametrize("paths", [["../x"], ["a//b"], ["/etc/x"], ["./x"], ["n" * 256], ["a", "a/b"]])
 def test_objects_that_cannot_be_files_are_refused_before_anything_is_written(lake, repo, folder, paths):
     for path in ["raw/good", *(f"raw/{path}" for path in paths)]:
         repo.branch("main").put(path, b"x")
