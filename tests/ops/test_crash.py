@@ -19,6 +19,8 @@ from lakeops import Lake, Settings
 from lakeops.model.errors import Transient
 from lakeops.testing import Crash, Faults, ManualClock
 
+# A killed process closes no file, and neither does one that only seems to be killed.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 TESTS = Path(__file__).parents[1]
 FEW = ("commit", "merge")
 
