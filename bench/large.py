@@ -2,7 +2,7 @@
 
 ::
 
-    PYTHONPATH=.:tests python -m bench.large 1M 10M 100M
+    PYTHONPATH=.:tests python -m bench --size 100M
 
 A metarange of that many ranges is written as any other is. The ranges around the places that are read and changed
 exist, of the others only the rows do. Each figure is the median of several runs in one process, each with a new reader.
@@ -10,7 +10,6 @@ exist, of the others only the rows do. Each figure is the median of several runs
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
+from bench.__main__ import LARGE, SIZES
 from bench.dataset import DataSet
 from bench.sizes import CHANGES, Distance, Pointer
 from lakeops.engine.base import LocalEngine
@@ -36,7 +36,6 @@ from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.store.local import LocalStore
 
-SIZES = {"1M": 1_000_000, "10M": 10_000_000, "30M": 30_000_000, "100M": 100_000_000, "1000M": 1_000_000_000}
 RANGE = 2_802
 """Entries of a range, on average."""
 PLACES = (0.3, 0.6, 0.8)
@@ -134,19 +133,12 @@ class Large:
         return tuple(median(column) for column in zip(*found, strict=True))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.large", description=__doc__.splitlines()[0])
-    parser.add_argument("sizes", choices=SIZES, nargs="+")
-    parser.add_argument("--times", type=int, default=9)
-    arguments = parser.parse_args()
+def show(names: list[str], times: int) -> None:
+    """Measure and print some sizes."""
     print(f"{'entries':8} {'verb':20} {'CPU ms':>8} {'requests':>8} {'read kB':>9} {'written kB':>10}")
-    for name in arguments.sizes:
+    for name in names:
         with tempfile.TemporaryDirectory(prefix="lakeops-large-") as place:
-            large = Large(Path(place), SIZES[name])
+            large = Large(Path(place), (SIZES | LARGE)[name])
             for verb, act in large.rows().items():
-                cpu, requests, read, written = large.measure(act, arguments.times)
+                cpu, requests, read, written = large.measure(act, times)
                 print(f"{name:8} {verb:20} {cpu:8.1f} {requests:8.0f} {read:9.0f} {written:10.0f}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -393,10 +393,6 @@ class Metarange:
         table, numbers = self._of(np.unique(self.leaves.holding(rows if lacking is None else rows[~lacking])))
         return table, np.searchsorted(numbers, rows)
 
-    def file_digest(self, index: int) -> bytes:
-        """The SHA-256 of one range's file: 32 raw bytes."""
-        return bytes(self._file_digests[32 * index : 32 * index + 32])
-
     @cached_property
     def disorder(self) -> str | None:
         """Where its ranges are out of order or overlap, by what it tells of them; None where they are not."""
@@ -426,12 +422,8 @@ class Metarange:
 
     def find_start(self, key: bytes) -> int:
         """The first range that begins at or after ``key``: ``len(self)`` when all begin before it."""
-        if self.leaves is None:
-            return self.first_paths.first_at(key)
-        number = self.leaves.root.find_start(key) - 1  # it may be within the leaf before
-        if number < 0:
-            return 0
-        return int(self.leaves.starts[number]) + self.leaves.get([number])[0].find_start(key)
+        index = self.find(key)
+        return index + (index < len(self) and self.row(index).first_path.encode() < key)
 
     def search(self, paths: pa.Array | pa.ChunkedArray) -> Positions:
         """For each path the first range that ends at or after it: ``len(self)`` past them all."""
@@ -553,10 +545,6 @@ class Metarange:
         return pa.concat_tables(tables), np.concatenate(rows)
 
     @cached_property
-    def _file_digests(self) -> memoryview:
-        return fixed_bytes(in_one(self.table.column("file_digest")))
-
-    @cached_property
     def _words(self) -> npt.NDArray[np.uint64]:
         raw = fixed_bytes(in_one(self.table.column("id")))
         return np.frombuffer(raw, np.uint64).reshape(-1, 4)
@@ -646,7 +634,6 @@ class _LeafCutter:
         self.rows: list[pa.Table] = []
         self.open: list[pa.Table] = []
         self.fresh: dict[bytes, Metarange] = {}
-        self._known: dict[bytes, pa.Table] = {}
 
     def keep(self, leaves: Leaves, start: int, stop: int, *, last: bool) -> None:
         """Ranges ``[start, stop)`` follow. ``last`` says that nothing follows these."""
@@ -662,7 +649,6 @@ class _LeafCutter:
                 start = int(starts[whole])
                 continue
             end = min(stop, int(starts[number + 1]))
-            self._known[root.table.column("id")[number].as_py()] = root.table.slice(number, 1)
             table = leaves.get([number])[0].table
             self.open.append(table.slice(start - starts[number], end - start))
             start = end
@@ -681,13 +667,8 @@ class _LeafCutter:
                 ends.append(len(ranges))
             for start, stop in pairwise([0, *ends]):
                 leaf = Metarange(ranges.between(start, stop))
-                row = leaf_row(leaf)
-                key = row.column("id")[0].as_py()
-                if key in self._known:
-                    row = self._known[key]
-                else:
-                    self.fresh[key] = leaf
-                self.rows.append(row)
+                self.rows.append(leaf_row(leaf))
+                self.fresh[self.rows[-1].column("id")[0].as_py()] = leaf
             rest = ranges.table.slice(ends[-1] if ends else 0)
             self.open = [rest] if rest.num_rows else []
         return not self.open

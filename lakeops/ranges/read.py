@@ -243,8 +243,7 @@ class RangeReader:
         """All rows of one range of a metarange, decoded and remembered."""
         metarange, index = metarange.at_hand(index)
         # By name too: another file with the same bytes may be gone.
-        file = metarange.table.column("file")[index].as_py()
-        key = (self.store.url, file, metarange.file_digest(index))
+        key = (self.store.url, *(metarange.table.column(name)[index].as_py() for name in ("file", "file_digest")))
         return self._cache.get(key, lambda: DecodedRange(self.open(metarange.row(index)).read()))
 
 

@@ -65,6 +65,28 @@ def test_older_commits_are_not_promised(pair, late):
         pair.mirror.branch("main").put("a", b"3")
 
 
+@pytest.mark.usefixtures("only_leaves")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_head_is_shown_once_the_leaves_of_its_metarange_are_whole(pair, damaged):
+    first = pair.commit(a="1")
+    pair.catch_up()
+    made = pair.commit(b="2")
+    (leaf,) = pair.repo._ctx.metarange(made).leaf_files
+    key = layout.range_key(leaf)
+    pair.replicator.hold(key)
+    pair.replicator.settle()
+    if damaged:
+        pair.store.put(key, pair.replicator.source.get(key)[:-1] + b"?")
+    status = pair.mirror.sync().branches["main"]
+    assert (status.promoted, status.candidate) == (first.id, made.id)
+    assert (status.error is not None) is damaged
+    assert damaged is False or leaf in status.error
+    pair.replicator.release()
+    pair.store.put(key, pair.replicator.source.get(key))
+    assert pair.catch_up()["main"].promoted == made.id
+    check_whole(pair)
+
+
 def test_a_mirror_shows_the_metadata_of_its_source(pair):
     pair.repo.update_metadata({"owner": "ada", "tier": "1"})
     pair.mirror.sync()
