@@ -74,7 +74,7 @@ def test_the_format_is_pinned():
         metarange_id(pa.chunked_array([[bytes(32), bytes(range(32))]], pa.binary(32)))
         == "7088aaa1ce49d60b2ce077777cd3c999b6eca69a2b72c25bfb5961318eaa6f94"
     )
-    assert EMPTY_METARANGE_ID == "cbdc7e021c52c2f50578cb2aa4df6afa44047de6d50b90ab544a8b2b728548a3"
+    assert EMPTY_METARANGE_ID == "a9e28166c0b24f5d4a4db5982920b03fdb653dd2f9a48079ef2bdfd6872a7445"
 
 
 @pytest.mark.parametrize(

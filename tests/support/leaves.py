@@ -19,7 +19,7 @@ def small_leaves(of_ranges: int = 2, inline: int = 0) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["one-file", "leaves"])
+@pytest.fixture(params=["one-file", "leaves"])
 def leaves(request: pytest.FixtureRequest) -> Iterator[None]:
     """Once with metaranges of one file, and once with leaves: everything holds whatever they are."""
     if request.param == "one-file":

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import NamedTuple
 
 import pyarrow as pa
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from support.budget import examples
 
@@ -31,8 +31,9 @@ Repository = Mapping[str, Value]
 Changes = Mapping[str, Value | None]
 
 SMALL = Split(4, 8, 32)
-QUICK = settings(max_examples=examples(5), deadline=None)
-THOROUGH = settings(max_examples=examples(10), deadline=None)
+_FIXED = [HealthCheck.function_scoped_fixture]  # such as ``leaves``: one value for all examples
+QUICK = settings(max_examples=examples(5), deadline=None, suppress_health_check=_FIXED)
+THOROUGH = settings(max_examples=examples(10), deadline=None, suppress_health_check=_FIXED)
 _attempts = count()
 
 
