@@ -1,7 +1,7 @@
 """lakeFS on the same bucket behind the same relay, or on the same disk: its server, asked through its HTTP API.
 
 The server runs the whole time and keeps ranges on its local disk, as it does where it is installed. Its key-value store
-is the embedded one. What it needs is its program, which this project does not install.
+is the embedded one, or in PostgreSQL. What it needs is its program, which this project does not install.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ class Api:
 
 
 @contextmanager
-def server(program: Path, place: Path, endpoint: str | None = None) -> Iterator[Api]:
+def server(program: Path, place: Path, endpoint: str | None = None, *, database: str | None = None) -> Iterator[Api]:
     """A new lakeFS whose objects are in the S3 server at ``endpoint``, with the credentials of the environment.
 
-    Without an endpoint they are files below ``place``.
+    Without an endpoint they are files below ``place``. ``database`` is the URL of a PostgreSQL database for its
+    key-value store.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
         "LAKEFS_LISTEN_ADDRESS": f"127.0.0.1:{port}",
-        "LAKEFS_DATABASE_TYPE": "local",
-        "LAKEFS_DATABASE_LOCAL_PATH": str(place / "kv"),
+        **_key_value_store(place / "kv", database),
         "LAKEFS_COMMITTED_LOCAL_CACHE_DIR": str(place / "cache"),
         "LAKEFS_AUTH_ENCRYPT_SECRET_KEY": "bench",
         **(_files(place / "objects") if endpoint is None else _s3(endpoint)),
@@ -111,6 +111,12 @@ def server(program: Path, place: Path, endpoint: str | None = None) -> Iterator[
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
+
+
+def _key_value_store(place: Path, database: str | None) -> dict[str, str]:
+    if database is None:
+        return {"LAKEFS_DATABASE_TYPE": "local", "LAKEFS_DATABASE_LOCAL_PATH": str(place)}
+    return {"LAKEFS_DATABASE_TYPE": "postgres", "LAKEFS_DATABASE_POSTGRES_CONNECTION_STRING": database}
 
 
 def _files(place: Path) -> dict[str, str]:

@@ -177,7 +177,7 @@ PAGES: dict[str, str] = {
     "change of an object": f"/large/change?before=loaded&after=main&path={FIRST}",
     "garbage collection": "/large/gc",
     "mirrors": "/large/mirror",
-    "checks": "/large/checks",
+    "checks": "/large/integrity",
     "audit": "/large/audit",
 }
 

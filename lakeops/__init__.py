@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING
 from lakeops.machine import choose_pool
 from lakeops.model import errors as _errors
 from lakeops.model.errors import *  # noqa: F403 - the whole tree, which names itself
+from lakeops.model.protection import Hook, HookEvent
 from lakeops.model.records import (
     Change,
     ChangeType,
     Commit,
     CommonPrefix,
     Entry,
-    Hook,
-    HookEvent,
     MergeResult,
     Split,
     Strategy,

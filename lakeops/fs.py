@@ -40,7 +40,7 @@ from lakeops.model.errors import (
     PathTaken,
     PreconditionFailed,
 )
-from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
+from lakeops.model.names import COMMIT_ID, connection_in
 from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import appearing
@@ -60,20 +60,14 @@ _FSSPEC_OPTIONS = {
     "use_listings_cache",
 }  # fmt: skip
 
-_DESCRIPTION = ("metadata", "content_type")
-"""Options of a file that is opened for writing. What is appended to keeps them."""
-
 SPOOL_BYTES = 8 << 20
 """Bytes of a written file that stay in memory before they spill to a temporary file."""
-PINNED_SECONDS = 60.0
-MOVING_SECONDS = 1.0
+PINNED_SECONDS, MOVING_SECONDS = 60.0, 1.0
 """Seconds for which entries of a commit, and of any other ref, are cached."""
 MOST_ENTRIES = 50_000
 """Entries of one ref that are cached."""
 MOST_CONTENTS = 16 << 20
 """Bytes of the small objects of one ref that are cached."""
-_PASSED = 1000
-"""Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -128,6 +122,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
         self._lake = lake
         self._caches: dict[tuple[str, str], RefCache] = {}
+        self._made: set[str] = set()
         if lake is None:
             self._address = LakeAddress.of(conn_id, home=home, database_url=database_url)
         elif conn_id or home or database_url:
@@ -189,17 +184,16 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return _directory(f"{repository}/{ref}")
             with suppress(ObjectNotFound):
                 return _file(repository, ref, cached.stat(key))
-            if next(iter(cached.handle.list(key + "/")), None) is not None:
-                return _directory(f"{repository}/{ref}/{key}")
+            name = f"{repository}/{ref}/{key}"
+            if name in self._made or next(iter(cached.handle.list(key + "/")), None) is not None:
+                return _directory(name)
         raise FileNotFoundError(f"{path} ({self._describe_lake()})")
 
     def exists(self, path: str, **_: Any) -> bool:
         """Tell whether there is such an object or directory. A lake that does not answer is an error, and not False."""
-        try:
-            self.info(path)
-        except FileNotFoundError:
-            return False
-        return True
+        with suppress(FileNotFoundError):
+            return bool(self.info(path))
+        return False
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
@@ -207,12 +201,14 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path) if self._strip_protocol(path) else ("", "", "")
             if ref:
                 cached, prefix = self._begin(repository, ref), key + "/" if key else ""
-                items = list(cached.levels(prefix, 1))
+                items = list(cached.list(prefix, "/"))
+                if not items and key and f"{repository}/{ref}/{key}" not in self._made:
+                    items = [cached.stat(key)]
                 found = [
                     _directory(f"{repository}/{ref}/{item.path.rstrip('/')}")
                     if isinstance(item, CommonPrefix)
                     else _file(repository, ref, item)
-                    for item in (items if items or not key else [cached.stat(key)])
+                    for item in items
                     if item.path != prefix  # the folder's own marker
                 ]
             elif not repository:
@@ -225,34 +221,29 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name."""
+        """List all files below a directory; a file lists itself. Without ``maxdepth`` that is one listing."""
         where = self._strip_protocol(path)
         repository, ref, key = self._split(where) if where else ("", "", "")
-        if not ref or (maxdepth is not None and maxdepth < 1):
-            return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
         found: dict[str, dict[str, Any]] = {}
         with suppress(FileNotFoundError), self._os_errors(where):
-            for item in self._below(repository, ref, key, maxdepth, withdirs=withdirs):
-                found.setdefault(item["name"], item)
+            if not ref or maxdepth is not None:
+                options = {"on_error": "raise", **options}
+                return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
+            cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
+            folders: list[str] = []
+            for item in cached.list(prefix):
+                if isinstance(item, Entry):
+                    found[root + item.path] = _file(repository, ref, item)
+                else:
+                    folders.append(root + item.path)
+            if key and not found and not folders:
+                found[where] = _file(repository, ref, cached.stat(key))
+            for name in [*found, *folders] if withdirs else ():
+                while len(name := name.rpartition("/")[0]) > len(where) and name not in found:
+                    found[name] = _directory(name)
         if withdirs and self.isdir(where):
             found[where] = self.info(where)
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
-
-    def _below(
-        self, repository: str, ref: str, key: str, depth: int | None, *, withdirs: bool
-    ) -> Iterator[dict[str, Any]]:
-        cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
-        nothing, last = True, ""
-        for item in cached.levels(prefix, depth):
-            nothing = False
-            folder = item.path.rstrip("/") if isinstance(item, CommonPrefix) else item.path.rpartition("/")[0]
-            if withdirs and folder != last:
-                yield from (_directory(root + name) for name in _folders(folder, len(prefix)))
-                last = folder
-            if isinstance(item, Entry):
-                yield _file(repository, ref, item)
-        if nothing and key:
-            yield _file(repository, ref, cached.stat(key))
 
     def _cache_of(self, repository: str, ref: str) -> RefCache:
         """The cache of a ref: the existing one while it is fresh, else a new one."""
@@ -333,7 +324,10 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                     with self._os_errors(path):
                         if mode == "ab" and before and branch.stat(key) != before:
                             raise PathTaken(f"{excerpt(key)} was changed while it was appended to; nothing was staged")
-                        described = {name: options.get(name, getattr(before, name, None)) for name in _DESCRIPTION}
+                        described = {
+                            name: options.get(name, getattr(before, name, None))
+                            for name in ("metadata", "content_type")
+                        }
                         branch.put(key, data, if_absent=mode != "wb" and before is None, **described)
 
                 file = StagedFile(path, put, autocommit=autocommit)
@@ -366,6 +360,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 raise IsADirectoryError(f"{name} is a directory; add recursive=True to delete all objects below it")
         for name in names:
             repository, ref, key = self._split(name)
+            self._made = {one for one in self._made if not f"{one}/".startswith(f"{name}/")}
             if recursive and maxdepth is None:
                 with self._os_errors(name):
                     self.lake.repository(repository).branch(ref).delete_prefix(key + "/" if key else "")
@@ -439,14 +434,14 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             with self._os_errors(path), suppress(ObjectNotFound, NotAsSeen):
                 self.lake.repository(repository).branch(ref).delete(entry.path, seen=entry)
 
-    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
-        """Do nothing: directories exist only as prefixes of paths."""
+    def mkdir(self, path: str, *_: Any, **__: Any) -> None:
+        """Let this filesystem show an empty directory. The lake has none: a directory is a prefix of paths."""
+        self._made.add(self._strip_protocol(path))
 
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Do nothing."""
+    makedirs = mkdir
 
     def rmdir(self, path: str) -> None:
-        """Do nothing."""
+        self._made.discard(self._strip_protocol(path))
 
     @contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:
@@ -491,6 +486,8 @@ class StagedFile(io.BufferedIOBase):
         self._put = put
         self._autocommit = autocommit
         self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed with the file
+        for method in ("seek", "tell"):
+            setattr(self, method, getattr(self._spool, method))
         self._known = _in_flight(opening=True)
         self._process = os.getpid()
 
@@ -508,12 +505,6 @@ class StagedFile(io.BufferedIOBase):
 
     def seekable(self) -> bool:
         return True  # text in UTF-16 begins with its mark only where this is so
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._spool.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._spool.tell()
 
     def truncate(self, size: int | None = None, /) -> int:
         self._spool.truncate(self.tell() if size is None else size)
@@ -580,21 +571,11 @@ class CompressedFile(io.BufferedIOBase):
 
     def __init__(self, inner: Any, staged: StagedFile) -> None:
         self._inner, self._staged = inner, staged
+        for name in ("write", "seekable", "seek", "tell"):
+            setattr(self, name, getattr(inner, name))
 
     def writable(self) -> bool:
         return True
-
-    def write(self, data: Any) -> int:
-        return cast("int", self._inner.write(data))
-
-    def seekable(self) -> bool:
-        return bool(self._inner.seekable())
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return cast("int", self._inner.seek(offset, whence))
-
-    def tell(self) -> int:
-        return cast("int", self._inner.tell())
 
     def close(self) -> None:
         if not self.closed:
@@ -632,18 +613,8 @@ def _in_flight(*, opening: bool = False) -> list[object]:
     while error is not None and error not in found:
         found.append(error)
         error = error.__context__
-    # fsspec's caches write a local file and open this one when that is closed. An error that ends their block is new.
-    return [one for one in found if one not in told] if opening and closing else [*found, *told]
-
-
-def _folders(path: str, start: int) -> Iterator[str]:
-    """The ancestors of a folder that are longer than ``start``, and the folder itself."""
-    at = path.find("/", start)
-    while at >= 0:
-        yield path[:at]
-        at = path.find("/", at + 1)
-    if len(path) > start:
-        yield path
+    # fsspec's caches write a local file and open this one when that is closed. Nothing tells when the error began.
+    return [] if opening and closing else [*found, *told]
 
 
 def _directory(name: str) -> dict[str, Any]:
@@ -655,11 +626,8 @@ def _file(repository: str, ref: str, entry: Entry) -> dict[str, Any]:
         "name": f"{repository}/{ref}/{entry.path}",
         "size": entry.size_bytes,
         "type": "file",
-        "mtime": entry.mtime,
-        "checksum": entry.checksum,
-        "content_type": entry.content_type,
-        "physical_address": entry.physical_address,
         "metadata": dict(entry.metadata),
+        **{field: getattr(entry, field) for field in ("mtime", "checksum", "content_type", "physical_address")},
     }
 
 
@@ -708,28 +676,13 @@ class RefCache:
             self._contents[key, verify] = file.contents
         return file
 
-    def levels(self, prefix: str, most: int | None) -> Iterator[Entry | CommonPrefix]:
-        """List objects under a prefix down to ``most`` levels, and each folder that lies deeper once.
+    def list(self, prefix: str, delimiter: str = "") -> Iterator[Entry | CommonPrefix]:
+        """List objects under a prefix.
 
         An empty object whose path ends in a slash is a folder, also that of the prefix. A path with an empty part is
         refused: programs take it for the path without that part.
         """
-        if most is None or most == 1:
-            yield from map(self._shown, self.handle.list(prefix, delimiter="/" if most else ""))
-            return
-        after: str | None = ""
-        while after is not None:
-            folder, passed, start, after = "", 0, after, None
-            for entry in self.handle.list(prefix, after=start):
-                if folder and entry.path.startswith(folder):
-                    passed += 1
-                    if passed == _PASSED:
-                        after = folder + "\U0010ffff" * ((MAX_PATH_BYTES - len(folder.encode())) // 4)
-                        break
-                    continue
-                shown = self._shown(entry)
-                folder, passed = _deeper(entry.path, len(prefix), most), 0
-                yield CommonPrefix(folder) if folder else shown
+        return map(self._shown, self.handle.list(prefix, delimiter=delimiter))
 
     def _shown(self, item: Entry | CommonPrefix) -> Entry | CommonPrefix:
         if isinstance(item, Entry) and is_marker(item):
@@ -745,13 +698,3 @@ class RefCache:
         if isinstance(item, Entry) and len(self._entries) < MOST_ENTRIES:
             self._entries[item.path] = item
         return item
-
-
-def _deeper(path: str, start: int, most: int) -> str:
-    """The folder at level ``most`` that a path lies in, with its slash. Empty for a path that is not deeper."""
-    at = start
-    for _ in range(most):
-        at = path.find("/", at) + 1
-        if not at:
-            return ""
-    return path[:at]

@@ -86,6 +86,7 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(default=None, description="The catalog; SQLite under home when unset.")
     s3_endpoint_url: str | None = Field(default=None, description="An S3-compatible store's endpoint.")
     s3_region: str | None = Field(default=None, description="The region, where the credential chain has none.")
+    s3_requester_pays: bool = Field(default=False, description="Whether requests to buckets agree to pay for them.")
     engine: Literal["auto", "local", "spark"] = Field(default="auto", description="Where range work runs.")
     spark_master: str | None = Field(default=None, description="The Spark master, for the spark engine.")
     committer: str = Field(default_factory=_user, min_length=1, description="Who commits are recorded as made by.")

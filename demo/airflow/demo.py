@@ -21,6 +21,8 @@ from console import Board, console
 from rest import Rest
 from serve import HOME, ServeError, Server
 
+from lakeops import Repository
+
 DAG = "publish_flights"
 DAYS = [f"2013-01-{number:02}" for number in range(1, 8)]
 DAMAGED = {"2013-01-04": "unknown-carrier"}
@@ -45,6 +47,7 @@ def main() -> int:
             publish(rest)
             reasons = rest.failed_checks(DAG, run_id(next(iter(DAMAGED))), "audit")
             wrong = show.everything(lake.repository("flights"), DAYS, DAMAGED, reasons)
+            wrong += show.refused(rest, lake.repository("flights"), refusal(rest, lake.repository("flights")))
             wrong += [f"{address} is open to other machines" for address in server.exposed()]
         left = server.running()
         wrong += [f"process {process.pid} is left behind" for process in left]
@@ -103,6 +106,21 @@ def publish(rest: Rest) -> None:
             if time.monotonic() > deadline:
                 raise ServeError(f"the runs did not end within {RUN_SECONDS} s")
             time.sleep(1)
+
+
+def refusal(rest: Rest, flights: Repository) -> str:
+    """Why the merge form refuses the rejected day, as its run's log says."""
+    form, look = "lakeops_merge", "look"
+    rest.wait_for_dag(form, DAG_SECONDS)
+    rest.unpause(form)
+    rest.trigger(form, look, None, {"repository": "flights", "source": show.rejected(flights), "dry_run": True})
+    deadline = time.monotonic() + RUN_SECONDS
+    while rest.run_states(form).get(look) not in {"success", "failed"}:
+        if time.monotonic() > deadline:
+            raise ServeError(f"the form's run did not end within {RUN_SECONDS} s")
+        time.sleep(1)
+    said = (str(line.get("event", "")) for line in rest.log(form, look, "preview"))
+    return next((line.partition("missing_check: ")[2] for line in said if "missing_check: " in line), "")
 
 
 def run_id(day: str) -> str:

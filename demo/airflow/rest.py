@@ -111,6 +111,10 @@ class Rest:
         lines = [str(line.get("event", "")) for line in self.log(dag, run_id, task_id)]
         return [line.removeprefix("FAILED").strip() for line in lines if line.startswith("FAILED")]
 
+    def page(self, path: str) -> str:
+        """The text of a page of Airflow's web server."""
+        return self._call("GET", str(self._client.base_url.copy_with(path="")) + path).raise_for_status().text
+
     def _get(self, path: str, **query: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a query takes
         answer = self._call("GET", path, params=query, headers={"Accept": "application/json"})
         found: dict[str, Any] = answer.raise_for_status().json()

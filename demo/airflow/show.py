@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -9,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import duckdb
 from console import console
+from rest import Rest
 from rich.markup import escape
 from rich.table import Table
 from serve import ROOT
@@ -35,6 +38,28 @@ def everything(
     wrong += _check_time_travel(flights, merges, order)
     wrong += _rejected(flights, damaged, reasons)
     return wrong
+
+
+def rejected(flights: Repository) -> str:
+    """The branch of the day that was rejected."""
+    return next(branch.id for branch in flights.branches() if branch.id != "main")
+
+
+def refused(rest: Rest, flights: Repository, refusal: str) -> Iterator[str]:
+    """Show the verdict on the pages, and what the merge form said of it. Yields what is wrong."""
+    branch = rejected(flights)
+    (verdict,) = flights.ref(branch).verdicts()
+    for page in ("flights", f"flights/act/merge?source={branch}&destination=main"):
+        text = " ".join(re.sub(r"<[^>]+>", " ", rest.page(f"/lakeops/lakeops_default/{page}")).split())
+        shown = f"{verdict.name}: {verdict.word}"
+        _command(f"the page /lakeops/lakeops_default/{page}")
+        console.print(f"{branch} has {escape(shown)}" if shown in text else "[red]no verdict[/]")
+        if shown not in html.unescape(text):
+            yield f"page {page} does not show that the check {verdict.name} has failed"
+    _command(f"the form lakeops_merge, of {branch}")
+    console.print(f"It refuses: {escape(refusal)}")
+    if f"'{verdict.name}' failed" not in refusal:
+        yield f"the merge form does not refuse the rejected day over its check: {refusal}"
 
 
 def _log(flights: Repository) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.providers.standard.triggers.hitl import HITLTrigger
 from airflow.sdk import Param
 
-from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure, TaskAwaitingInput, TaskDeferred
+from lakeops.airflow.compat import LakeopsFailure, TaskAwaitingInput
+from lakeops.airflow.metrics import emit
 from lakeops.airflow.previews import NOTHING, OTHERS, MergeOutcome, describe_mark
 from lakeops.airflow.task import (
     LakeopsDiffLink,
@@ -25,13 +27,14 @@ from lakeops.airflow.task import (
 )
 from lakeops.model.errors import InvalidInput, MarkRefused, MergeConflict, Transient
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.records import APPROVAL
+from lakeops.model.protection import APPROVAL
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.model.records import Commit, StrategyName, Verdict
+    from lakeops.model.protection import Verdict
+    from lakeops.model.records import Commit, StrategyName
 
 ASKED = "asked"
 """The key, in a task's state, of the question that somebody was asked."""
@@ -47,22 +50,13 @@ SUBJECT = 80
 """Characters of a commit's message in a form's headline."""
 
 
-class Asking(LakeopsTask):
+class Asking(LakeopsTask, HITLOperator):
     """A task that asks a person once, whatever happens to the task meanwhile.
 
     Airflow 3.3 fails a task that is answered before the scheduler has noticed that the asking process has ended. The
     next try takes the answer that was given, and asks again only about something else. A task is tried four times
     unless ``retries`` says otherwise.
     """
-
-    if TYPE_CHECKING:  # of Airflow's operators that ask
-        body: Any
-        subject: Any
-        options: Any
-        defaults: Any
-        multiple: Any
-        response_timeout: Any
-        serialized_params: Any
 
     def __init__(self, **kwargs: Any) -> None:
         if "retries" not in {**kwargs, **(kwargs.get("default_args") or {})}:
@@ -86,7 +80,7 @@ class Asking(LakeopsTask):
                     defaults=self.defaults,
                     params=self.serialized_params,
                     multiple=self.multiple,
-                    timeout_datetime=limit and datetime.now(UTC) + limit,
+                    timeout_datetime=datetime.now(UTC) + limit if limit else None,
                     poke_interval=1,
                 ),
                 method_name="execute_complete",
@@ -268,6 +262,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
                 if self.APPROVE in event["chosen_options"]:
                     repository.ref(commit).pass_check(APPROVAL, **said)
                 else:
+                    emit("lakeops.rejected", repository=repository.id, check=APPROVAL)
                     repository.ref(commit).fail_check(APPROVAL, reason or "rejected", **said)
         return f" ({reason})" if reason else ""
 
@@ -301,6 +296,7 @@ def _form(
     parts = [
         text,
         f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
+        "\n".join(f"* {_code(str(table))}" for table in outcome.tables),
         "Checks: " + ", ".join(f"{_code(one.name)} **{one.word}**" for one in checks) if checks else None,
         "\n".join(["| folder | changes | size |", "|---|---|---|", *folders]) if tally.total > SUMMED_UP else None,
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
@@ -315,7 +311,7 @@ def _code(path: str) -> str:
     return f"`{shown.replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
-class LakeopsGcApprovalOperator(Asking, HITLOperator):
+class LakeopsGcApprovalOperator(Asking):
     """Stands between a mark and its sweep: lets small marks through, and asks a person about others.
 
     The form shows the mark's report. Returns ``mark_id`` and ``approved_by`` (None when nobody was asked). An empty
@@ -353,13 +349,13 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_at_once(self.arguments()):
             limit, only_show = number("above_bytes", self.above_bytes), truth("only_show", self.only_show)
-            if self.mark_id in (None, "", "None"):
-                raise AirflowSkipException(
-                    "This was a dry run, which changes nothing; the log of the mark task has the report."
-                )
-            with self.opened() as repository:
-                report = repository.gc.report(self.mark_id)
-            shown = describe_mark(repository.id, report)
+        if self.mark_id in (None, "", "None"):
+            raise AirflowSkipException(
+                "This was a dry run, which changes nothing; the log of the mark task has the report."
+            )
+        with self.opened() as repository:
+            report = repository.gc.report(str(self.mark_id))
+        shown = describe_mark(repository.id, report)
         if only_show:
             raise AirflowSkipException(f"This run deletes nothing; {self._restored()}.\n{shown}")
         if not report["files"]:

@@ -1,4 +1,4 @@
-"""Airflow's names, wherever its version keeps them, and the failures of lakeops' tasks that are made of them.
+"""Differences between versions of Airflow, and the failures of lakeops' tasks.
 
 This is the one place that asks which Airflow this is. ``docs/provider.md`` lists what an older Airflow misses.
 
@@ -17,60 +17,26 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from airflow import __version__
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSensorTimeout,
+    TaskDeferred,
+    conf,
+)
 from airflow.sdk import TaskInstanceState
 
 from lakeops.model.errors import InvalidInput, Transient
 
-__all__ = [
-    "KNOWN",
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowNotFoundException",
-    "AirflowPlugin",
-    "AirflowSensorTimeout",
-    "AirflowSkipException",
-    "LakeopsFailure",
-    "LakeopsTimeout",
-    "NoSuchConnection",
-    "TaskAwaitingInput",
-    "TaskDeferralError",
-    "TaskDeferred",
-    "conf",
-    "confirm_missing",
-    "last_success",
-    "log_in_one_line",
-    "require",
-    "web_server",
-    "without_traceback",
-]
+__all__ = ["KNOWN", "LakeopsFailure", "LakeopsTimeout", "NoSuchConnection", "TaskAwaitingInput", "TaskDeferralError"]
 
 KNOWN = tuple(int(part) for part in __version__.split(".")[:2])
 """Airflow's version, major and minor."""
 
 if TYPE_CHECKING or KNOWN >= (3, 2):
-    from airflow.sdk import conf
-    from airflow.sdk.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowNotFoundException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-        TaskDeferralError,
-        TaskDeferred,
-    )
-    from airflow.sdk.plugins_manager import AirflowPlugin
+    from airflow.sdk.exceptions import TaskDeferralError
 else:
-    from airflow.configuration import conf
-    from airflow.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowNotFoundException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-        TaskDeferralError,
-        TaskDeferred,
-    )
-    from airflow.plugins_manager import AirflowPlugin
+    from airflow.exceptions import TaskDeferralError
 
 if TYPE_CHECKING or KNOWN >= (3, 3):
     from airflow.sdk.exceptions import TaskAwaitingInput

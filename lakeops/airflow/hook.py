@@ -12,13 +12,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
 
 from lakeops.airflow import get_provider_info
-from lakeops.airflow.compat import AirflowNotFoundException, NoSuchConnection, confirm_missing
+from lakeops.airflow.compat import NoSuchConnection, confirm_missing
 from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.model.names import DEFAULT_CONN_ID, check_repository
 from lakeops.model.sanitising import excerpt
@@ -75,7 +77,7 @@ class LakeopsHook(BaseHook):
         person = None  # the user who triggered the DAG run
         with suppress(RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
             person = getattr(get_current_context()["dag_run"], "triggering_user_name", None)
-        connection = self._connection()
+        connection = self._connection
         must_exist = connection is not None and not read_fields(connection)["create"]
         settings = self.settings()
         if must_exist and settings.catalog_url.startswith("sqlite") and not _file_of(settings).is_file():
@@ -90,7 +92,7 @@ class LakeopsHook(BaseHook):
         """The lake's settings: the connection's, then the environment's. Raises ``InvalidInput``."""
         from lakeops.settings import CATALOG_FILE, Settings
 
-        connection = self._connection()
+        connection = self._connection
         if connection is None:
             return _patient(Settings.load())
         extra = read_fields(connection)
@@ -105,7 +107,7 @@ class LakeopsHook(BaseHook):
         return _patient(loaded.with_credentials(self._credentials(keys)))
 
     def default_repository(self) -> str | None:
-        connection = self._connection()
+        connection = self._connection
         return None if connection is None else read_fields(connection)["default_repository"]
 
     @contextmanager
@@ -206,7 +208,9 @@ class LakeopsHook(BaseHook):
             mask_secret(secret)
         return Credentials(str(aws.login), str(aws.password), token)
 
+    @cached_property
     def _connection(self) -> Connection | None:
+        """The connection, which is asked for once: each question is a request to Airflow's API server."""
         try:
             found = self.get_connection(self.lakeops_conn_id)
         except AirflowNotFoundException:

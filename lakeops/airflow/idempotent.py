@@ -21,7 +21,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow.compat import conf
+from airflow.providers.common.compat.sdk import conf
+
 from lakeops.model.errors import AlreadyExists, CommitExpired, KeyReused, NoChanges, RefNotFound
 from lakeops.model.ids import RESERVED, Origin
 from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyName, Summary
@@ -419,13 +420,12 @@ def create_mirror(lake: Lake, name: str, storage_namespace: str | None, source: 
         return lake.create_mirror(name, storage_namespace, source=source, **options)
     except AlreadyExists:
         from lakeops.model.mirrors import parse_source
-        from lakeops.store.open import normalise_namespace
 
         found = lake.mirror(name)
         known = found.configuration
         is_so = (found.storage_namespace, known.source.text, tuple(known.branches), tuple(known.tags))
-        place = normalise_namespace(storage_namespace or lake.settings.default_namespace(name))
-        if is_so == (place, parse_source(source, name).text, tuple(options["branches"]), tuple(options["tags"])):
+        asked = (parse_source(source, name).text, tuple(options["branches"]), tuple(options["tags"]))
+        if is_so == (_place(lake, name, storage_namespace), *asked):
             return found
         raise
 
@@ -438,13 +438,16 @@ def create_repository(lake: Lake, name: str, storage_namespace: str | None, defa
     try:
         return lake.create_repository(name, storage_namespace, default_branch=default_branch)
     except AlreadyExists:
-        from lakeops.store.open import normalise_namespace
-
-        found = lake.repository(name)
-        wanted = normalise_namespace(storage_namespace or lake.settings.default_namespace(name))
-        if (found.storage_namespace, found.default_branch) == (wanted, default_branch):
+        found, place = lake.repository(name), _place(lake, name, storage_namespace)
+        if (found.storage_namespace, found.default_branch) == (place, default_branch):
             return found
         raise AlreadyExists(
             f"repository {name!r} exists at {found.storage_namespace} with default branch {found.default_branch!r}; "
-            f"asked for {wanted} and {default_branch!r}: use another name"
+            f"asked for {place} and {default_branch!r}: use another name"
         ) from None
+
+
+def _place(lake: Lake, name: str, storage_namespace: str | None) -> str:
+    from lakeops.store.open import normalise_namespace
+
+    return normalise_namespace(storage_namespace or lake.settings.default_namespace(name))

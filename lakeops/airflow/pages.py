@@ -24,12 +24,13 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models import Connection
 from airflow.models.dag import DagModel
 from airflow.models.xcom import XComModel
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
 from airflow.utils.session import create_session
 from fastapi import Depends, FastAPI, Request, Response
 from sqlalchemy import select
 from starlette.exceptions import HTTPException
 
-from lakeops.airflow.compat import AirflowNotFoundException, conf, web_server
+from lakeops.airflow.compat import web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.previews import form
 from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink, LakeopsPageLink
@@ -42,7 +43,8 @@ from lakeops.web.page import Site, address, render
 from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
 
 if TYPE_CHECKING:
-    from lakeops.model.records import Commit, Verdict
+    from lakeops.model.protection import Verdict
+    from lakeops.model.records import Commit
     from lakeops.ops.diff import Sums
     from lakeops.settings import Settings
 

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
 from typing import Any
 
-from lakeops.airflow.compat import AirflowPlugin, web_server
+from airflow.providers.common.compat.sdk import AirflowPlugin
+
+from lakeops.airflow.compat import web_server
 
 PREFIX = "/lakeops"
 _BASE = web_server().path.rstrip("/")

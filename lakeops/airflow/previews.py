@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,10 +34,10 @@ from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag, parse_ref
 from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.sanitising import safe
-from lakeops.store.open import parse_location
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Repository
+    from lakeops.ops.iceberg.diff import TableDiff
 
 SIGNS = {ChangeType.ADDED: "+", ChangeType.REMOVED: "-", ChangeType.CHANGED: "~", ChangeType.CONFLICT: "!"}
 LISTED = 100
@@ -60,13 +60,15 @@ class DiffSummary:
     """The numbers of changes of each kind, and the first changes in path order. As text: a line each.
 
     ``digest`` is a fingerprint of all changes. ``folders`` sums up the changes in each of the first top-level folders;
-    objects outside of folders are under the empty name, and those of more folders under ``OTHERS``.
+    objects outside of folders are under the empty name, and those of more folders under ``OTHERS``. ``tables`` are the
+    first paths that may be the metadata of Iceberg tables.
     """
 
     counts: dict[str, int]
     first: list[Change]
     digest: str
     folders: dict[str, FolderSum]
+    tables: list[str]
 
     @classmethod
     def of(cls, changes: Iterable[Change], listed: int = LISTED) -> DiffSummary:
@@ -74,9 +76,12 @@ class DiffSummary:
         counts: Counter[str] = Counter()
         first: list[Change] = []
         folders: dict[str, FolderSum] = {}
+        tables: list[str] = []
         digest = hashlib.sha256()
         for change in changes:
             counts[change.type.value] += 1
+            if change.path.endswith("/metadata.json") and len(tables) < listed:
+                tables.append(change.path)
             digest.update(f"{change.type.value} {change.size_bytes} {change.path}\0".encode())
             if len(first) < listed:
                 first.append(change)
@@ -85,7 +90,7 @@ class DiffSummary:
             number, size = folders.get(name, FolderSum(0, 0))
             folders[name] = FolderSum(number + 1, size + change.size_bytes)
         every = {kind.value: counts[kind.value] for kind in ChangeType}
-        return cls(every, first, digest.hexdigest(), folders)
+        return cls(every, first, digest.hexdigest(), folders, tables)
 
     @property
     def total(self) -> int:
@@ -136,13 +141,14 @@ class MergeOutcome:
     """The changes of merging one commit into one head, and the paths of conflicts that the strategy leaves.
 
     ``settled`` is the number of conflicts that it settles, ``shown`` a fingerprint of all this, or ``NOTHING`` where
-    the head has the commit.
+    the head has the commit. ``tables`` says what changed in Iceberg tables.
     """
 
     tally: DiffSummary
     settled: int
     conflicts: list[str]
     shown: str
+    tables: Sequence[TableDiff] = ()
 
     @classmethod
     def of(
@@ -157,10 +163,13 @@ class MergeOutcome:
             return cls(DiffSummary.of(()), 0, [], NOTHING)
         tally = DiffSummary.of(repository.compare(head, source), LISTED)
         conflicts = tally.counts[ChangeType.CONFLICT]
+        base = repository.merge_base(head, source).id if tally.tables else source
+        tables = repository.table_diffs(base, source, tally.tables)
         if conflicts and strategy:
             settled = DiffSummary.of(repository.compare(head, source, strategy=strategy), LISTED)
-            return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}")
-        return cls(tally, 0, conflicting(repository.compare(head, source)) if conflicts else [], tally.digest)
+            return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}", tables)
+        left = conflicting(repository.compare(head, source)) if conflicts else []
+        return cls(tally, 0, left, tally.digest, tables)
 
 
 def state_of(branch: Branch) -> str:
@@ -285,7 +294,10 @@ def _merge(_: Lake, repository: Repository, given: Given) -> FormPreview:
     repository.preview_merge(source, branch.id, strategy=strategy, despite_checks=around)  # refuses what lacks a check
     settled = f", conflicts settled by {strategy}" if strategy else ""
     checks = "".join(f"\nCheck {one}" for one in repository.ref(source).verdicts())
-    return FormPreview(f"merges {words} into {_uri(repository, branch.id)}{settled}\n{found.tally}{checks}", pinned)
+    tables = "".join(f"\n{table}" for table in found.tables)
+    return FormPreview(
+        f"merges {words} into {_uri(repository, branch.id)}{settled}\n{found.tally}{tables}{checks}", pinned
+    )
 
 
 def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:
@@ -359,6 +371,8 @@ def _reset(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 
 def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
+    from lakeops.store.open import parse_location
+
     branch = repository.branch(given["branch"])
     source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
     found = ImportOutcome.of(lake, repository, branch.commit_id, source, folder)

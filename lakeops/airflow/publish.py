@@ -18,11 +18,13 @@ from functools import partial, update_wrapper
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import TaskGroup, get_current_context, task
 
-from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure
+from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import DEFAULT_CONN_ID, file_uri
 from lakeops.airflow.idempotent import TaskRun
+from lakeops.airflow.metrics import emit
 from lakeops.airflow.operators import (
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
@@ -35,7 +37,7 @@ from lakeops.airflow.previews import DiffSummary
 from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, address, linked, opened, point_to, running_links
 from lakeops.model.errors import InvalidInput, Transient
 from lakeops.model.names import as_folder
-from lakeops.model.records import APPROVAL, FAILED
+from lakeops.model.protection import APPROVAL, FAILED
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -292,6 +294,9 @@ class WriteAuditPublish:
                 ref.pass_check(name, **said)
             else:
                 ref.fail_check(name, finding, **said)
+
+        if finding is not None:
+            emit("lakeops.rejected", repository=repository.id, check=name)
 
         if self._here or run.map_index < 0:  # in a mapped group each instance has a commit of its own
             record(name, finding)

@@ -12,36 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
-
-from lakeops.airflow.compat import (
+from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
-    LakeopsFailure,
-    LakeopsTimeout,
-    TaskDeferralError,
     TaskDeferred,
     conf,
-    last_success,
-    require,
 )
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+
+from lakeops.airflow.compat import LakeopsFailure, LakeopsTimeout, TaskDeferralError, last_success, require
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.task import LakeopsTask, address, host
 from lakeops.airflow.triggers import (
     NO_COMMIT,
     Condition,
     LakeopsConditionTrigger,
-    NewCommit,
-    NothingUncommitted,
-    ObjectPresent,
-    PrefixPresent,
-    RefReplicated,
-    TagExists,
 )
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound, Transient
 
@@ -108,7 +99,7 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             if found is not None:
                 return found
             trigger = LakeopsConditionTrigger(
-                condition=condition.to_json(),
+                condition=asdict(condition),
                 repo=name,
                 lakeops_conn_id=self.lakeops_conn_id,
                 poll_interval=max(self.poke_interval, SETTLE_SECONDS),
@@ -179,7 +170,7 @@ class LakeopsObjectSensor(LakeopsSensor):
         self.path = path
 
     def condition(self) -> Condition:
-        return ObjectPresent(self.ref, self.path)
+        return Condition("object", (self.ref, self.path))
 
 
 class LakeopsPrefixSensor(LakeopsSensor):
@@ -196,7 +187,7 @@ class LakeopsPrefixSensor(LakeopsSensor):
             raise InvalidInput(f"min_objects is at least 1, not {self.min_objects!r}")
 
     def condition(self) -> Condition:
-        return PrefixPresent(self.ref, self.prefix, self.min_objects)
+        return Condition("prefix", (self.ref, self.prefix, self.min_objects))
 
 
 class LakeopsTagSensor(LakeopsSensor):
@@ -209,7 +200,7 @@ class LakeopsTagSensor(LakeopsSensor):
         self.tag = tag
 
     def condition(self) -> Condition:
-        return TagExists(self.tag)
+        return Condition("tag", (self.tag,))
 
 
 class LakeopsUncommittedSensor(LakeopsSensor):
@@ -223,7 +214,7 @@ class LakeopsUncommittedSensor(LakeopsSensor):
         self.prefix = prefix
 
     def condition(self) -> Condition:
-        return NothingUncommitted(self.branch, self.prefix)
+        return Condition("nothing uncommitted", (self.branch, self.prefix))
 
 
 class LakeopsReplicationSensor(LakeopsSensor):
@@ -243,7 +234,7 @@ class LakeopsReplicationSensor(LakeopsSensor):
     def condition(self) -> Condition:
         if bool(self.branch) == bool(self.tag):  # known only now: the task may be mapped
             raise InvalidInput("a replication sensor waits for a branch or for a tag: name one of them")
-        return RefReplicated(self.branch or self.tag or "", "branch" if self.branch else "tag")
+        return Condition("replicated", ("branch", self.branch) if self.branch else ("tag", self.tag or ""))
 
     @contextmanager
     def _naming_the_wait(self) -> Iterator[None]:
@@ -285,7 +276,8 @@ class LakeopsCommitSensor(LakeopsSensor):
             require((3, 3), 'LakeopsCommitSensor without since in mode="reschedule"')
 
     def condition_in(self, repository: Repository, context: Context) -> Condition:
-        return NewCommit(self.branch or repository.default_branch, self.since or self._last_seen(repository, context))
+        since = self.since or self._last_seen(repository, context)
+        return Condition("new commit", (self.branch or repository.default_branch, since))
 
     def awaited(self) -> str:
         branch = f"branch {self.branch!r}" if self.branch else "the default branch"

@@ -18,18 +18,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlencode
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
-from lakeops.airflow.compat import (
-    AirflowFailException,
-    AirflowSkipException,
-    LakeopsFailure,
-    log_in_one_line,
-    web_server,
-)
+from lakeops.airflow.compat import LakeopsFailure, log_in_one_line, web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import TaskRun
+from lakeops.airflow.metrics import emit
 from lakeops.machine import without_blas_threads
 from lakeops.model.errors import (
     AttemptExpired,
@@ -160,13 +156,17 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
     """
     try:
         yield
-    except (Transient, AttemptExpired, SweepIncomplete):
+    except (Transient, AttemptExpired, SweepIncomplete) as error:
+        emit("lakeops.retries", kind=error.kind)
         log_in_one_line()
         raise
     except MergeConflict as conflict:
+        emit("lakeops.conflicts")
         paths = "\n".join(conflict.conflicts)
         raise LakeopsFailure(f"{_with_notes(conflict)}{running_links()}\nAll conflicting paths:\n{paths}") from None
     except (InvalidInput, NotFound, PreconditionFailed, CatalogError) as error:  # a mistake: its message says it all
+        if error.kind == "missing_check":
+            emit("lakeops.rejected", check=error.kind)
         field = _field_of(error.message, arguments or {})
         raise LakeopsFailure(f"{error.kind}: {field}{_with_notes(error)}{running_links()}") from None
     except LakeopsError as error:  # damage, say: where it was met is worth showing
@@ -244,13 +244,12 @@ def _field_of(message: str, arguments: Mapping[str, object]) -> str:
     return f"{' or '.join(names)}: "
 
 
-def _report_conflict(
-    conflict: MergeConflict, repository: Repository, sides: dict[str, str], context: Context, log: Any
-) -> None:
-    """Write a table of a merge conflict to a task's log, and an XCom that later tasks can read.
+def _report_conflict(conflict: MergeConflict, repository: Repository, context: Context, log: Any) -> None:
+    """Write a table of a conflict to a task's log, and an XCom that later tasks can read.
 
-    The table has the object's size on each of the ``sides``, in bytes, or None where it is deleted.
+    The table has the object's size on each side of a merge, in bytes, or None where it is deleted.
     """
+    sides = {} if conflict.replayed else {"source": conflict.source, "destination": conflict.destination}
     rows: list[dict[str, Any]] = [{"path": path} for path in conflict.conflicts[:CONFLICTS_COMPARED]]
     try:
         for row in rows:
@@ -530,7 +529,7 @@ class LakeopsOperator(LakeopsTask):
             with explaining(repository, self.refs()):
                 record = self.run_verb(repository, run)
         except MergeConflict as conflict:
-            _report_conflict(conflict, repository, self.sides(repository), context, self.log)
+            _report_conflict(conflict, repository, context, self.log)
             raise
         finally:
             self.links: dict[str, str] = self.pages(repository, record)
@@ -541,6 +540,8 @@ class LakeopsOperator(LakeopsTask):
         self._lineage = self.lineage(repository, record, published)
         branch = self.target(repository)
         if published is not None and branch is not None and not self._announced(context, published):
+            if published["metadata"].get("airflow_task_id") == run.task_id:
+                emit("lakeops.commits", repository=repository.id)
             self.announce(context, repository, branch, published)
         return record
 
@@ -590,10 +591,6 @@ class LakeopsOperator(LakeopsTask):
 
     def page(self, repository: Repository, *parts: str, **query: str) -> str:
         return address(self.lakeops_conn_id, repository.id, *parts, **query)
-
-    def sides(self, repository: Repository) -> dict[str, str]:
-        """The refs whose objects a table of conflicts compares, by their part in the merge."""
-        return {}
 
     def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         """The data sets that the verb read and wrote."""

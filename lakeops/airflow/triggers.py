@@ -11,14 +11,14 @@ restart of the triggerer would lose. Reading a DAG imports this module, so it im
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -33,29 +33,15 @@ from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import COMMIT_ID, check_branch, check_tag, parse_ref
 
 if TYPE_CHECKING:
-    from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+    from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
     from lakeops.lake import Lake, Mirror, Repository
     from lakeops.model.records import Commit
 else:
     try:
-        from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+        from airflow.triggers.shared_stream import SharedStreamProducer
     except ImportError:  # before Airflow 3.3, where each trigger has a stream of its own
-
-        class AdvanceOutcome(NamedTuple):
-            """The numbers of triggers that have stored their events, and that could not."""
-
-            acked: int
-            failed: int
-
-        class AdvanceItem(NamedTuple):
-            """A tick, and the outcome of the events that triggers made at it."""
-
-            broker_payload: Any
-            outcome: AdvanceOutcome
-
-        class SharedStreamProducer:
-            """A source of ticks."""
+        SharedStreamProducer = object
 
 
 # --- conditions ---
@@ -64,136 +50,93 @@ NO_COMMIT = ""
 """The head of a branch that does not exist: every commit of it is new."""
 
 
-@dataclass(frozen=True)
-class Condition(ABC):
-    """A condition of a repository. A wait ends when it is met. It travels to the triggerer as JSON."""
-
-    @abstractmethod
-    def met(self, repository: Repository) -> dict[str, Any] | None:
-        """The record that the waiting task returns; None when the condition is not met yet."""
-
-    @abstractmethod
-    def __str__(self) -> str:
-        """The condition in words, for messages that name the repository themselves."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": type(self).__name__, **asdict(self)}
-
-
-def read_condition(data: Mapping[str, Any]) -> Condition:
-    """Read the condition that ``to_json`` wrote."""
-    kind, values = data["kind"], {name: value for name, value in data.items() if name != "kind"}
-    return {found.__name__: found for found in Condition.__subclasses__()}[kind](**values)
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class NewCommit(Condition):
-    """The condition that ``branch`` has a commit that ``since`` (a ref expression, or ``NO_COMMIT``) does not have."""
-
-    branch: str
-    since: str
-
-    def met(self, repository: Repository) -> dict[str, Any] | None:
-        try:
-            head = repository.branch(self.branch).head
-        except RefNotFound:
-            return None
-        if head.id == self.since or (self.since and idempotent.contains(repository, self.since, head.id)):
-            return None
-        return head.to_json()
-
-    def __str__(self) -> str:
-        return f"branch {self.branch!r} has a commit that {self.since[:16]!r} does not have"
-
-
-@dataclass(frozen=True)
-class ObjectPresent(Condition):
-    """The condition that ``ref`` has an object at ``path``; on a branch also one that is not committed yet."""
-
-    ref: str
-    path: str
-
-    def met(self, repository: Repository) -> dict[str, Any] | None:
-        found = None if _missing(repository, self.ref) else repository.ref(self.ref).find(self.path)
-        return None if found is None else found.to_json()
-
-    def __str__(self) -> str:
-        return f"there is an object {self.path!r} at {self.ref!r}"
-
-
-@dataclass(frozen=True)
-class PrefixPresent(Condition):
-    """The condition that ``ref`` has ``min_objects`` objects under ``prefix``, uncommitted ones too on a branch."""
-
-    ref: str
-    prefix: str
-    min_objects: int = 1
-
-    def met(self, repository: Repository) -> dict[str, Any] | None:
-        if _missing(repository, self.ref):
-            return None
-        ref = repository.ref(self.ref)
-        if sum(1 for _ in islice(ref.list(self.prefix), self.min_objects)) < self.min_objects:
-            return None
-        return {"ref": self.ref, "prefix": self.prefix, "commit_id": ref.commit_id}
-
-    def __str__(self) -> str:
-        objects = "an object" if self.min_objects == 1 else f"at least {self.min_objects} objects"
-        return f"there is {objects} under {self.prefix!r} at {self.ref!r}"
-
-
-@dataclass(frozen=True)
-class TagExists(Condition):
-    """The condition that a tag exists."""
-
-    tag: str
-
-    def met(self, repository: Repository) -> dict[str, Any] | None:
-        check_tag(self.tag)
-        try:
-            return repository.tag(self.tag).to_json()
-        except RefNotFound:
-            return None
-
-    def __str__(self) -> str:
-        return f"there is a tag {self.tag!r}"
-
-
-@dataclass(frozen=True)
-class NothingUncommitted(Condition):
-    """The condition that ``branch`` has no uncommitted changes under ``prefix``."""
-
-    branch: str
-    prefix: str = ""
-
-    def met(self, repository: Repository) -> dict[str, Any] | None:
-        try:
-            branch = repository.branch(self.branch)
-            clean = next(iter(branch.uncommitted(self.prefix)), None) is None
-            return {"id": branch.id, "commit_id": branch.commit_id} if clean else None
-        except RefNotFound:
-            return None
-
-    def __str__(self) -> str:
-        return f"branch {self.branch!r} has no uncommitted changes" + (f" under {self.prefix!r}" if self.prefix else "")
-
-
-@dataclass(frozen=True)
-class RefReplicated(Condition):
-    """The condition that all that the candidate of a mirror's branch or tag (``ref_kind``) needs has arrived."""
+class Condition:
+    """A condition of a repository, by its name in ``CONDITIONS``. A wait ends when it is met. It travels as JSON."""
 
     name: str
-    ref_kind: str = "branch"
+    arguments: tuple[str | int, ...]
 
-    def met(self, repository: Repository) -> dict[str, Any] | None:
-        from lakeops.lake import Mirror
-
-        (check_branch if self.ref_kind == RefKind.BRANCH else check_tag)(self.name)
-        found = Mirror.of(repository).arrived(RefName(RefKind(self.ref_kind), self.name))
-        return None if found is None else {"id": self.name, "commit_id": found}
+    def met(self, repository: Repository) -> Record | None:
+        """The record that the waiting task returns; None when the condition is not met yet."""
+        return CONDITIONS[self.name][0](repository, *self.arguments)
 
     def __str__(self) -> str:
-        return f"everything that {self.ref_kind} {self.name!r} waits for has been replicated"
+        return CONDITIONS[self.name][1](*self.arguments)
+
+
+def _new_commit(repository: Repository, branch: str, since: str) -> Record | None:
+    try:
+        head = repository.branch(branch).head
+    except RefNotFound:
+        return None
+    if head.id == since or (since and idempotent.contains(repository, since, head.id)):
+        return None
+    return head.to_json()
+
+
+def _object(repository: Repository, ref: str, path: str) -> Record | None:
+    found = None if _missing(repository, ref) else repository.ref(ref).find(path)
+    return None if found is None else found.to_json()
+
+
+def _prefix(repository: Repository, name: str, prefix: str, at_least: int) -> Record | None:
+    if _missing(repository, name):
+        return None
+    ref = repository.ref(name)
+    if sum(1 for _ in islice(ref.list(prefix), at_least)) < at_least:
+        return None
+    return {"ref": name, "prefix": prefix, "commit_id": ref.commit_id}
+
+
+def _tag(repository: Repository, tag: str) -> Record | None:
+    check_tag(tag)
+    try:
+        return repository.tag(tag).to_json()
+    except RefNotFound:
+        return None
+
+
+def _nothing_uncommitted(repository: Repository, name: str, prefix: str) -> Record | None:
+    try:
+        branch = repository.branch(name)
+        clean = next(iter(branch.uncommitted(prefix)), None) is None
+        return {"id": branch.id, "commit_id": branch.commit_id} if clean else None
+    except RefNotFound:
+        return None
+
+
+def _replicated(repository: Repository, kind: str, name: str) -> Record | None:
+    from lakeops.lake import Mirror
+
+    (check_branch if kind == RefKind.BRANCH else check_tag)(name)
+    found = Mirror.of(repository).arrived(RefName(RefKind(kind), name))
+    return None if found is None else {"id": name, "commit_id": found}
+
+
+CONDITIONS: dict[str, tuple[Callable[..., Record | None], Callable[..., str]]] = {
+    "new commit": (
+        _new_commit,  # that ``since``, a ref expression or ``NO_COMMIT``, does not have
+        lambda branch, since: f"branch {branch!r} has a commit that {since[:16]!r} does not have",
+    ),
+    "object": (_object, lambda ref, path: f"there is an object {path!r} at {ref!r}"),
+    "prefix": (
+        _prefix,
+        lambda ref, prefix, at_least: (
+            f"there is {'an object' if at_least == 1 else f'at least {at_least} objects'} under {prefix!r} at {ref!r}"
+        ),
+    ),
+    "tag": (_tag, lambda tag: f"there is a tag {tag!r}"),
+    "nothing uncommitted": (
+        _nothing_uncommitted,
+        lambda branch, prefix: f"branch {branch!r} has no uncommitted changes{prefix and f' under {prefix!r}'}",
+    ),
+    "replicated": (_replicated, lambda kind, name: f"everything that {kind} {name!r} waits for has been replicated"),
+}
+"""What tasks wait for: how a repository is asked, and the condition in words. Branches show what is uncommitted too."""
 
 
 @dataclass(frozen=True)
@@ -374,13 +317,16 @@ class Poller(SharedStreamProducer):
         hook = LakeopsHook(self._conn_id)
         with self._lock:
             if self._lake is not None and self._since() >= RENEW_SECONDS:
-                self._since = stopwatch()
+                self._since, is_other = stopwatch(), False
                 try:
-                    if hook.settings() != self._lake.settings:  # the connection names another lake by now
-                        self._lake.close()
-                        self._lake = None
+                    is_other = hook.settings() != self._lake.settings
+                except InvalidInput:  # it is deleted or misspelt by now: get_conn says so, as after a restart
+                    is_other = True
                 except Exception as error:  # noqa: BLE001 - Airflow's API server does not answer; the lake does
                     log.warning("Cannot read connection %s now: %s", self._conn_id, error)
+                if is_other:
+                    self._lake.close()
+                    self._lake = None
             if self._lake is None:
                 self._lake, self._since = hook.get_conn(), stopwatch()
             return self._lake
@@ -443,7 +389,7 @@ async def _ticks(poller: Poller) -> AsyncGenerator[Tick]:
     async with aclosing(poller.open_stream()) as stream:
         async for tick, _ in stream:
             yield tick
-            await poller.advance([AdvanceItem(tick, AdvanceOutcome(acked=1, failed=0))])
+            await tick.stored()
 
 
 class LakeopsConditionTrigger(RepositoryTrigger):
@@ -453,7 +399,7 @@ class LakeopsConditionTrigger(RepositoryTrigger):
     that may pass it asks again, until the waiting task's timeout.
 
     Args:
-        condition: the result of ``Condition.to_json``.
+        condition: a ``Condition`` as a dictionary.
         settle: seconds after the wait began before which no event is sent. Airflow 3.3 may fail a task that is resumed
             before its executor noticed that its process ended.
     """
@@ -472,7 +418,7 @@ class LakeopsConditionTrigger(RepositoryTrigger):
             if not tick.due(self.poll_interval):
                 continue
             try:
-                found = await tick.ask(read_condition(self.condition))
+                found = await tick.ask(Condition(self.condition["name"], tuple(self.condition["arguments"])))
                 event = {"status": "success", "result": found}
             except Transient as error:
                 self.log.warning("Waiting goes on: %s", error.message)

@@ -45,8 +45,7 @@ from lakeops.catalog.tables import (
 )
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import Corrupted
-from lakeops.model.findings import KEPT, Report, ReportKind
-from lakeops.model.records import AuditRecord, Commit, RefRecord, RepositoryRecord
+from lakeops.model.records import KEPT, AuditRecord, Commit, RefRecord, Report, ReportKind, RepositoryRecord
 
 R = TypeVar("R")
 Place = tuple[int, str]
@@ -130,7 +129,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class CatalogSnapshot:
-    """Everything that a catalog holds of a repository at one instant, right or wrong, but for its staged rows.
+    """A repository's rows at one instant, right or wrong, but for the staged ones.
 
     Attributes:
         first_parents: ids of commits to what the catalog walks logs by, where it is not the first of their parents.
@@ -290,7 +289,7 @@ class Audit(CatalogPart):
 
     @read_transaction
     def snapshot(self, conn: Connection, repository_id: str) -> CatalogSnapshot:
-        """Everything of a repository but its staged rows, at one instant. Rows that make no sense are told, not raised.
+        """A repository's rows but the staged ones, at one instant. Rows that make no sense are told, not raised.
 
         Raises ``RepositoryNotFound``.
         """
@@ -308,9 +307,12 @@ class Audit(CatalogPart):
         branches = sorted(readable(BRANCH, branch_record), key=lambda branch: branch.id)
         tags = sorted(readable(TAG, _tag), key=lambda tag: tag.id)
         uploads = list(readable(UPLOAD, _upload))
-        staged = _staged_counts(conn, repository_id)
+        count = select(STAGED.c.token, func.count()).where(STAGED.c.repository_id == repository_id)
+        staged = {str(token): rows for token, rows in conn.execute(count.group_by(STAGED.c.token))}
         following = (MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None))
         commits, first_parents, unreadable = _commits(conn, repository_id)
+        known = exists().where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == KEY.c.commit_id)
+        dangling = select(KEY.c.key, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, ~known)
         now = self.database.dialect.now(conn)
         moves = select(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.old, REFLOG.c.new)
         moves = moves.where(REFLOG.c.repository_id == repository_id)
@@ -327,7 +329,7 @@ class Audit(CatalogPart):
             uploads=uploads,
             overdue=now - deadline_of(row, now),
             follows=conn.execute(select(MIRROR.c.repository_id).where(*following)).first() is not None,
-            dangling_keys=_dangling_keys(conn, repository_id),
+            dangling_keys=dict(conn.execute(dangling.order_by(KEY.c.key).limit(_MOST_KEYS)).all()),
             now=now,
             flaws=sorted(flaws.values(), key=lambda flaw: (flaw.table, flaw.key)),
             moves=[RefUpdate(*move) for move in conn.execute(moves)],
@@ -400,15 +402,3 @@ def _retired(conn: Connection, repository_id: str, tokens: set[str]) -> dict[str
     for some in chunks(tokens):
         found.update((token, commit_id) for token, commit_id in conn.execute(query.where(RETIRED.c.token.in_(some))))
     return found
-
-
-def _dangling_keys(conn: Connection, repository_id: str) -> dict[str, str]:
-    known = exists().where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == KEY.c.commit_id)
-    query = select(KEY.c.key, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, ~known)
-    return {row.key: row.commit_id for row in conn.execute(query.order_by(KEY.c.key).limit(_MOST_KEYS))}
-
-
-def _staged_counts(conn: Connection, repository_id: str) -> dict[str, int]:
-    """How many staged rows there are, by token."""
-    query = select(STAGED.c.token, func.count()).where(STAGED.c.repository_id == repository_id)
-    return {str(token): count for token, count in conn.execute(query.group_by(STAGED.c.token))}

@@ -205,7 +205,7 @@ class Backups(CatalogPart):
 
     @read_transaction
     def restored_at(self, conn: Connection, repository_id: str) -> int | None:
-        """When the dump was made that the repository was restored from (Unix seconds). None once it was accepted."""
+        """The time of the dump that the repository was restored from (Unix seconds). None once it was accepted."""
         found = find_repository(conn, repository_id).restored
         return None if found is None else int(found) // 1_000_000
 

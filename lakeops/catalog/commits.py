@@ -74,21 +74,15 @@ FORGET = timedelta(hours=1)
 """How long a place in the queue that lapsed is kept for a publisher that was only slow."""
 
 
-def _first_parents() -> Select[Any]:
-    here = COMMIT.c.repository_id == bindparam("repository")
-    columns = (*COMMIT_COLUMNS, COMMIT.c.first_parent)
-    start = select(*columns, literal(1).label("depth")).where(here, COMMIT.c.id == bindparam("commit"))
-    walk = start.cte("walk", recursive=True)
-    parents = select(*columns, walk.c.depth + 1).where(here, COMMIT.c.id == walk.c.first_parent)
-    walk = walk.union_all(parents.where(walk.c.depth < bindparam("limit")))
-    return select(*(walk.c[column.name] for column in COMMIT_COLUMNS)).order_by(walk.c.depth)
-
-
 # Built once: building these takes longer than SQLite takes to run them.
-_WALK = _first_parents()
-_SOME = select(*COMMIT_COLUMNS).where(
-    COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
-)
+_OF_REPOSITORY = COMMIT.c.repository_id == bindparam("repository")
+_STEP = (*COMMIT_COLUMNS, COMMIT.c.first_parent)
+_START = select(*_STEP, literal(1).label("depth")).where(_OF_REPOSITORY, COMMIT.c.id == bindparam("commit"))
+_LINE = _START.cte("walk", recursive=True)
+_NEXT = select(*_STEP, _LINE.c.depth + 1).where(_OF_REPOSITORY, COMMIT.c.id == _LINE.c.first_parent)
+_LINE = _LINE.union_all(_NEXT.where(_LINE.c.depth < bindparam("limit")))
+_WALK = select(*(_LINE.c[column.name] for column in COMMIT_COLUMNS)).order_by(_LINE.c.depth)
+_SOME = select(*COMMIT_COLUMNS).where(_OF_REPOSITORY, COMMIT.c.id.in_(bindparam("some", expanding=True)))
 _ONE = Lookup(COMMIT_COLUMNS, f"{COMMIT.name} WHERE repository_id = :repository AND id = :commit")
 _NEW_COMMIT = insert(COMMIT)
 _MOVE_HEAD = update(BRANCH).where(
@@ -123,27 +117,21 @@ _HEAD = with_head()
 _BRANCH_WIDTH, _COMMIT_WIDTH = len(BRANCH.c), len(COMMIT_COLUMNS)
 
 
-def look_at_branch(
-    conn: Connection, query: Lookup, values: dict[str, Any]
+def find_branch_and_head(
+    conn: Connection, repository_id: str, name: str, query: Lookup = _HEAD, **values: str
 ) -> tuple[BranchState, Commit, Sequence[Any]]:
     """A branch, the commit that it points to, and what else a query of ``with_head`` asks for.
 
     Raises ``RepositoryNotFound``, ``RefNotFound``.
     """
-    row = query.one(conn, values)
+    row = query.one(conn, {"repository": repository_id, "branch": name, **values})
     if row is None:
-        find_repository(conn, values["repository"])
-        raise no_branch(values["repository"], values["branch"])
+        find_repository(conn, repository_id)
+        raise no_branch(repository_id, name)
     state, rest = branch_record(row[:_BRANCH_WIDTH]), row[_BRANCH_WIDTH:]
     if rest[0] is None:
-        raise no_commit(state.repository_id, state.commit_id)
+        raise no_commit(repository_id, state.commit_id)
     return state, commit_record(rest[:_COMMIT_WIDTH]), rest[_COMMIT_WIDTH:]
-
-
-def find_branch_and_head(conn: Connection, repository_id: str, name: str) -> tuple[BranchState, Commit]:
-    """A branch and the commit that it points to. Raises ``RepositoryNotFound``, ``RefNotFound``."""
-    state, head, _ = look_at_branch(conn, _HEAD, {"repository": repository_id, "branch": name})
-    return state, head
 
 
 def require_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit:
@@ -190,7 +178,7 @@ class Commits(CatalogPart):
 
     @read_transaction
     def all(self, conn: Connection, repository_id: str) -> dict[str, Commit]:
-        """All commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
+        """The commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
         query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
         find_repository(conn, repository_id)
         return {row[0]: commit_record(row) for row in conn.execute(query)}
@@ -212,8 +200,7 @@ class Commits(CatalogPart):
         """Ids that start with a hex prefix, in order, at most ``limit``."""
         name: ColumnElement[str] = COMMIT.c.id
         query = select(name).where(COMMIT.c.repository_id == repository_id, *under(name, prefix))
-        query = query.order_by(name).limit(limit)
-        return list(conn.execute(query).scalars())
+        return list(conn.execute(query.order_by(name).limit(limit)).scalars())
 
     @read_transaction
     def first_parents(self, conn: Connection, repository_id: str, commit_id: str, *, limit: int) -> list[Commit]:

@@ -15,13 +15,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from sqlalchemy import JSON, URL, BigInteger, Boolean, Column, Connection, Engine, Index, Integer, Row, Table, Text
+from sqlalchemy import JSON, URL, BigInteger, Boolean, Column, Connection, Engine, Integer, Row, Table, Text
 from sqlalchemy import Dialect as EngineDialect
-from sqlalchemy import text as sql
 from sqlalchemy.engine import result_tuple
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -30,7 +29,7 @@ from sqlalchemy.pool import Pool
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from lakeops.model.clock import FIRST_WAIT, Ids, pause, retrying, stopwatch
+from lakeops.model.clock import Ids, pause, stopwatch
 from lakeops.model.errors import CatalogError, Transient
 from lakeops.model.names import next_prefix
 
@@ -108,8 +107,8 @@ class Dialect(Protocol):
 
 
 T = TypeVar("T")
-A = ParamSpec("A")
-P = TypeVar("P", bound="_HasDatabase")
+P = ParamSpec("P")
+Part = TypeVar("Part", bound="_HasDatabase")
 AnyRow = Row[*tuple[Any, ...]]
 
 TRIES = 5
@@ -167,7 +166,7 @@ class Database:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` on one snapshot."""
         conn = self._snapshot.conn
-        return self._retrying(lambda: self._read_once(work)) if conn is None else work(conn)
+        return self._retrying(partial(self._run, self._reader, work)) if conn is None else work(conn)
 
     def in_snapshot(self, work: Callable[[], T]) -> T:
         """Run ``work``, which may run several times. All that it reads in this thread comes from one snapshot."""
@@ -189,7 +188,7 @@ class Database:
         if self._snapshot.conn is not None:
             raise RuntimeError("a snapshot is for reading: this would be written outside of it")
         try:
-            return self._retrying(lambda: self._write_once(work, settle))
+            return self._retrying(partial(self._run, self.engine, work, settle, write=True))
         finally:
             _Writes.count += 1
 
@@ -201,20 +200,26 @@ class Database:
         """Give back all connections."""
         self.engine.dispose()
 
-    def _read_once(self, work: Callable[[Connection], T]) -> T:
+    def _run(
+        self,
+        engine: Engine,
+        work: Callable[[Connection], T],
+        settle: Callable[[Connection], T | None] | None = None,
+        *,
+        write: bool = False,
+    ) -> T:
         try:
-            with self._reader.connect() as conn:
-                self.dialect.begin(conn, write=False)
-                return work(conn)
-        except self._failures as error:
-            raise self._translate(error) from None
-
-    def _write_once(self, work: Callable[[Connection], T], settle: Callable[[Connection], T | None] | None) -> T:
-        try:
-            with self.engine.connect() as conn:
-                self.dialect.begin(conn, write=True)
+            with engine.connect() as conn:
+                self.dialect.begin(conn, write=write)
                 result = work(conn)
-                self._commit(conn)
+                if not write:
+                    return result
+                try:
+                    conn.commit()
+                except DBAPIError as error:
+                    if self.dialect.failure_of(_driver_error(error)) is TransactionFailure.LOST:
+                        raise _UnknownError(self._sentence("lost the catalog while committing", error)) from None
+                    raise
                 return result
         except self._failures as error:
             raise self._translate(error) from None
@@ -228,14 +233,6 @@ class Database:
             if done is not None:
                 return done
             raise _AgainError(str(lost)) from None
-
-    def _commit(self, conn: Connection) -> None:
-        try:
-            conn.commit()
-        except DBAPIError as error:
-            if self.dialect.failure_of(_driver_error(error)) is TransactionFailure.LOST:
-                raise _UnknownError(self._sentence("lost the catalog while committing", error)) from None
-            raise
 
     def _translate(self, error: Exception) -> Exception:
         """A failure of the database in the catalog's own words, and whether to try again."""
@@ -256,29 +253,19 @@ class Database:
 
     def _retrying(self, run: Callable[[], T]) -> T:
         waited, lost = stopwatch(), 0
-
-        def attempt() -> T:
-            nonlocal lost
+        while True:  # by hand: no command need import tenacity
             try:
                 return run()
             except _AgainError as error:
                 lost += 1
-                of = "" if error.outage and self._patience else f" of {TRIES}"
-                _log.warning("%s; try %d%s lost after %.1f s", error, lost, of, waited())
-                raise
-
-        def goes_on(error: BaseException) -> bool:
-            patient = isinstance(error, _AgainError) and error.outage and waited() < self._patience
-            return isinstance(error, _AgainError) and (patient or (lost < TRIES and waited() < PATIENCE_SECONDS))
-
-        try:
-            return attempt()  # tried once without tenacity: a command need not import it
-        except _AgainError:
-            pause(self._ids.jitter(FIRST_WAIT))
-        try:
-            return retrying(goes_on, self._ids)(attempt)
-        except _AgainError as error:
-            raise Transient(f"{error}; waited {waited():.1f} s in {lost} tries", kind="catalog_unavailable") from None
+                bridged = error.outage and self._patience > 0
+                _log.warning("%s; try %d%s lost after %.1f s", error, lost, "" if bridged else f" of {TRIES}", waited())
+                patient = error.outage and waited() < self._patience
+                if not patient and (lost >= TRIES or waited() >= PATIENCE_SECONDS):
+                    raise Transient(
+                        f"{error}; waited {waited():.1f} s in {lost} tries", kind="catalog_unavailable"
+                    ) from None
+            pause(self._ids.backoff(lost))
 
     def _sentence(self, what: str, error: Exception) -> str:
         """A sentence with the first line of the driver's own words: no statement, no parameters, no secrets."""
@@ -292,31 +279,31 @@ class _HasDatabase(Protocol):
     database: Database
 
 
-def read_transaction(method: Callable[Concatenate[P, Connection, A], T]) -> Callable[Concatenate[P, A], T]:
+def read_transaction(method: Callable[Concatenate[Part, Connection, P], T]) -> Callable[Concatenate[Part, P], T]:
     """A method of a part of the catalog as one transaction that reads. Callers leave its connection out."""
 
     @wraps(method)
-    def transaction(self: P, /, *args: A.args, **kwargs: A.kwargs) -> T:
+    def transaction(self: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.database.read(lambda conn: method(self, conn, *args, **kwargs))
 
     return transaction
 
 
-def write_transaction(method: Callable[Concatenate[P, Connection, A], T]) -> Callable[Concatenate[P, A], T]:
+def write_transaction(method: Callable[Concatenate[Part, Connection, P], T]) -> Callable[Concatenate[Part, P], T]:
     """A method of a part of the catalog as one transaction, which may run again although its COMMIT happened."""
 
     @wraps(method)
-    def transaction(self: P, /, *args: A.args, **kwargs: A.kwargs) -> T:
+    def transaction(self: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.database.write(lambda conn: method(self, conn, *args, **kwargs), settle=run_again)
 
     return transaction
 
 
-def write_transaction_once(method: Callable[Concatenate[P, Connection, A], T]) -> Callable[Concatenate[P, A], T]:
+def write_transaction_once(method: Callable[Concatenate[Part, Connection, P], T]) -> Callable[Concatenate[Part, P], T]:
     """A method of a part of the catalog as one transaction. Whether an unanswered COMMIT happened stays unknown."""
 
     @wraps(method)
-    def transaction(self: P, /, *args: A.args, **kwargs: A.kwargs) -> T:
+    def transaction(self: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.database.write(lambda conn: method(self, conn, *args, **kwargs))
 
     return transaction
@@ -366,7 +353,7 @@ class Lookup:
         text, make_row = self._made.get(conn.dialect.name) or self._prepared(conn.dialect)
         # The driver's own tuples: describing a result to SQLAlchemy takes longer than reading a row.
         cursor: Any = conn.exec_driver_sql(text, dict(values)).cursor
-        return [make_row(row) for row in cursor.fetchall()]
+        return list(map(make_row, cursor.fetchall()))
 
     def one(self, conn: Connection, values: Mapping[str, Any]) -> AnyRow | None:
         """The row of a query that finds one at most, by a key."""
@@ -511,10 +498,5 @@ def login(name: str | None = None) -> Column[str]:
 
 
 def seconds(name: str | None = None) -> Column[int]:
-    """When the row was inserted, in Unix seconds, by the database's clock."""
+    """The time at which the row was inserted, in Unix seconds, by the database's clock."""
     return Column(name, WHOLE, nullable=False, server_default=DatabaseSeconds())
-
-
-def partial_index(name: str, condition: str, *columns: str) -> Index:
-    """An index over the rows that meet a condition."""
-    return Index(name, *columns, sqlite_where=sql(condition), postgresql_where=sql(condition))

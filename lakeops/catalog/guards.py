@@ -45,18 +45,7 @@ from lakeops.catalog.records import (
     optional_number,
     verdict_record,
 )
-from lakeops.catalog.tables import (
-    AUDIT,
-    BRANCH,
-    COMMIT,
-    KEY,
-    PROTECTION,
-    REFLOG,
-    REPOSITORY,
-    RETIRED,
-    TAG,
-    VERDICT,
-)
+from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED, TAG, VERDICT
 from lakeops.model.clock import LONGEST, Clock, Grace, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
@@ -68,14 +57,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import HeldRepository, did_you_mean, next_prefix
-from lakeops.model.records import (
-    BRANCH_PROTECTION,
-    CHECK_PROTECTION,
-    PASSED,
-    TAG_PROTECTION,
-    Hook,
-    Verdict,
-)
+from lakeops.model.protection import BRANCH_PROTECTION, CHECK_PROTECTION, PASSED, TAG_PROTECTION, Hook, Verdict
 
 Hooks = frozenset[Hook]
 T = TypeVar("T", int, str)
@@ -139,10 +121,13 @@ _LACKING = select(PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.pr
 
 def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = False) -> AnyRow:
     """The repository's row, locked. Raises ``RepositoryNotFound``."""
+    where: dict[str, Any] = {"repository": repository_id}
     if conn.dialect.name == "sqlite":
-        return find_repository(conn, repository_id)
-    where = {"repository": repository_id, "fair": fair_lock_key(repository_id)}
-    return repository_found(conn, conn.execute(_LOCK_REPOSITORY[exclusive], where).one_or_none(), repository_id)
+        row: AnyRow | None = _REPOSITORY.one(conn, where)
+    else:
+        where["fair"] = fair_lock_key(repository_id)
+        row = conn.execute(_LOCK_REPOSITORY[exclusive], where).one_or_none()
+    return repository_found(conn, row, repository_id)
 
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
@@ -215,9 +200,10 @@ def chunks(values: Iterable[T]) -> Iterator[list[T]]:
 
 def under(column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
     """Conditions for texts that begin with a prefix, as a range of bytes: nothing to escape, and an index serves it."""
+    if not prefix:
+        return []
     above = next_prefix(prefix)
-    conditions = [column >= prefix] if prefix else []
-    return conditions if above is None else [*conditions, column < above]
+    return [column >= prefix] if above is None else [column >= prefix, column < above]
 
 
 # --- checks ---
@@ -231,20 +217,17 @@ def check_writable(
     A protected branch takes merges, and what changes nothing that is committed. A protected tag stays as it is.
     Raises ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``, ``protected_tag``).
     """
-
-    def patterns(*kinds: str) -> Iterable[str]:
-        return conn.execute(_PATTERNS, {"repository": repository.id, "kinds": kinds}).scalars()
-
     if repository.read_only:
         raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
+    here = {"repository": repository.id}
+    if branch is not None and action not in {"merge", "reset", "seal"}:
+        check_protection(branch, conn.execute(_PATTERNS, here | {"kinds": PROTECTING}).scalars())
     if tag is not None:
-        for pattern in patterns(TAG_PROTECTION):
+        for pattern in conn.execute(_PATTERNS, here | {"kinds": (TAG_PROTECTION,)}).scalars():
             if fnmatchcase(tag, pattern):
                 raise PreconditionFailed(
                     f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted", kind="protected_tag"
                 )
-    if branch is not None and action not in {"merge", "reset", "seal"}:
-        check_protection(branch, patterns(*PROTECTING))
 
 
 def check_protection(branch: str, patterns: Iterable[str]) -> None:
@@ -321,8 +304,7 @@ def find_verdicts(conn: Connection, repository_id: str, commits: Sequence[str]) 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:
     """Refuse to rest on commits that do not exist or are expired. Raises ``RefNotFound``, ``CommitExpired``."""
     for some in chunks(ids):
-        rows = conn.execute(_EXPIRED, {"repository": repository_id, "some": some})
-        states = {row.id: row.expired for row in rows}
+        states = dict(conn.execute(_EXPIRED, {"repository": repository_id, "some": some}).all())
         for commit_id in some:
             if commit_id not in states:
                 raise no_commit(repository_id, commit_id)
@@ -385,7 +367,7 @@ def no_commit(repository_id: str, commit_id: str) -> RefNotFound:
 def expired(commit_id: str) -> CommitExpired:
     """The error for a commit that retention took."""
     return CommitExpired(
-        f"commit {commit_id} was expired by the retention rules and its objects may be gone; "
+        f"commit {commit_id} is expired: the retention rules keep it no longer, and its objects may be gone; "
         "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over, "
         "`lakeops mirror verify-history` brings back what is whole)"
     )
@@ -506,8 +488,8 @@ class CatalogPart:
         claimed: str | None = None,
     ) -> dict[str, Any]:
         """A record of the audit as column values."""
-        texts = [None if value is None else str(value) for value in (before, after)]
-        who = (self.caller.person, self.caller.claimed if claimed is None else claimed)
+        texts = before if before is None else str(before), after if after is None else str(after)
+        who = self.caller.person, self.caller.claimed if claimed is None else claimed
         return dict(zip(_AUDIT_COLUMNS, (repository_id, action, kind, ref, *texts, *who), strict=True))
 
     def remember(self, conn: Connection, repository_id: str, key: str | None, fingerprint: str, commit_id: str) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, in
 
 from lakeops.catalog.database import AnyRow, read_transaction, write_transaction, write_transaction_once
 from lakeops.catalog.guards import CatalogPart, check_writable, deadline_of, find_repository, grace_of, lock_repository
-from lakeops.catalog.records import decoding, epoch_micros, from_epoch_micros
+from lakeops.catalog.records import ExpectedState, decoding, epoch_micros, from_epoch_micros
 from lakeops.catalog.tables import CLOCK, COMMIT, MARK, REFLOG, REPOSITORY
 from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of
 from lakeops.model.errors import BranchMoved, MarkRefused, NotFound, Transient
@@ -266,12 +266,11 @@ class Marks(CatalogPart):
         return now
 
 
-def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], since: datetime) -> None:
-    """Refuse to link old objects while there is a mark that may hold them and was not looked into.
+def check_links(conn: Connection, repository_id: str, expect: ExpectedState, since: datetime) -> None:
+    """Refuse to link objects while there is a mark that may hold them and was not looked into (``expect``).
 
-    Marks that were swept count too: one may have been made and swept since the caller looked. ``cleared`` ones hold
-    none of the objects and never will, or were swept before the caller saw the objects. A mark that was begun before
-    ``since`` has taken too long, and is failed here.
+    Marks that were swept count too: one may have been made and swept since the caller looked. A mark that was begun
+    before ``since`` has taken too long, and is failed here.
 
     Raises:
         Transient: ``collection_running``: what a mark will hold is being worked out.
@@ -279,16 +278,19 @@ def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], s
     """
     for row in conn.execute(select(MARK).where(*_in_states(repository_id, (*_OPEN, *BEGUN)))):
         mark = _record(row)
-        if mark.id in cleared:
+        if expect.marks is None or mark.id in expect.marks:
             continue
-        if mark.state is not MarkState.MARKING:
-            raise BranchMoved(f"garbage collection made the mark {mark.id} meanwhile; try again")
-        if mark.created >= since or not _leave_marking(conn, repository_id, mark.id, state=MarkState.FAILED.value):
-            raise Transient(
-                f"garbage collection is working out what nobody needs (mark {mark.id}), and an object that was "
-                "written long ago cannot be linked meanwhile; try again in a few minutes",
-                kind="collection_running",
-            )
+        if mark.state is MarkState.MARKING:
+            if mark.created < since and _leave_marking(conn, repository_id, mark.id, state=MarkState.FAILED.value):
+                continue
+            if mark.id in expect.unclear:
+                raise Transient(
+                    f"garbage collection is working out what nobody needs (mark {mark.id}), and an object that was "
+                    "written before the time that it looks at cannot be linked meanwhile; try again in a few minutes, "
+                    "or upload the contents anew",
+                    kind="collection_running",
+                )
+        raise BranchMoved(f"garbage collection made the mark {mark.id} meanwhile; try again")
 
 
 def find_mark(conn: Connection, repository_id: str, mark_id: str) -> Mark:

@@ -47,7 +47,8 @@ from lakeops.model.mirrors import (
     SourceReference,
     Wait,
 )
-from lakeops.model.records import Commit, Protection, RepositoryRecord
+from lakeops.model.protection import Protection
+from lakeops.model.records import Commit, RepositoryRecord
 
 Pending = Mapping[str, str | None]
 """Range files that have arrived at a mirror, by name: JSON text that says which of their objects have not, or None."""
@@ -122,7 +123,7 @@ class Mirrors(CatalogPart):
 
     @read_transaction
     def all(self, conn: Connection) -> list[MirrorRecord]:
-        """All mirrors by name."""
+        """The mirrors of the catalog by name."""
         query = select(MIRROR).order_by(MIRROR.c.repository_id)
         return [mirror_record(row) for row in conn.execute(query)]
 
@@ -218,10 +219,13 @@ class Mirrors(CatalogPart):
         _set_mirror(conn, repository_id, kept=sorted(commits))
 
     @write_transaction
-    def note_rules(self, conn: Connection, repository_id: str, rules: str | None, protections: Sequence[str]) -> None:
-        """Record the source's retention rules and protected branches: they hold here from a fail-over on."""
+    def note(self, conn: Connection, repository_id: str, /, **found: object) -> None:
+        """Record what a pass found, by columns of the mirror: how it ended, what it refused, the source's rules.
+
+        The source's ``rules`` and ``protections`` hold here from a fail-over on.
+        """
         _lock_mirror(conn, repository_id)
-        _set_mirror(conn, repository_id, rules=rules, protections=list(protections))
+        _set_mirror(conn, repository_id, **found)
 
     @write_transaction
     def note_metadata(self, conn: Connection, repository_id: str, metadata: Mapping[str, str]) -> None:
@@ -259,22 +263,10 @@ class Mirrors(CatalogPart):
         return _find_mirror(conn, repository_id)
 
     @write_transaction
-    def note_sync(self, conn: Connection, repository_id: str, error: str | None) -> None:
-        """Record how a pass ended."""
-        _lock_mirror(conn, repository_id)
-        _set_mirror(conn, repository_id, error=error)
-
-    @write_transaction
     def note_seen(self, conn: Connection, repository_id: str) -> None:
         """Record that the source was seen just now, and shows what it showed before."""
         _lock_mirror(conn, repository_id)
         _set_mirror(conn, repository_id, last_sync=unix_seconds(self.database.dialect.now(conn)))
-
-    @write_transaction
-    def note_refused(self, conn: Connection, repository_id: str, refusals: int, reasons: Sequence[str]) -> None:
-        """Record how many records of the source the last pass refused, and why some of them."""
-        _lock_mirror(conn, repository_id)
-        _set_mirror(conn, repository_id, refusals=refusals, refused=list(reasons))
 
     @write_transaction
     def give_up_candidate(

@@ -13,30 +13,25 @@ describe (see ``tables``), and no row becomes an object of a class. Three rules 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from sqlalchemy import Index, MetaData, UniqueConstraint
+from sqlalchemy import Column, Index, MetaData, UniqueConstraint
+from sqlalchemy import text as sql
 from sqlalchemy.orm import declared_attr
 from sqlmodel import Field, SQLModel
 
 from lakeops.catalog import database
-from lakeops.catalog.database import PREFIX, partial_index
+from lakeops.catalog.database import PREFIX
 
 
-def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
-    return Field(sa_column=database.text(key=key, null=null))
+def _field(column: Callable[..., Column[Any]]) -> Callable[..., Any]:
+    """Make a function that makes SQLModel's fields, of one that makes columns."""
+    return lambda *name, **options: Field(sa_column=column(*name, **options))
 
 
-def _number(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401
-    return Field(sa_column=database.number(key=key, null=null))
-
-
-def _flag() -> Any:  # noqa: ANN401
-    return Field(sa_column=database.flag())
-
-
-def _json(name: str | None = None) -> Any:  # noqa: ANN401
-    return Field(sa_column=database.json(name))
+_text, _number = _field(database.text), _field(database.number)
+_flag, _json = _field(database.flag), _field(database.json)
 
 
 class _Row(SQLModel):
@@ -102,6 +97,9 @@ class OwnerRow(_OfRepository, table=True):
     pending_lease: str | None = _text(null=True)
 
 
+_WHERE_MARKED: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), sql("expired_by IS NOT NULL"))
+
+
 class CommitRow(_OfRepository, table=True):
     """A commit. ``first_parent`` repeats the first of ``parents`` for walks inside the database.
 
@@ -110,7 +108,7 @@ class CommitRow(_OfRepository, table=True):
 
     __table_args__: ClassVar[tuple[Any, ...]] = (
         Index("lakeops_commit_generation", "repository_id", "generation", "id"),
-        partial_index("lakeops_commit_expired_by", "expired_by IS NOT NULL", "repository_id", "expired_by"),
+        Index("lakeops_commit_expired_by", "repository_id", "expired_by", **_WHERE_MARKED),
     )
     id: str = _text(key=True)
     parents: list[str] = _json()
@@ -152,7 +150,7 @@ class TagRow(_OfRepository, table=True):
 
 
 class ProtectionRow(_OfRepository, table=True):
-    """A protection of the refs that match a glob pattern; see ``model.records.Protection``."""
+    """A protection of the refs that match a glob pattern; see ``model.protection.Protection``."""
 
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
@@ -161,7 +159,7 @@ class ProtectionRow(_OfRepository, table=True):
 
 
 class VerdictRow(_OfRepository, table=True):
-    """A verdict on a commit; see ``model.records.Verdict``."""
+    """A verdict on a commit; see ``model.protection.Verdict``."""
 
     commit_id: str = _text(key=True)
     name: str = _text(key=True)
@@ -188,7 +186,7 @@ class StagedRow(_OfRepository, table=True):
     size_bytes: int | None = _number(null=True)
     mtime: int | None = _number(null=True)
     content_type: str | None = _text(null=True)
-    user_metadata: str | None = Field(sa_column=database.text("metadata", null=True))
+    user_metadata: str | None = _text("metadata", null=True)
     changes: int = _number()
 
 
@@ -270,6 +268,7 @@ class QueueRow(_OfRepository, table=True):
 class UploadRow(_OfRepository, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
+    __table_args__: ClassVar[tuple[Any, ...]] = (Index("lakeops_upload_started", "repository_id", "started"),)
     id: str = _text(key=True)
     branch: str = _text()
     address: str = _text()
@@ -370,7 +369,7 @@ class MarkRow(_OfRepository, table=True):
 
 
 class ReportRow(_OfRepository, table=True):
-    """A report of a run, for people to look at: nothing rests on it. See ``model.reports``."""
+    """A report of a run, for people to look at: nothing rests on it. See ``model.records.Report``."""
 
     kind: str = _text(key=True)
     at: int = _number(key=True)

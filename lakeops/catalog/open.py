@@ -75,8 +75,24 @@ class Catalog:
         return self.database.in_snapshot(work)
 
     def upgrade(self) -> None:
-        """Bring the schema to this code's version. Safe to call at any time from many processes."""
-        upgrade(self.database)
+        """Bring the schema to this code's revision, in one transaction. Others that try meanwhile find it done.
+
+        Raises:
+            PreconditionFailed: ``catalog_version``: it is newer than this code.
+            InvalidInput: ``invalid_settings``: the database's encoding cannot hold every path.
+        """
+        from lakeops.catalog.migrations.run import run_migrations
+
+        dialect = self.database.dialect
+
+        def work(conn: Connection) -> None:
+            dialect.lock_schema(conn)
+            found = revision(dialect, conn)
+            if found is None or check_revision(found, upgrade_first=True):
+                check_encoding(dialect.facts(conn))
+                run_migrations(conn)
+
+        self.database.write(work, settle=lambda _conn: None)
 
     def describe(self) -> dict[str, str]:
         """Facts for ``doctor``: dialect, server version, schema revision, journal mode. No secrets."""
@@ -222,22 +238,3 @@ def check_encoding(facts: Mapping[str, str]) -> None:
             "TEMPLATE template0",
             kind="invalid_settings",
         )
-
-
-def upgrade(database: Database) -> None:
-    """Bring the schema to this code's revision, in one transaction. Others that try meanwhile wait, then find it done.
-
-    Raises:
-        PreconditionFailed: ``catalog_version``: it is newer than this code.
-        InvalidInput: ``invalid_settings``: the database's encoding cannot hold every path.
-    """
-    from lakeops.catalog.migrations.run import run_migrations
-
-    def work(conn: Connection) -> None:
-        database.dialect.lock_schema(conn)
-        found = revision(database.dialect, conn)
-        if found is None or check_revision(found, upgrade_first=True):
-            check_encoding(database.dialect.facts(conn))
-            run_migrations(conn)
-
-    database.write(work, settle=lambda _conn: None)

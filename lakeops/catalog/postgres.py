@@ -90,7 +90,6 @@ class Postgres:
         self._schema: str | None = None
 
     def engine(self, url: URL) -> Engine:
-        """An engine over psycopg 3."""
         given = {name: value for name, value in _CONNECT.items() if name not in url.query or name == "client_encoding"}
         try:
             return create_engine(
@@ -108,7 +107,6 @@ class Postgres:
             ) from None
 
     def reader(self, engine: Engine) -> Engine:
-        """An engine over the connections of ``engine`` whose transactions read one snapshot and write nothing."""
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def begin(self, conn: Connection, *, write: bool) -> None:  # noqa: ARG002 - readers are told apart by ``reader``
@@ -122,7 +120,6 @@ class Postgres:
         )
 
     def now(self, conn: Connection) -> datetime:
-        """The server's clock at this moment."""
         moment = conn.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         return cast("datetime", moment).astimezone(UTC)
 
@@ -162,11 +159,9 @@ class Postgres:
         return f"; process {pid} of the database ({program or 'unnamed'}, login {login}) holds the lock{since}"
 
     def lock_schema(self, conn: Connection) -> None:
-        """An advisory lock of this transaction."""
         conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})")
 
     def facts(self, conn: Connection) -> dict[str, str]:
-        """Version, encoding and durability."""
         names = ("server_version", SERVER_ENCODING, "synchronous_commit", "fsync", "default_transaction_read_only")
         return {name: str(conn.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names}
 
@@ -187,7 +182,6 @@ class Postgres:
         return facts
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Send the rows to a temporary table of this transaction, by COPY."""
         import pyarrow as pa
         import pyarrow.csv as pa_csv
 
@@ -200,11 +194,9 @@ class Postgres:
                 copy.write(sink.getvalue())
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:  # noqa: ARG002 - they came
-        """Insert or replace the rows of the temporary table."""
         conn.exec_driver_sql(_MOVE, (repository_id, token))
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
-        """A token's rows under a prefix, sorted by path, by COPY."""
         import pyarrow as pa
 
         from lakeops.catalog.staging import staging_columns

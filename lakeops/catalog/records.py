@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Table, Text, cast
@@ -18,7 +19,8 @@ from sqlalchemy import Table, Text, cast
 from lakeops.catalog.database import AnyRow
 from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED, VERDICT
 from lakeops.model.errors import Corrupted, InvalidInput, KeyReused
-from lakeops.model.records import Along, Commit, Entry, Hook, RepositoryRecord, Split, Verdict, difference, maker
+from lakeops.model.protection import Hook, Verdict
+from lakeops.model.records import Along, Commit, Entry, RepositoryRecord, Split, difference, maker
 
 R = TypeVar("R")
 
@@ -68,14 +70,14 @@ def undecodable(table: Table, which: str, error: Exception) -> Corrupted:
 
 def text_list(value: object) -> tuple[str, ...]:
     """A list of texts out of a JSON column."""
-    if type(value) is not list or not all(type(item) is str for item in value):
+    if type(value) is not list or not {str}.issuperset(map(type, value)):
         raise TypeError(f"{value!r:.80} is no list of texts")
     return tuple(value)
 
 
 def text_map(value: object) -> dict[str, str]:
     """A map of texts out of a JSON column."""
-    if type(value) is not dict or not all(type(item) is str for item in value.values()):
+    if type(value) is not dict or not {str}.issuperset(map(type, value.values())):
         raise TypeError(f"{value!r:.80} is no map of texts")
     return value
 
@@ -101,7 +103,7 @@ def check_texts(*values: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who works with a catalog: the committer's name that was set, and the user whom a program such as Airflow has."""
+    """A user of a catalog: the committer's name that was set, and the user whom a program such as Airflow has."""
 
     claimed: str = ""
     person: str | None = None
@@ -151,7 +153,7 @@ class BranchState:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """All tokens, newest first."""
+        """The tokens whose rows the branch shows, newest first."""
         return (self.staging_token, *self.sealed_tokens)
 
     def without_sealed(self, tokens: Sequence[str]) -> BranchState | None:
@@ -164,6 +166,10 @@ class BranchState:
             return None
         sealed = self.sealed_tokens[:stay]
         return replace(self, sealed_tokens=sealed, intents=tuple(one for one in self.intents if one[0] in sealed))
+
+
+_BRANCH_NAMES = tuple(column.name for column in BRANCH.c)
+_BRANCH_VALUES = attrgetter(*("id" if name == "name" else name for name in _BRANCH_NAMES))
 
 
 @decoding(BRANCH, 0, 1)
@@ -202,9 +208,8 @@ def intent_values(intents: Intents) -> list[list[Any]]:
 
 def branch_values(state: BranchState) -> dict[str, Any]:
     """A branch as column values."""
-    values = {one.name: getattr(state, one.name) for one in fields(BranchState) if one.name != "id"}
-    lists = {"sealed_tokens": list(state.sealed_tokens), "intents": intent_values(state.intents)}
-    return {**values, "name": state.id, **lists}
+    values = dict(zip(_BRANCH_NAMES, _BRANCH_VALUES(state), strict=True))
+    return {**values, "sealed_tokens": list(state.sealed_tokens), "intents": intent_values(state.intents)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +250,14 @@ class ExpectedState:
         addresses: the only stored addresses whose staged rows may be replaced.
         marks: the marks that are known to hold none of the rows' objects, for rows that link objects which were there
             before the attempt began. To be found out before the objects are seen to be there.
+        unclear: the marks that are still being made, and may come to hold one of the objects.
     """
 
     state: BranchState | None = None
     counter: ChangeCounter | None = None
     addresses: frozenset[str] | None = None
     marks: frozenset[str] | None = None
+    unclear: frozenset[str] = frozenset()
 
     @property
     def changes(self) -> int:
@@ -305,6 +312,8 @@ def repository_values(repository: RepositoryRecord) -> dict[str, Any]:
 _commit, _entry = maker(Commit), maker(Entry)
 COMMIT_COLUMNS = [COMMIT.c[field.name] for field in fields(Commit)]
 """The commit table's columns in the order of the record's fields."""
+_COMMIT_NAMES = tuple(column.name for column in COMMIT_COLUMNS)
+_COMMIT_VALUES = attrgetter(*_COMMIT_NAMES)
 PARENTS = cast(COMMIT.c.parents, Text)
 """The parents of a commit as text, for ``parents_of``."""
 _ONE_OR_TWO = re.compile(r'\["([0-9a-f]{64})"(?:, ?"([0-9a-f]{64})")?\]')
@@ -325,7 +334,7 @@ def commit_record(row: Sequence[Any]) -> Commit:
 def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:
     """A commit as column values."""
     return {
-        **{column.name: getattr(commit, column.name) for column in COMMIT_COLUMNS},
+        **dict(zip(_COMMIT_NAMES, _COMMIT_VALUES(commit), strict=True)),
         "repository_id": repository_id,
         "parents": list(commit.parents),
         "first_parent": commit.parents[0] if commit.parents else None,
@@ -348,7 +357,7 @@ def parents_of(written: object) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Everything that the publish transaction checks and writes.
+    """The input of the publish transaction: what it checks, and what it writes.
 
     Attributes:
         expected_head: the head that the work was planned on.
@@ -419,8 +428,7 @@ def staged_record(row: Sequence[Any]) -> Staged:
         return Staged(path, None)
     check_texts(address, checksum, content_type)
     return Staged(
-        path,
-        _entry(path, address, checksum, number(size_bytes), number(mtime), content_type, metadata_map(metadata)),
+        path, _entry(path, address, checksum, number(size_bytes), number(mtime), content_type, metadata_map(metadata))
     )
 
 

@@ -7,11 +7,11 @@ old rules is still under way afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, literal, select, update
 
 from lakeops.catalog.commits import earlier_commit
 from lakeops.catalog.database import (
@@ -30,6 +30,7 @@ from lakeops.catalog.guards import (
     check_hooks,
     check_live,
     check_writable,
+    chunks,
     find_branch,
     find_repository,
     find_verdicts,
@@ -44,7 +45,8 @@ from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
 from lakeops.model.mirrors import RefKind
-from lakeops.model.records import BRANCH_PROTECTION, FAILED, PASSED, Hook, Protection, ReflogRecord, RefRecord, Verdict
+from lakeops.model.protection import BRANCH_PROTECTION, FAILED, PASSED, Hook, Protection, Verdict
+from lakeops.model.records import ReflogRecord, RefRecord
 
 NONE: Hooks = frozenset()
 
@@ -107,15 +109,13 @@ class Refs(CatalogPart):
         name: str,
         *,
         actor: str,
-        unused: BranchState | None = None,
         expect: ExpectedState | None = None,
         hooks: Hooks = NONE,
     ) -> str:
         """Delete a branch and its staging. Returns the old head.
 
-        With ``unused`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
-        With ``expect`` only one that is as it was then; else ``NotAsSeen``.
-        Raises ``PreconditionFailed`` (``default_branch``, ``protected_branch``).
+        Raises ``NotAsSeen`` for one that is not as it is expected, and ``PreconditionFailed`` (``default_branch``,
+        ``protected_branch``).
         """
         repository = lock_repository(conn, repository_id)
         state = lock_branch(conn, repository_id, name, exclusive=True)
@@ -125,8 +125,6 @@ class Refs(CatalogPart):
             raise PreconditionFailed(
                 f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
             )
-        if unused is not None and (state != unused or any_staged(conn, state)):
-            raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
         check_expected(conn, state, expect)
         conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
         conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))
@@ -287,20 +285,32 @@ class Refs(CatalogPart):
         find_repository(conn, repository_id)
         return [_reflog_record(row) for row in conn.execute(query)]
 
+    def last_moves(self, repository_id: str, branches: Collection[str]) -> dict[str, ReflogRecord]:
+        """The last move of each of some branches, by name."""
+        mine = (REFLOG.c.repository_id == repository_id, REFLOG.c.kind == str(RefKind.BRANCH))
+
+        def work(conn: Connection) -> dict[str, ReflogRecord]:
+            found: dict[str, ReflogRecord] = {}
+            for some in chunks(branches):
+                last = select(func.max(REFLOG.c.sequence)).where(*mine, REFLOG.c.ref.in_(some)).group_by(REFLOG.c.ref)
+                rows = conn.execute(select(REFLOG).where(REFLOG.c.sequence.in_(last)))
+                found |= {row.ref: _reflog_record(row) for row in rows}
+            return found
+
+        return self.database.read(work)
+
     def protections(self, repository_id: str) -> list[str]:
         """The glob patterns of branches that change through merges only, whatever is merged."""
         return [one.pattern for one in self.all_protections(repository_id) if one.kind == BRANCH_PROTECTION]
 
-    def all_protections(self, repository_id: str) -> list[Protection]:
-        """Everything that protects branches and tags, in order."""
+    @read_transaction
+    def all_protections(self, conn: Connection, repository_id: str) -> list[Protection]:
+        """The rules that protect branches and tags, in order."""
         query = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.prefix)
-
-        def work(conn: Connection) -> list[Protection]:
-            find_repository(conn, repository_id)
-            rows = conn.execute(query.where(PROTECTION.c.repository_id == repository_id))
-            return sorted(Protection(*row) for row in rows)
-
-        return self.database.read(work)
+        find_repository(conn, repository_id)
+        return sorted(
+            Protection(*row) for row in conn.execute(query.where(PROTECTION.c.repository_id == repository_id))
+        )
 
     def protect(
         self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
@@ -331,7 +341,8 @@ class Refs(CatalogPart):
 
         self.database.write(work)
 
-    def record_verdict(self, repository_id: str, given: Verdict) -> Verdict:
+    @write_transaction
+    def record_verdict(self, conn: Connection, repository_id: str, given: Verdict) -> Verdict:
         """Record a verdict on a live commit, in place of an earlier one of that check. The audit keeps all of them.
 
         A check that passes again keeps its verdict. Without ``said_by`` it is by the user whom the caller works for, or
@@ -339,44 +350,39 @@ class Refs(CatalogPart):
         (``read_only_repository``).
         """
         here = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == given.commit_id)
+        # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
+        repository = lock_repository(conn, repository_id, exclusive=given.state == FAILED)
+        check_writable(conn, repository, action="check")
+        check_live(conn, repository_id, [given.commit_id])
+        known = {one.name: one for one in find_verdicts(conn, repository_id, [given.commit_id])}.get(given.name)
+        if known is not None and known.state == given.state == PASSED:
+            return known
+        who = given.said_by or self.caller.person or self.database.dialect.account
+        who = who or str(conn.exec_driver_sql("SELECT session_user").scalar_one())
+        made = replace(given, said_by=who, at=unix_seconds(self.database.dialect.now(conn)))
+        if known is None:
+            conn.execute(insert(VERDICT).values(repository_id=repository_id, **made.to_json()))
+        else:
+            conn.execute(update(VERDICT).where(*here, VERDICT.c.name == made.name).values(made.to_json()))
+        action = "pass-check" if made.state == PASSED else "fail-check"
+        told = f"{made.commit_id} by {who}" + (f": {made.findings[:200]}" if made.findings else "")
+        self.record(conn, repository_id, action, "check", made.name, known and known.state, told)
+        return made
 
-        def work(conn: Connection) -> Verdict:
-            # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
-            repository = lock_repository(conn, repository_id, exclusive=given.state == FAILED)
-            check_writable(conn, repository, action="check")
-            check_live(conn, repository_id, [given.commit_id])
-            known = {one.name: one for one in find_verdicts(conn, repository_id, [given.commit_id])}.get(given.name)
-            if known is not None and known.state == given.state == PASSED:
-                return known
-            who = given.said_by or self.caller.person or self.database.dialect.account
-            who = who or str(conn.exec_driver_sql("SELECT session_user").scalar_one())
-            made = replace(given, said_by=who, at=unix_seconds(self.database.dialect.now(conn)))
-            if known is None:
-                conn.execute(insert(VERDICT).values(repository_id=repository_id, **made.to_json()))
-            else:
-                conn.execute(update(VERDICT).where(*here, VERDICT.c.name == made.name).values(made.to_json()))
-            action = "pass-check" if made.state == PASSED else "fail-check"
-            told = f"{made.commit_id} by {who}" + (f": {made.findings[:200]}" if made.findings else "")
-            self.record(conn, repository_id, action, "check", made.name, known and known.state, told)
-            return made
-
-        return self.database.write(work, settle=run_again)
-
-    def withdraw_check(self, repository_id: str, commit_id: str, name: str) -> None:
+    @write_transaction_once
+    def withdraw_check(self, conn: Connection, repository_id: str, commit_id: str, name: str) -> None:
         """Forget the verdict of a check of a commit. Raises ``NotFound``."""
         mine = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == commit_id)
+        # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
+        if not conn.execute(delete(VERDICT).where(*mine, VERDICT.c.name == name)).rowcount:
+            raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
+        self.record(conn, repository_id, "withdraw-check", "check", name, commit_id)
 
-        def work(conn: Connection) -> None:
-            # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
-            if not conn.execute(delete(VERDICT).where(*mine, VERDICT.c.name == name)).rowcount:
-                raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
-            self.record(conn, repository_id, "withdraw-check", "check", name, commit_id)
-
-        self.database.write(work)
-
+    @read_transaction
     def check_merge(
         self,
+        conn: Connection,
         repository_id: str,
         branch: str,
         source: str,
@@ -387,12 +393,8 @@ class Refs(CatalogPart):
 
         Raises ``PreconditionFailed`` (``read_only_repository``, ``missing_check``).
         """
-
-        def work(conn: Connection) -> None:
-            check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
-            require_passed(conn, repository_id, branch, source, untouched, rests_on)
-
-        self.database.read(work)
+        check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
+        require_passed(conn, repository_id, branch, source, untouched, rests_on)
 
     def verdicts(self, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
         """The verdicts on some commits, by commit and check."""

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, select
 
 from lakeops.catalog.database import TransactionFailure
 from lakeops.catalog.guards import under
-from lakeops.catalog.records import insert_staged
+from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import Clock, pause, stopwatch
 from lakeops.model.errors import CatalogError, InvalidInput
@@ -37,6 +37,7 @@ FIRST_WAIT, SHORTEST_WAIT, AGING = 0.008, 0.0005, 0.05
 """Seconds between two requests for the write lock: at first, at least, and after how long a wait half as many."""
 
 _BATCH = 10_000
+_UNLOAD = select(*(STAGED.c[name] for name in STAGED_VALUES))
 _AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
@@ -80,11 +81,9 @@ class Sqlite:
         return engine
 
     def reader(self, engine: Engine) -> Engine:
-        """An engine over the connections of ``engine``. Only how its transactions begin differs."""
         return engine
 
     def begin(self, conn: Connection, *, write: bool) -> None:
-        """With the write lock, as soon as nobody else has it, or without it."""
         # Straight to the driver: SQLAlchemy's way to a statement takes longer than a lookup by key.
         driver: Any = conn.connection.driver_connection
         if not write:
@@ -106,7 +105,6 @@ class Sqlite:
             driver.execute(f"PRAGMA busy_timeout = {patience}")
 
     def now(self, conn: Connection) -> datetime:  # noqa: ARG002 - the file has no time of its own
-        """The clock that the catalog was opened with."""
         return self._clock.now()
 
     def failure_of(self, error: BaseException) -> TransactionFailure:
@@ -116,14 +114,12 @@ class Sqlite:
         return TransactionFailure.RETRY if locked else TransactionFailure.REFUSED
 
     def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
-        """Nothing: a file's locks have no names."""
-        return ""
+        return ""  # a file's locks have no names
 
     def lock_schema(self, conn: Connection) -> None:
-        """Nothing to do: the transaction began with the write lock."""
+        pass  # the transaction began with the write lock
 
     def facts(self, conn: Connection) -> dict[str, str]:
-        """Version, journal and durability."""
         return {
             "server_version": sqlite3.sqlite_version,
             "journal_mode": str(conn.exec_driver_sql("PRAGMA journal_mode").scalar_one()),
@@ -136,10 +132,9 @@ class Sqlite:
         return {"path": str(file), "inode": str(file.stat().st_ino)}
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Nothing to do: the database is in this process."""
+        pass  # the database is in this process
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
-        """Insert or replace the rows, by ``executemany``."""
         with _many_tuples():
             for batch in rows.to_batches(max_chunksize=_BATCH):
                 same = [[repository_id] * batch.num_rows, [token] * batch.num_rows]
@@ -149,23 +144,20 @@ class Sqlite:
                     conn.exec_driver_sql(self.insert_staged, values)
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
-        """A token's rows under a prefix, sorted by path."""
         import pyarrow as pa
 
         from lakeops.catalog.staging import staging_columns
         from lakeops.model.arrow import array
 
         columns = staging_columns()
-        query = STAGED.select().with_only_columns(*(STAGED.c[name] for name in columns.names))
         where = (STAGED.c.repository_id == repository_id, STAGED.c.token == token, *under(STAGED.c.path, prefix))
-        cursor: Any = conn.execute(query.where(*where).order_by(STAGED.c.path)).cursor
+        cursor: Any = conn.execute(_UNLOAD.where(*where).order_by(STAGED.c.path)).cursor
         batches = []
         with _many_tuples():
             while rows := cursor.fetchmany(_BATCH):
                 path, tombstone, *others = zip(*rows, strict=True)
-                values = [path, list(map(bool, tombstone)), *others]
-                arrays = [array(value, field.type) for value, field in zip(values, columns, strict=True)]
-                batches.append(pa.record_batch(arrays, columns))
+                values = (path, list(map(bool, tombstone)), *others)
+                batches.append(pa.record_batch(list(map(array, values, columns.types)), columns))
         return pa.Table.from_batches(batches, columns)
 
 

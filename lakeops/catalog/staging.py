@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from lakeops.catalog.commits import earlier_commit, find_branch_and_head, look_at_branch, require_commit, with_head
+from lakeops.catalog.commits import earlier_commit, find_branch_and_head, require_commit, with_head
 from lakeops.catalog.database import (
     AnyRow,
     Lookup,
@@ -163,7 +163,7 @@ class Staging(CatalogPart):
             now = dialect.now(conn)
             check_started(repository, now, started)
             if expect.marks is not None:
-                check_links(conn, repository_id, expect.marks, now - deadline_of(repository, now))
+                check_links(conn, repository_id, expect, now - deadline_of(repository, now))
             if table is not None:
                 dialect.load(conn, repository_id, state.staging_token, table)
             elif rows:
@@ -222,35 +222,28 @@ class Staging(CatalogPart):
             conn.execute(branch_update(state).values(branch_values(state)))
         return Sealed(state, head, now)
 
-    def withdraw(self, repository_id: str, branch: str, intent: Intent) -> None:
+    @write_transaction
+    def withdraw(self, conn: Connection, repository_id: str, branch: str, intent: Intent) -> None:
         """Forget what a call asked for that was answered with an error. Its rows stay sealed."""
+        state = lock_branch(conn, repository_id, branch, exclusive=True)
+        left = tuple(one for one in state.intents if one[1] != intent)
+        if left != state.intents:
+            conn.execute(branch_update(state).values(intents=intent_values(left)))
 
-        def work(conn: Connection) -> None:
-            state = lock_branch(conn, repository_id, branch, exclusive=True)
-            left = tuple(one for one in state.intents if one[1] != intent)
-            if left != state.intents:
-                conn.execute(branch_update(state).values(intents=intent_values(left)))
-
-        self.database.write(work, settle=run_again)
-
-    def discard(self, state: BranchState, tokens: tuple[str, ...]) -> None:
+    @write_transaction
+    def discard(self, conn: Connection, state: BranchState, tokens: tuple[str, ...]) -> None:
         """Retire sealed tokens whose rows change nothing over ``state``'s head.
 
         Raises ``BranchMoved`` when head, tokens or resets are no longer ``state``'s: the rows may matter now.
         """
-
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, state.repository_id), action="seal", branch=state.id)
-            now = lock_branch(conn, state.repository_id, state.id, exclusive=True)
-            same = (now.commit_id, now.sealed_resets) == (state.commit_id, state.sealed_resets)
-            after = now.without_sealed(tokens) if same else None
-            if after is None:
-                raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
-            conn.execute(branch_update(now).values(branch_values(after)))
-            self.retire(conn, state.repository_id, tokens)
-
-        if tokens:
-            self.database.write(work, settle=run_again)
+        check_writable(conn, lock_repository(conn, state.repository_id), action="seal", branch=state.id)
+        now = lock_branch(conn, state.repository_id, state.id, exclusive=True)
+        same = (now.commit_id, now.sealed_resets) == (state.commit_id, state.sealed_resets)
+        after = now.without_sealed(tokens) if same else None
+        if after is None:
+            raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
+        conn.execute(branch_update(now).values(branch_values(after)))
+        self.retire(conn, state.repository_id, tokens)
 
     @write_transaction_once
     def reset(
@@ -323,13 +316,13 @@ class Staging(CatalogPart):
     @read_transaction
     def staged_one(self, conn: Connection, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:
         """The newest staged row of a path, and the commit that the branch points to at the same instant."""
-        values = {"repository": repository_id, "branch": branch, "path": path}
-        state, head, rest = look_at_branch(conn, _AT_HEAD_AND_PATH, values)
+        state, head, rest = find_branch_and_head(conn, repository_id, branch, _AT_HEAD_AND_PATH, path=path)
         if rest[0] is not None:
             return head, staged_record(rest)
         if not state.sealed_tokens:
             return head, None
-        found = {row.token: row for row in conn.execute(_SEALED, values | {"tokens": state.sealed_tokens})}
+        sealed = {"repository": repository_id, "path": path, "tokens": state.sealed_tokens}
+        found = {row.token: row for row in conn.execute(_SEALED, sealed)}
         newest = next((found[token] for token in state.sealed_tokens if token in found), None)
         return head, None if newest is None else staged_record(newest)
 
@@ -338,7 +331,7 @@ class Staging(CatalogPart):
         self, conn: Connection, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> StagedPage:
         """Up to ``limit`` staged paths under a prefix and after a path, newest token first, at one instant."""
-        state, head = find_branch_and_head(conn, repository_id, branch)
+        state, head, _ = find_branch_and_head(conn, repository_id, branch)
         newest: dict[str, AnyRow] = {}
         for token in reversed(state.tokens):
             # The first ``limit`` paths of all tokens are among the first ``limit`` of each.
@@ -357,13 +350,13 @@ class Staging(CatalogPart):
 
         def work(conn: Connection) -> tuple[BranchAt, list[pa.Table]]:
             now = self.database.dialect.now(conn)
-            state, head = find_branch_and_head(conn, repository_id, branch)
+            state, head, _ = find_branch_and_head(conn, repository_id, branch)
             chosen: Sequence[str] = state.tokens if tokens is None else [t for t in tokens if t in state.tokens]
             rows = [self.database.dialect.unload(conn, repository_id, token, prefix) for token in chosen]
             return BranchAt(state, head, now), rows
 
         found, tables = self.database.read(work)
-        return found, newest_rows([from_columns(table) for table in tables])
+        return found, newest_rows(list(map(from_columns, tables)))
 
     @read_transaction
     def has_staged(self, conn: Connection, repository_id: str, branch: str) -> bool:
@@ -622,13 +615,13 @@ def from_columns(columns: pa.Table) -> pa.Table:
     from lakeops.model.arrow import STAGED_SCHEMA, array, from_numpy, to_numpy
 
     def maps(texts: pa.Array, absent: pa.Array) -> pa.MapArray:
-        parsed = [_parsed(text) for text in texts.drop_null().to_pylist()]
+        parsed = list(map(_parsed, texts.drop_null().to_pylist()))
         sizes = np.zeros(len(texts) + 1, np.int32)
-        sizes[1:][to_numpy(texts.is_valid())] = [len(each) for each in parsed]
+        sizes[1:][to_numpy(texts.is_valid())] = list(map(len, parsed))
         return pa.MapArray.from_arrays(
             from_numpy(np.cumsum(sizes, dtype=np.int32)),
             array(list(chain.from_iterable(parsed)), pa.string()),
-            array(list(chain.from_iterable(each.values() for each in parsed)), pa.string()),
+            array(list(chain.from_iterable(map(dict.values, parsed))), pa.string()),
             mask=absent,
         )
 
@@ -646,7 +639,7 @@ def newest_rows(tables: Sequence[pa.Table]) -> pa.Table:
 
     from lakeops.model.arrow import STAGED_SCHEMA, from_numpy
 
-    filled = [table for table in tables if table.num_rows]
+    filled = list(filter(len, tables))
     if len(filled) < 2:
         return filled[0] if filled else pa.Table.from_batches([], STAGED_SCHEMA)
     ranks = np.repeat(np.arange(len(filled)), [table.num_rows for table in filled])

@@ -10,8 +10,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 import typer.main
@@ -38,61 +39,73 @@ EPILOG = """First steps:
 
 Exit codes: 0 ok, 1 error, 2 usage, 3 conflict, 4 not found, 5 precondition failed."""
 
-REPOSITORIES = "Repositories, branches and tags"
-OBJECTS = "Objects"
-HISTORY = "Changes and history"
-HOUSE = "Housekeeping"
-
-MODULES = {
-    "repo": ("repo", REPOSITORIES),
-    "branch": ("branch", REPOSITORIES),
-    "tag": ("branch:tags", REPOSITORIES),
-    "fs": ("fs", OBJECTS),
-    "import": ("history", OBJECTS),
-    "local": ("local", OBJECTS),
-    "gateway": ("serve", OBJECTS),
-    "commit": ("history", HISTORY),
-    "diff": ("changes", HISTORY),
-    "merge": ("changes", HISTORY),
-    "cherry-pick": ("changes", HISTORY),
-    "log": ("history", HISTORY),
-    "bisect": ("bisect", HISTORY),
-    "blame": ("history", HISTORY),
-    "history": ("history", HISTORY),
-    "show": ("history", HISTORY),
-    "merge-base": ("history", HISTORY),
-    "reflog": ("history", HISTORY),
-    "check": ("branch:checks", HISTORY),
-    "hook": ("repo:hooks", HISTORY),
-    "ui": ("serve", HISTORY),
-    "audit": ("history", HOUSE),
-    "gc": ("gc", HOUSE),
-    "mirror": ("mirror", HOUSE),
-    "fsck": ("upkeep", HOUSE),
-    "refs": ("upkeep:refs", HOUSE),
-    "db": ("upkeep:db", HOUSE),
-    "doctor": ("doctor", HOUSE),
-    "config": ("doctor:configuration", HOUSE),
-    "cache": ("upkeep:cache", HOUSE),
+PANELS = {
+    "Repositories, branches and tags": "repo branch tag:branch protection:branch",
+    "Objects": "fs import:history local gateway:serve",
+    "Changes and history": "commit:history diff:changes merge:changes cherry-pick:changes log:history bisect "
+    "blame:history history show:history reflog:history check:branch hook:repo ui:serve",
+    "Housekeeping": "gc mirror fsck:upkeep audit:history doctor config:doctor",
+    "Rarely needed": "merge-base:history refs:upkeep db:upkeep cache:upkeep",
 }
-"""Every command's module in ``lakeops.cli``, with the name of its group there, and its panel on the help page."""
+"""The commands of each panel of the help page, with their modules where these have other names."""
+MODULES = {
+    name: (module or name, panel)
+    for panel, commands in PANELS.items()
+    for name, _, module in (command.partition(":") for command in commands.split())
+}
+"""The module in ``lakeops.cli`` and the panel of each command."""
 
 OTHER_WORDS = {
-    "status": ["diff"],
-    "ingest": ["import"],
-    "annotate": ["blame"],
-    "auth": ["db grants"],
-    "identity": ["config show"],
-    "actions": ["hook list"],
-    "refs-dump": ["refs dump"],
-    "refs-restore": ["refs restore"],
-    "find-merge-base": ["merge-base"],
-    "branch-protect": ["branch protect"],
-    "get-config": ["gc rules get"],
-    "set-config": ["gc rules set"],
-    "delete-config": ["gc rules delete"],
+    "status": "diff, local status",
+    "add": "fs upload",
+    "stage": "fs upload",
+    "push": "local commit",
+    "pull": "local pull",
+    "fetch": "local pull, mirror sync",
+    "checkout": "local checkout, local clone",
+    "switch": "local checkout",
+    "stash": "branch create",
+    "rebase": "merge",
+    "squash": "merge",
+    "rename": "branch create",
+    "restore": "fs cp, branch reset, gc restore, refs restore",
+    "reset": "branch reset",
+    "remote": "mirror list",
+    "grep": "fs ls",
+    "list": "repo list, branch list, fs ls",
+    "describe": "show commit",
+    "worktree": "local clone",
+    "init": "repo create, local init",
+    "ingest": "import",
+    "annotate": "blame",
+    "auth": "db grants",
+    "users": "db grants",
+    "permissions": "db grants",
+    "identity": "config show",
+    "whoami": "config show",
+    "login": "config show",
+    "set": "config show",
+    "get": "config show",
+    "actions": "hook list",
+    "runs": "hook list",
+    "metastore": "gateway",
+    "refs-dump": "refs dump",
+    "refs-restore": "refs restore",
+    "find-merge-base": "merge-base",
+    "branch-protect": "protection add, protection list",
+    "unprotect": "protection delete",
+    "protections": "protection list",
+    "require": "protection add",
+    "get-config": "gc rules get",
+    "set-config": "gc rules set",
+    "delete-config": "gc rules delete",
+    "run": "gc mark, gc sweep",
+    "help": "--help",
+    "docs": "--help",
+    "version": "--version",
+    "completion": "--install-completion",
 }
-"""Names of git and lakectl for commands that have other names here."""
+"""Names of git and lakectl for commands, with the commands that do it here."""
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -115,32 +128,15 @@ class Root(TyperGroup):
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override] # noqa: ANN401, ARG002
         """The command of a name, imported now. None when there is none."""
         if cmd_name in MODULES and self.commands[cmd_name] is None:
-            place, panel = MODULES[cmd_name]
-            module, _, group = place.partition(":")
-            found: Any = typer.main.get_command(getattr(import_module(f"lakeops.cli.{module}"), group or "app"))
+            name, panel = MODULES[cmd_name]
+            module = import_module(f"lakeops.cli.{name}")
+            found: Any = typer.main.get_command(getattr(module, f"{cmd_name}_group", module.app))
             # ``app`` is a group that is called like the command, or it holds several commands.
             found = getattr(found, "commands", {}).get(cmd_name, found)
             found.name = cmd_name
             found.rich_help_panel = panel  # typer reads it from any command
             self.commands[cmd_name] = found
         return self.commands.get(cmd_name)
-
-    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override] # noqa: ANN401
-        """The command that was asked for.
-
-        Raises:
-            typer.TyperException: there is none of that name. The message names commands of groups that have it.
-        """
-        try:
-            return super().resolve_command(ctx, args)
-        except typer.TyperException as error:
-            # A name that only looks like another one is left to typer, which suggests it.
-            found = {name: self.get_command(ctx, name) for name in MODULES}
-            groups = [name for name, one in found.items() if args[0] in getattr(one, "commands", {})]
-            meant = [*OTHER_WORDS.get(args[0], ()), *(f"{group} {args[0]}" for group in groups)]
-            if meant and "Did you mean" not in error.message:
-                error.message += f" Did you mean {', '.join(map(repr, meant))}?"
-            raise
 
     def main(
         self,
@@ -153,6 +149,8 @@ class Root(TyperGroup):
     ) -> NoReturn:
         """Run a command line and leave with its exit code."""
         given = list(sys.argv[1:] if args is None else args)
+        end = given.index("--") if "--" in given else len(given)
+        given[:end] = ["--pre-sign=true" if word == "--pre-sign" else word for word in given[:end]]
         out = Printer("--json" in given)
         try:
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
@@ -180,13 +178,17 @@ def lakeops(
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="Take settings from this file.", show_default=False)
     ] = None,
+    engine: Annotated[
+        Literal["auto", "local", "spark"] | None,
+        typer.Option(help="Run range work here, in place of what the settings say.", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Take the options that stand before the command."""
-    if config is not None:
-        before = os.environ.get(CONFIG)
-        os.environ[CONFIG] = config  # child processes, such as Spark's, take the same settings
-        context.call_on_close(lambda: _set_back(CONFIG, before))
+    for name, value in ((CONFIG, config), ("LAKEOPS_ENGINE", engine)):
+        if value is not None:  # child processes, such as Spark's, take the same settings
+            context.call_on_close(partial(_set_back, name, os.environ.get(name)))
+            os.environ[name] = value
     if version:
         Printer(json).answer({"version": __version__}, [f"lakeops {__version__}"])
     elif context.invoked_subcommand is None:
@@ -237,7 +239,8 @@ def _explain(out: Printer, error: Exception) -> int:
             out.fail({"kind": "aborted", "message": "aborted; nothing was changed"})
             return 1
         case typer.TyperException():
-            context, message = getattr(error, "ctx", None), _advised(" ".join(error.format_message().split()))
+            context = getattr(error, "ctx", None)
+            message = _advised(" ".join(error.format_message().split()), context)
             advice = "" if context is None else f" Try '{context.command_path} --help'."
             out.fail({"kind": "usage", "message": message + advice})
             return error.exit_code
@@ -250,11 +253,15 @@ def _explain(out: Printer, error: Exception) -> int:
     return 1
 
 
-def _advised(message: str) -> str:
-    """Name the command that a word of git or lakectl means here, also where typer suggests another one or none."""
+def _advised(message: str, context: typer.Context | None) -> str:
+    """Name the commands that an unknown one may mean: git's or lakectl's word, or a command of another group."""
     word = message.removeprefix("No such command '").partition("'")[0]
-    meant = OTHER_WORDS.get(word)
-    return f"No such command {word!r}. Did you mean {meant[0]!r}?" if meant and meant[0] not in message else message
+    if context is None or not message.startswith("No such command"):
+        return message
+    root: Any = context.find_root().command
+    groups = [one for one in MODULES if word in getattr(root.get_command(context, one), "commands", {})]
+    meant = OTHER_WORDS[word].split(", ") if word in OTHER_WORDS else [f"{group} {word}" for group in groups]
+    return f"No such command {word!r}. Did you mean {', '.join(map(repr, meant))}?" if meant else message
 
 
 def _drop_unwritten(stream: TextIO) -> bool:

@@ -6,12 +6,12 @@ import os
 import subprocess
 from collections.abc import Sequence
 from shutil import which
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lakeops.cli.history import commit_lines, oneline_of
-from lakeops.cli.options import FirstParent, argument, complete, uri
+from lakeops.cli.options import FirstParent, argument, complete, lake_uri, ref
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.formatting import counted
@@ -40,19 +40,18 @@ FIRST_ABORT = 128
 
 
 _Refs = Annotated[
-    list[LakeUri],
-    uri("lakefs://REPO/REF", "Which commits; lakefs://REPO alone, or nothing, means the one to look at."),
+    list[Any], ref("lakefs://REPO/REF", "Which commits; lakefs://REPO alone, or nothing, means the one to look at.")
 ]
 
 
 @command(app, "start", example="bisect start lakefs://flights/main lakefs://flights/v1")
 def start(
     session: Session,
-    refs: Annotated[list[LakeUri], uri("lakefs://REPO/REF", "A bad ref and good ones, or the repository.")],
+    refs: Annotated[list[Any], ref("lakefs://REPO/REF", "A bad ref and good ones, or the repository.")],
     first_parent: FirstParent = False,
 ) -> None:
     """Begin to look for the first bad commit by hand, in place of a search that is under way."""
-    repository = session.lake.repository(_only_name({uri.repository for uri in refs}))
+    repository = session.lake.repository(_only_name(_repositories(refs)))
     named = _name_refs(refs)
     _show(session, repository.start_bisect(*named, first_parent=first_parent) if named else repository.start_bisect())
 
@@ -102,9 +101,9 @@ def run(
     is good, with 125 when it cannot tell, and with another code below 128 when the commit is bad. Any other end stops
     the search.
     """
-    refs = [LakeUri.parse(word) for word in words[:2] if word.startswith((SCHEME, OTHER_SCHEME))]
-    words = words[len(refs) :]
-    if not words or len(refs) == 1:
+    has_refs = bool(words) and words[0].startswith((SCHEME, OTHER_SCHEME))
+    refs, words = (words[:2], words[2:]) if has_refs else ([], words)
+    if not words:
         raise typer.BadParameter("give a good ref, a bad one and a command, or a command alone")
     if which(words[0]) is None:
         raise InvalidInput(f"{excerpt(words[0])} is no program that can be run")
@@ -125,7 +124,7 @@ def run(
         return verdict
 
     if refs:
-        repository, first, last = session.two_refs(*refs)
+        repository, first, last = session.two_refs(lake_uri(refs[0]), refs[1])
         found = repository.bisect(first, last, is_good, first_parent=first_parent, on_left=on_left)
     else:
         repository = _under_way(session, ())
@@ -146,18 +145,22 @@ def run(
     )
 
 
-def _mark(session: Session, verdict: Verdict, refs: Sequence[LakeUri]) -> None:
+def _mark(session: Session, verdict: Verdict, refs: Sequence[LakeUri | str]) -> None:
     _show(session, _under_way(session, refs).mark_bisect(verdict, *_name_refs(refs)))
 
 
-def _name_refs(refs: Sequence[LakeUri]) -> list[str]:
-    return [one.only_ref()[1] for one in refs if one.ref is not None]
+def _name_refs(refs: Sequence[LakeUri | str]) -> list[str]:
+    return [one if isinstance(one, str) else one.only_ref()[1] for one in refs if isinstance(one, str) or one.ref]
 
 
-def _under_way(session: Session, refs: Sequence[LakeUri]) -> Repository:
+def _repositories(refs: Sequence[LakeUri | str]) -> set[str]:
+    return {one.repository for one in refs if isinstance(one, LakeUri)}
+
+
+def _under_way(session: Session, refs: Sequence[LakeUri | str]) -> Repository:
     """Find the repository: the one that is named, or the only one with a search under way."""
-    if refs:
-        return session.lake.repository(_only_name({one.repository for one in refs}))
+    if named := _repositories(refs):
+        return session.lake.repository(_only_name(named))
     searched = sorted(file.stem for file in (session.lake.settings.home / "bisect").glob("*.json"))
     if not searched:
         raise NotFound("no bisection is under way; begin with lakeops bisect start")

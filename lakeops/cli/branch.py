@@ -1,9 +1,10 @@
-"""``lakeops branch``, ``tag`` and ``check``: branches and tags, their protection, and the checks of commits."""
+"""``lakeops branch``, ``tag``, ``protection`` and ``check``: refs, their protection, and the checks of commits."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from lakeops.cli.options import (
     Pattern,
     RefUri,
     RepositoryUri,
-    RequiredBelow,
+    ShortRef,
     TagUri,
     argument,
     flag,
@@ -35,9 +36,11 @@ from lakeops.cli.output import (
     with_checks,
 )
 from lakeops.cli.session import MAX_LISTED, Session, command
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.formatting import counted, moment, span
-from lakeops.model.records import Commit, RefRecord, Verdict, worst
+from lakeops.model.protection import Verdict, worst
+from lakeops.model.records import Commit, RefRecord
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -45,70 +48,6 @@ if TYPE_CHECKING:
 app: typer.Typer = typer.Typer(
     help="Create, list, move, delete, reset, revert and protect branches.", add_completion=False
 )
-
-
-@command(app, "protect", example="branch protect lakefs://flights main")
-def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
-    """Let branches that match a pattern change through merges only."""
-    session.repository(uri).protect(pattern)
-    session.answer(
-        {"pattern": pattern}, ["Branches that match ", (pattern, "green"), " now change through merges only"]
-    )
-
-
-@command(app, "unprotect", example="branch unprotect lakefs://flights main")
-def unprotect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
-    """Remove a protection pattern."""
-    session.repository(uri).unprotect(pattern)
-    session.answer({"pattern": pattern}, ["Pattern ", (pattern, "green"), " no longer protects branches"])
-
-
-@command(app, "protections", example="branch protections lakefs://flights")
-def protections(session: Session, uri: RepositoryUri) -> None:
-    """List the patterns of protected branches."""
-    patterns = ({"pattern": pattern} for pattern in session.repository(uri).protections())
-    session.table(patterns, ("Pattern",), lambda one: ((one["pattern"], "cyan"),))
-
-
-@command(app, "require", example="branch require lakefs://flights main quality")
-def require(
-    session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName, prefix: RequiredBelow = ""
-) -> None:
-    """Let branches that match a pattern change through merges only, of commits that have passed a check."""
-    session.repository(uri).require_check(pattern, name, prefix=prefix)
-    below = f", where they change something below {prefix}" if prefix else ""
-    session.answer(
-        {"pattern": pattern, "check": name, "prefix": prefix},
-        [
-            "Branches that match ",
-            (pattern, "green"),
-            " now take only commits that have passed ",
-            (name, "green"),
-            below,
-        ],
-    )
-
-
-@command(app, "unrequire", example="branch unrequire lakefs://flights main quality")
-def unrequire(
-    session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName, prefix: RequiredBelow = ""
-) -> None:
-    """Require a check no longer."""
-    session.repository(uri).drop_check(pattern, name, prefix=prefix)
-    session.answer(
-        {"pattern": pattern, "check": name, "prefix": prefix},
-        ["Pattern ", (pattern, "green"), " no longer needs ", (name, "green")],
-    )
-
-
-@command(app, "requirements", example="branch requirements lakefs://flights")
-def requirements(session: Session, uri: RepositoryUri) -> None:
-    """List the checks that branches require."""
-    rules = session.repository(uri).required_checks()
-    found = ({"pattern": one.pattern, "check": one.check, "prefix": one.prefix} for one in rules)
-    session.table(
-        found, ("Pattern", "Check", "Below"), lambda one: ((one["pattern"], "cyan"), one["check"], one["prefix"])
-    )
 
 
 @command(app, "create", example="branch create lakefs://flights/dev --source lakefs://flights/main")
@@ -124,19 +63,22 @@ def create(
     session.answer(ref, ["Branch ", (name, "green"), " created at ", (ref.commit_id, "yellow")])
 
 
-@command(app, "list", example="branch list lakefs://flights --no-merged main")
+@command(app, "list", example="branch list lakefs://flights --no-merged main", lists="prefix after amount")
 def list_all(
     session: Session,
     uri: RepositoryUri,
     merged: Annotated[str | None, value("--merged", "REF", "Only branches that this ref has all commits of.")] = None,
     no_merged: Annotated[str | None, value("--no-merged", "REF", "Only those that it lacks commits of.")] = None,
-    prefix: Annotated[str, value("--prefix", "TEXT", "Only names that begin with this.")] = "",
 ) -> None:
-    """List the branches of a repository: the commits they point to, how old these are and who made them."""
+    """List the branches of a repository: the commits they point to, how old these are and who made them.
+
+    Where a branch was last created or moved, and not committed to, that person is named in place of the committer.
+    """
     refs = [None if ref is None else ref_in(uri.repository, ref) for ref in (merged, no_merged)]
     repository = session.repository(uri)
-    heads = list(repository.heads(prefix=prefix, merged=refs[0], not_merged=refs[1]))
+    heads = list(session.part(repository.heads(prefix=session.prefix, merged=refs[0], not_merged=refs[1])))
     found = repository.verdicts_of([head.commit for head in heads])
+    moves = session.lake.catalog.refs.last_moves(repository.id, [head.id for head in heads])
     now = session.now()
 
     def row(shown: dict[str, Any]) -> tuple[Styled, ...]:
@@ -145,7 +87,8 @@ def list_all(
         age = f"{span(max(0, now - made))} ago" if is_terminal(sys.stdout) else moment(made)
         state = worst(found[head.commit_id])
         checks = (state.word, VERDICT_COLOURS[state.state]) if state else ""
-        return ((head.id, "cyan"), commit_id(head.commit_id), age, head.commit.committer, checks)
+        pointed = head.id in moves and moves[head.id].pointed_by
+        return ((head.id, "cyan"), commit_id(head.commit_id), age, pointed or head.commit.committer, checks)
 
     by_name = {head.id: head for head in heads}
     records = [with_checks(head, found[head.commit_id]) for head in heads]
@@ -255,6 +198,12 @@ def revert(
     session.answer(commit, ["Reverted ", what, " on ", (branch.id, "green"), ": commit ", (commit.id, "yellow")])
 
 
+@command(app, "protect", example="branch protect lakefs://flights main")
+def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
+    """Let branches that match a pattern change through merges only, as protection add does."""
+    add_protection(session, uri, pattern)
+
+
 def _show_move(session: Session, name: str, old: str, target: Commit) -> None:
     """Say from where to where a branch or tag would move."""
     session.message("This moves ", (name, "red"), " from ", (old[:SHORT_ID], "yellow"), " to ",
@@ -280,25 +229,25 @@ def _show_changes(session: Session, branch: Branch, prefix: str | None = None, p
         session.message(f"  ... and {rest:,} more")
 
 
-tags: typer.Typer = typer.Typer(help="Create, list, show, move, delete and protect tags.", add_completion=False)
+tag_group: typer.Typer = typer.Typer(help="Create, list, show, move and delete tags.", add_completion=False)
 
 
-@command(tags, "create", example="tag create lakefs://flights/v1 lakefs://flights/main")
-def create_tag(session: Session, uri: TagUri, ref: RefUri) -> None:
+@command(tag_group, "create", example="tag create lakefs://flights/v1 lakefs://flights/main")
+def create_tag(session: Session, uri: TagUri, ref: ShortRef) -> None:
     """Create a tag at any ref."""
     repository, name, target = session.two_refs(uri, ref)
     tag = repository.create_tag(name, target)
     session.answer(tag, ["Tag ", (name, "green"), " created at ", (tag.commit_id, "yellow")])
 
 
-@command(tags, "list", example="tag list lakefs://flights")
+@command(tag_group, "list", example="tag list lakefs://flights", lists="prefix after amount")
 def list_tags(session: Session, uri: RepositoryUri) -> None:
     """List the tags of a repository and the commits they point to."""
-    tags = session.repository(uri).tags()
-    session.table(tags, ("Tag", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
+    tags = session.repository(uri).tags(prefix=session.prefix, after=session.after)
+    session.table(session.part(tags), ("Tag", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
 
 
-@command(tags, "show", example="tag show lakefs://flights/v1")
+@command(tag_group, "show", example="tag show lakefs://flights/v1")
 def show_tag(session: Session, uri: TagUri) -> None:
     """Show the commit that a tag points to."""
     repository, name = session.named(uri)
@@ -306,8 +255,8 @@ def show_tag(session: Session, uri: TagUri) -> None:
     session.answer(tag, ["Tag:    ", (tag.id, "cyan")], ["Commit: ", (tag.commit_id, "yellow")])
 
 
-@command(tags, "move", example="tag move lakefs://flights/latest lakefs://flights/main", asks=True)
-def move_tag(session: Session, uri: TagUri, ref: RefUri, idempotency_key: IdempotencyKey = None) -> None:
+@command(tag_group, "move", example="tag move lakefs://flights/latest lakefs://flights/main", asks=True)
+def move_tag(session: Session, uri: TagUri, ref: ShortRef, idempotency_key: IdempotencyKey = None) -> None:
     """Point a tag at another commit. Readers of the tag see that commit from then on."""
     repository, name, target = session.two_refs(uri, ref)
     old, new = repository.tag(name), repository.ref(target).commit
@@ -326,28 +275,7 @@ def move_tag(session: Session, uri: TagUri, ref: RefUri, idempotency_key: Idempo
         session.note(f"To undo: lakeops tag move {uri} lakefs://{uri.repository}/{old.commit_id}")
 
 
-@command(tags, "protect", example="tag protect lakefs://flights 'v*'")
-def protect_tags(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
-    """Keep tags that match a pattern from being moved or deleted."""
-    session.repository(uri).protect_tags(pattern)
-    session.answer({"pattern": pattern}, ["Tags that match ", (pattern, "green"), " can no longer be moved or deleted"])
-
-
-@command(tags, "unprotect", example="tag unprotect lakefs://flights 'v*'")
-def unprotect_tags(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
-    """Remove a protection pattern."""
-    session.repository(uri).unprotect_tags(pattern)
-    session.answer({"pattern": pattern}, ["Pattern ", (pattern, "green"), " no longer protects tags"])
-
-
-@command(tags, "protections", example="tag protections lakefs://flights")
-def tag_protections(session: Session, uri: RepositoryUri) -> None:
-    """List the patterns of protected tags."""
-    patterns = ({"pattern": pattern} for pattern in session.repository(uri).tag_protections())
-    session.table(patterns, ("Pattern",), lambda one: ((one["pattern"], "cyan"),))
-
-
-@command(tags, "delete", example="tag delete lakefs://flights/v1", asks=True)
+@command(tag_group, "delete", example="tag delete lakefs://flights/v1", asks=True)
 def delete_tag(session: Session, uri: TagUri) -> None:
     """Delete a tag. The answer names its commit, so that it can be created again."""
     repository, name = session.named(uri)
@@ -361,10 +289,95 @@ def delete_tag(session: Session, uri: TagUri) -> None:
     session.answer(tag, ["Tag ", (name, "green"), " deleted; it was at ", (tag.commit_id, "yellow")])
 
 
-checks: typer.Typer = typer.Typer(help="Record and list what the checks of a commit found.", add_completion=False)
+protection_group: typer.Typer = typer.Typer(
+    help="Protect branches from direct changes, and tags from being moved.", add_completion=False
+)
 
 
-@command(checks, "pass", example="check pass lakefs://flights/dev quality")
+@dataclass(frozen=True)
+class Rule(JsonRecord):
+    """A rule of protection: the branches of a pattern need a check, or are changed by merges only; or tags stay."""
+
+    type: str
+    pattern: str
+    check: str | None = None
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if self.type == "tag" and self.check:
+            raise InvalidInput("only branches require checks; leave out --tag")
+        if self.prefix and not self.check:
+            raise InvalidInput("--prefix needs --check")
+
+
+_Check = Annotated[str | None, value("--check", "CHECK", "A check that merged commits must have passed.")]
+_Below = Annotated[str, value("--prefix", "PREFIX", "With --check: only for merges that change something below it.")]
+_OfTags = Annotated[bool, flag("--tag", "The pattern is of tags.")]
+
+
+@command(protection_group, "add", example="protection add lakefs://flights main --check quality")
+def add_protection(
+    session: Session,
+    uri: RepositoryUri,
+    pattern: Pattern,
+    check: _Check = None,
+    prefix: _Below = "",
+    tag: _OfTags = False,
+) -> None:
+    """Let branches that match a pattern change through merges only, or keep tags from being moved or deleted."""
+    repository, rule = session.repository(uri), Rule("tag" if tag else "branch", pattern, check, prefix)
+    words = " now change through merges only"
+    if tag:
+        repository.protect_tags(pattern)
+        words = " can no longer be moved or deleted"
+    elif check is None:
+        repository.protect(pattern)
+    else:
+        repository.require_check(pattern, check, prefix=prefix)
+        words += f", of commits that have passed {check}" + f", where they change something below {prefix}" * bool(
+            prefix
+        )
+    session.answer(rule, [f"{rule.type.capitalize()} names that match ", (pattern, "green"), words])
+
+
+@command(protection_group, "delete", example="protection delete lakefs://flights main")
+def delete_protection(
+    session: Session,
+    uri: RepositoryUri,
+    pattern: Pattern,
+    check: _Check = None,
+    prefix: _Below = "",
+    tag: _OfTags = False,
+) -> None:
+    """Remove a rule of protection, given as it was added."""
+    repository, rule = session.repository(uri), Rule("tag" if tag else "branch", pattern, check, prefix)
+    if tag:
+        repository.unprotect_tags(pattern)
+    elif check is None:
+        repository.unprotect(pattern)
+    else:
+        repository.drop_check(pattern, check, prefix=prefix)
+    session.answer(rule, ["Pattern ", (pattern, "green"), f" no longer {'requires ' + check if check else 'protects'}"])
+
+
+@command(protection_group, "list", example="protection list lakefs://flights", lists="prefix after amount")
+def list_protections(session: Session, uri: RepositoryUri) -> None:
+    """List the rules that protect branches and tags."""
+    repository = session.repository(uri)
+    rules = [Rule("branch", pattern) for pattern in repository.protections()]
+    rules += [Rule("branch", one.pattern, one.check, one.prefix) for one in repository.required_checks()]
+    rules += [Rule("tag", pattern) for pattern in repository.tag_protections()]
+    session.table(
+        session.part(rules, "pattern", newest_first=True),
+        ("Type", "Pattern", "Requires", "Below"),
+        lambda one: (one.type, (one.pattern, "cyan"), one.check or "", one.prefix),
+    )
+
+
+check_group: typer.Typer = typer.Typer(help="Record and list what the checks of a commit found.", add_completion=False)
+
+
+@command(check_group, "pass", example="check pass lakefs://flights/dev quality")
 def pass_check(
     session: Session,
     at: RefUri,
@@ -376,7 +389,7 @@ def pass_check(
     session.answer(made, [(made.commit_id, "yellow"), " has passed ", (made.name, "green"), ", says ", made.said_by])
 
 
-@command(checks, "fail", example="check fail lakefs://flights/dev quality 'two rows are negative'")
+@command(check_group, "fail", example="check fail lakefs://flights/dev quality 'two rows are negative'")
 def fail_check(
     session: Session,
     at: RefUri,
@@ -389,7 +402,7 @@ def fail_check(
     session.answer(made, [(made.commit_id, "yellow"), " has failed ", (made.name, "red"), ", says ", made.said_by])
 
 
-@command(checks, "withdraw", example="check withdraw lakefs://flights/dev quality")
+@command(check_group, "withdraw", example="check withdraw lakefs://flights/dev quality")
 def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
     """Forget what a check of a commit found."""
     ref = session.ref(at)
@@ -398,10 +411,12 @@ def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
     session.answer({"commit_id": commit, "name": name}, [(commit, "yellow"), " has no verdict of ", (name, "green")])
 
 
-@command(checks, "list", example="check list lakefs://flights/dev")
+@command(check_group, "list", example="check list lakefs://flights/dev", lists="prefix after amount")
 def list_checks(session: Session, at: RefUri) -> None:
     """List what the checks of a commit found, and those that it declares and that wait."""
-    session.table(session.ref(at).verdicts(), ("Check", "Verdict", "By", "At", "Findings"), _verdict_row)
+    session.table(
+        session.part(session.ref(at).verdicts(), "name"), ("Check", "Verdict", "By", "At", "Findings"), _verdict_row
+    )
 
 
 def _verdict_row(one: Verdict) -> tuple[Styled, ...]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from itertools import islice
+from typing import Annotated, Any
 
 import typer
 
 from lakeops.cli.options import (
-    BranchUri,
     DespiteChecks,
     IdempotencyKey,
     Metadata,
     ParentNumber,
     RefUri,
+    ShortRef,
     flag,
     parse_metadata,
+    ref,
     uri,
     value,
 )
@@ -25,7 +27,7 @@ from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.names import LakeUri
-from lakeops.model.records import Change, ChangeType, Strategy
+from lakeops.model.records import Change, ChangeType, Strategy, TablesMode
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -35,8 +37,12 @@ SIGNS = {
     ChangeType.CHANGED: ("~ changed", "yellow"),
     ChangeType.CONFLICT: ("! conflict", "magenta"),
 }
+Right = Annotated[Any, ref("RIGHT", "Any ref of the repository: show what it changed.")]
+Destination = Annotated[Any, ref("DEST", "The branch that takes the changes.")]
 MAX_FOLDERS = 10
 """Folders that are counted one by one."""
+MAX_TABLES = 20
+"""Iceberg tables whose changes are shown."""
 
 
 def change_line(change: Change) -> tuple[Styled, ...]:
@@ -44,15 +50,16 @@ def change_line(change: Change) -> tuple[Styled, ...]:
     return (SIGNS[change.type], " ", change.path)
 
 
-@command(app, "diff", example="diff lakefs://flights/main lakefs://flights/dev", progress=True)
+@command(
+    app, "diff", example="diff lakefs://flights/main lakefs://flights/dev", progress=True, lists="prefix after amount"
+)
 def diff(
     session: Session,
     left: Annotated[LakeUri, uri("lakefs://REPO/LEFT", "A branch; or what to compare with, any ref.")],
-    right: Annotated[LakeUri | None, uri("lakefs://REPO/RIGHT", "Any ref: show what it changed.")] = None,
+    right: Right = None,
     two_way: Annotated[
         bool, flag("--two-way", "From the first to the second ref, not since their merge base.")
     ] = False,
-    prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Only paths under this prefix.")] = "",
     strategy: Annotated[
         Strategy | None, typer.Option(help="Show what a merge with this strategy would do.", show_default=False)
     ] = None,
@@ -66,20 +73,29 @@ def diff(
         raise InvalidInput(f"{'--two-way' if two_way else '--strategy'} needs two refs")
     if two_way and strategy:
         raise InvalidInput("--strategy settles conflicts of a merge, and --two-way shows none; give one of them")
-    if right is None:
-        changes = session.branch(left).uncommitted(prefix)
+    prefix, after = session.prefix, session.after
+    repository, old, new = session.two_refs(left, f"{left.ref}$" if right is None else right)
+    if new == f"{old}$":  # lakeFS's spelling of the branch with what is staged on it
+        changes = session.part(session.branch(left).uncommitted(prefix), "path")
+    elif two_way:
+        changes = repository.diff(old, new, prefix=prefix, after=after)
     else:
-        repository, old, new = session.two_refs(left, right)
-        if two_way:
-            changes = repository.diff(old, new, prefix=prefix)
-        else:
-            changes = repository.compare(old, new, prefix=prefix, strategy=strategy)
+        changes = repository.compare(old, new, prefix=prefix, after=after, strategy=strategy)
     counts = ChangeCounts()
-    shown = session.awaited("Comparing", changes)
+    shown = session.awaited("Comparing", islice(changes, session.amount))
     with session.paged():
         session.stream(counts.count(shown), change_line)
     for line in counts.lines():
         session.note(*line)
+    if counts.tables:
+        if new == f"{old}$":
+            sides = f"{old}@", old
+        else:
+            sides = repository.ref(old).commit_id, repository.ref(new).commit_id
+            if not two_way:
+                sides = repository.merge_base(*sides).id, sides[1]
+        for table in repository.table_diffs(*sides, counts.tables):
+            session.note(str(table))
     if right is not None:
         # Releases are often named newest first. The older one has changed nothing since.
         if not (two_way or counts.types) and any(repository.compare(new, old, prefix=prefix)):
@@ -94,6 +110,7 @@ class ChangeCounts:
         self.types: Counter[ChangeType] = Counter()
         self.folders: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
+        self.tables: list[str] = []
 
     def count(self, changes: Iterable[Change]) -> Iterator[Change]:
         """Yield the changes and count them."""
@@ -103,6 +120,8 @@ class ChangeCounts:
             self.types[change.type] += 1
             self.folders[group] += 1
             self.sizes[group] += change.size_bytes
+            if change.path.endswith("/metadata.json") and len(self.tables) < MAX_TABLES:
+                self.tables.append(change.path)
             yield change
 
     def to_json(self) -> dict[str, int]:
@@ -133,7 +152,7 @@ class ChangeCounts:
 def merge(
     session: Session,
     source: Annotated[LakeUri, uri("lakefs://REPO/SOURCE", "Any ref.")],
-    destination: Annotated[LakeUri, uri("lakefs://REPO/DEST", "The branch that takes the changes.")],
+    destination: Destination,
     strategy: Annotated[
         Strategy | None,
         typer.Option(help="The side that wins each conflict. Default: a conflict stops the merge.", show_default=False),
@@ -145,6 +164,10 @@ def merge(
     allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
     idempotency_key: IdempotencyKey = None,
     despite_check: DespiteChecks = None,
+    tables: Annotated[
+        TablesMode | None,
+        value("--tables", "rebase", "Make changes of Iceberg tables again on the destination's, where both have some."),
+    ] = None,
 ) -> None:
     """Merge what a ref changed into a branch.
 
@@ -161,6 +184,7 @@ def merge(
                 squash=squash,
                 allow_empty=allow_empty,
                 despite_checks=despite_check or (),
+                tables=tables,
             )
         else:
             result = repository.merge(
@@ -173,6 +197,7 @@ def merge(
                 squash=squash,
                 allow_empty=allow_empty,
                 despite_checks=despite_check or (),
+                tables=tables,
             )
     session.note_left_out([ref] if result.source_uncommitted else [], "; commit and merge them")
     if result.up_to_date:
@@ -191,7 +216,7 @@ def merge(
 
 
 @command(app, "cherry-pick", example="cherry-pick lakefs://flights/dev~1 lakefs://flights/main", progress=True)
-def cherry_pick(session: Session, ref: RefUri, destination: BranchUri, parent_number: ParentNumber = None) -> None:
+def cherry_pick(session: Session, ref: RefUri, destination: ShortRef, parent_number: ParentNumber = None) -> None:
     """Apply what one commit did onto a branch, with a new commit."""
     repository, picked, name = session.two_refs(ref, destination)
     with session.progress(f"Picking {picked} onto {name}"):

@@ -18,9 +18,9 @@ import typer
 from lakeops.cli.options import flag
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import LakeopsError
 from lakeops.model.formatting import counted
-from lakeops.model.records import JsonRecord
 from lakeops.model.sanitising import masked, safe
 from lakeops.version import __version__
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lakeops.model.marks import Owner
     from lakeops.settings import Settings
 
-configuration: typer.Typer = typer.Typer(add_completion=False)
+config_group: typer.Typer = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Setting(JsonRecord):
         )
 
 
-@configuration.callback()
+@config_group.callback()
 def config() -> None:
     """Show settings."""
 
 
-@command(configuration, "show", example="config show")
+@command(config_group, "show", example="config show")
 def show_settings(session: Session) -> None:
     """Show the settings in force, secrets masked, and where each comes from."""
     from lakeops.settings import Settings
@@ -167,6 +167,10 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     if settings.engine == "spark" or settings.spark_master:
         yield _engine(settings)
     cache = DiskCache.of(settings)
+    if settings.s3_endpoint_url and not {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & os.environ.keys():
+        shown = _for_message(settings.s3_endpoint_url)
+        told = f"not told of the S3 server; set AWS_ENDPOINT_URL={shown}, or their own options"
+        yield Check("other programs", ABSENT, told)
     yield Check("disk cache", OK if cache.is_usable() or not cache.max_bytes else ABSENT, cache.described())
     try:
         if upgrade:

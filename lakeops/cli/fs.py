@@ -22,6 +22,7 @@ import typer
 from lakeops.cli.options import (
     Metadata,
     ObjectUri,
+    PreSign,
     RemovedKeys,
     SkipSpecial,
     argument,
@@ -73,7 +74,7 @@ def _naming_the_option(path: str) -> Iterator[None]:
 # --- upload ---
 
 
-@command(app, "upload", example="fs upload raw/ lakefs://flights/dev/raw/ --recursive", progress=True)
+@command(app, "upload", example="fs upload raw/ lakefs://flights/dev/raw/ --recursive", progress=True, moves=True)
 def upload(
     session: Session,
     places: Annotated[
@@ -158,7 +159,7 @@ class Download:
     target: Path
 
 
-@command(app, "download", example="fs download lakefs://flights/main/raw/ raw/ --recursive", progress=True)
+@command(app, "download", example="fs download lakefs://flights/main/raw/ raw/ --recursive", progress=True, moves=True)
 def download(
     session: Session,
     source: Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "An object, or a folder with --recursive.")],
@@ -279,7 +280,7 @@ def transfer(
 # --- list, show and remove ---
 
 
-@command(app, "ls", example="fs ls lakefs://flights/main/raw/")
+@command(app, "ls", example="fs ls lakefs://flights/main/raw/", lists="prefix after amount")
 def ls(
     session: Session,
     under: Annotated[LakeUri, uri("lakefs://REPO/REF[/PREFIX]", "Where to look.")],
@@ -287,18 +288,15 @@ def ls(
 ) -> None:
     """List objects and folders under a prefix."""
     ref, prefix = session.at_path(under, folder=True)
-    items = ref.list(prefix, delimiter="" if recursive else "/")
-    session.stream(items, partial(_columns, compact=is_terminal(sys.stdout)))
+    items = ref.list(prefix + session.prefix, after=session.after, delimiter="" if recursive else "/")
+    session.stream(islice(items, session.amount), partial(_columns, compact=is_terminal(sys.stdout)))
 
 
 @command(app, "stat", example="fs stat lakefs://flights/main/raw/a.csv")
 def stat(
     session: Session,
     at: ObjectUri,
-    pre_sign: Annotated[
-        str,
-        typer.Option("--pre-sign", metavar="true|false", help="Show a URL that anyone can read for a while instead."),
-    ] = "false",
+    pre_sign: PreSign = "false",
 ) -> None:
     """Show an object's size, time, address, checksum and metadata."""
     if pre_sign not in {"true", "false"}:
@@ -319,7 +317,7 @@ def stat(
     )
 
 
-@command(app, "cat", example="fs cat lakefs://flights/main~1/raw/a.csv")
+@command(app, "cat", example="fs cat lakefs://flights/main~1/raw/a.csv", moves=True)
 def cat(session: Session, at: ObjectUri) -> None:
     """Print an object's contents as they are.
 

@@ -177,11 +177,11 @@ def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
     session.answer(found, ["Mark ", (mark_id, "green"), " is ", found["mark"]["state"]], *_report_lines(found))
 
 
-@command(app, "list", example="gc list lakefs://flights")
+@command(app, "list", example="gc list lakefs://flights", lists="prefix after amount")
 def list_marks(session: Session, uri: RepositoryUri) -> None:
     """List the marks of a repository, newest first."""
     session.table(
-        session.repository(uri).gc.marks(),
+        session.part(session.repository(uri).gc.marks(), newest_first=True),
         ("Mark", "State", "Objects", "Size", "Made"),
         lambda mark: (
             (mark.id, "cyan"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
@@ -11,8 +12,6 @@ import typer
 
 from lakeops.cli.changes import SIGNS, ChangeCounts
 from lakeops.cli.options import (
-    AMOUNT,
-    Amount,
     BranchUri,
     Checks,
     IdempotencyKey,
@@ -20,6 +19,7 @@ from lakeops.cli.options import (
     Metadata,
     ObjectUri,
     RefUri,
+    ShortRef,
     SkipSpecial,
     flag,
     lake_uri,
@@ -116,11 +116,10 @@ def import_(
     )
 
 
-@command(app, "log", example="log lakefs://flights/main/raw/ --since 7d --oneline", progress=True)
+@command(app, "log", example="log lakefs://flights/main/raw/ --since 7d --oneline", progress=True, lists="after amount")
 def log(
     session: Session,
     at: Annotated[LakeUri, uri("lakefs://REPO/REF[/PATH]", "Any ref; with a path, what changed it.")],
-    amount: Amount = None,
     first_parent: Annotated[bool, flag("--first-parent", "Follow only the first parent of merge commits.")] = False,
     prefix: Annotated[str, value("--prefix", "PREFIX", "Only commits that changed something under it.")] = "",
     since: Annotated[str | None, value("--since", "TIME", "Only newer ones: 2026-11-02T13:48 (UTC), or 3d.")] = None,
@@ -148,7 +147,7 @@ def log(
     found = repository.log(
         ref,
         first_parent=first_parent,
-        amount=amount,
+        amount=None if session.after else session.amount,
         path=path or None,
         prefix=prefix,
         since=moments[0],
@@ -156,6 +155,7 @@ def log(
         author=author,
         on_expired=unknown.append,
     )
+    found = session.part(found, newest_first=True)
     # A log without filters needs no diffs, so its first commit comes at once.
     found = session.awaited("Looking for commits", found, long=bool(path or prefix or author))
     drawn = Graph() if graph else None
@@ -182,7 +182,7 @@ def log(
                 session.line(line)
     if unknown:
         session.note(f"{counted(len(unknown), 'commit')} left out: retention took what they, or those before, changed.")
-    if commit is not None and commit.parents and amount is None and not (path or prefix or since or author):
+    if commit is not None and commit.parents and session.amount is None and not (path or prefix or since or author):
         session.note("History before this was pruned.")
 
 
@@ -221,25 +221,25 @@ def show_commit(session: Session, at: RefUri) -> None:
 
 
 @command(app, "merge-base", example="merge-base lakefs://flights/dev lakefs://flights/main")
-def merge_base(session: Session, left: RefUri, right: RefUri) -> None:
+def merge_base(session: Session, left: RefUri, right: ShortRef) -> None:
     """Show the best common ancestor of two refs."""
     repository, one, other = session.two_refs(left, right)
     base = repository.merge_base(one, other)
     session.answer(base, *commit_lines(base))
 
 
-@command(app, "reflog", example="reflog lakefs://flights/main --amount 5")
+@command(app, "reflog", example="reflog lakefs://flights/main --amount 5", lists="after amount")
 def reflog(
     session: Session,
     where: Annotated[LakeUri, uri("lakefs://REPO[/REF]", "A repository, or one of its branches or tags.")],
-    amount: Annotated[int, typer.Option("--amount", "-n", min=0, metavar="N", help="At most this many moves.")] = 1000,
 ) -> None:
     """Show where branches and tags pointed before, newest first."""
     name = None if where.ref is None else where.only_ref()[1]
     repository = session.lake.repository(where.repository)
-    moves = iter(repository.reflog(name, limit=amount))
+    limit = sys.maxsize if session.after else 1000 if session.amount is None else session.amount
+    moves = session.part(repository.reflog(name, limit=limit), "sequence", newest_first=True)
     first = next(moves, None)
-    if name is not None and first is None and amount:
+    if name is not None and first is None and session.amount != 0 and not session.after:
         repository.ref(name).commit_id  # noqa: B018 - raises when there was never such a ref
     with session.paged():
         for move in moves if first is None else chain([first], moves):
@@ -323,12 +323,10 @@ class Graph:
 Depth = Annotated[int | None, value("--depth", "N", "Look at no more than this many commits.", min=0)]
 
 
-@command(app, "blame", example="blame lakefs://flights/main/raw/", progress=True)
+@command(app, "blame", example="blame lakefs://flights/main/raw/", progress=True, lists="after amount")
 def blame(
     session: Session,
     under: Annotated[LakeUri, uri("lakefs://REPO/REF[/PREFIX]", "Where to look.")],
-    after: Annotated[str, value("--after", "PATH", "Only what follows this path in byte order.")] = "",
-    amount: Annotated[int | None, value("--amount -n", "N", "At most this many objects.", min=0)] = None,
     depth: Depth = None,
 ) -> None:
     """Show which commit wrote each object under a prefix.
@@ -337,20 +335,21 @@ def blame(
     it lies deeper than --depth.
     """
     ref, prefix = session.at_path(under, folder=True)
-    found = ref.blame(prefix, after=after, amount=amount, depth=depth)
+    found = ref.blame(prefix, after=session.after, amount=session.amount, depth=depth)
     shown = session.awaited("Looking for writers", found)
     with session.paged():
         session.stream(shown, lambda one: (*_author_cells(one), "  ", one.path))
 
 
-@command(app, "history", example="history lakefs://flights/main/raw/day1.csv", progress=True)
-def history(session: Session, at: ObjectUri, amount: Amount = None, depth: Depth = None) -> None:
+@command(app, "history", example="history lakefs://flights/main/raw/day1.csv", progress=True, lists="after amount")
+def history(session: Session, at: ObjectUri, depth: Depth = None) -> None:
     """Show which commits wrote an object or removed it, newest first.
 
     There need not be an object at the ref now.
     """
     ref, path = session.at_path(at)
-    found = ref.history(path, amount=amount, depth=depth)
+    found = ref.history(path, amount=None if session.after else session.amount, depth=depth)
+    found = session.part(found, "commit.id", newest_first=True)
     shown = session.awaited("Looking for versions", found)
     with session.paged():
         session.stream(shown, _version)
@@ -373,18 +372,19 @@ def _author_cells(one: Written) -> Iterable[Styled]:
 _COMMIT_ID = 64
 
 
-@command(app, "audit", example="audit lakefs://flights --since 2026-01-01 --actor ada")
+@command(app, "audit", example="audit lakefs://flights --since 2026-01-01 --actor ada", lists="after amount")
 def audit(
     session: Session,
     where: Annotated[LakeUri | None, uri("[lakefs://REPO]", "Only this repository, which may be deleted.")] = None,
     since: Annotated[str | None, value("--since", "TIME", "Not before this, such as 2026-01-31.")] = None,
     until: Annotated[str | None, value("--until", "TIME", "Before this.")] = None,
     actor: Annotated[str | None, value("--actor", "NAME", "Only what this user or database login did.")] = None,
-    amount: Annotated[int | None, value(AMOUNT, "N", "At most this many records.", min=0)] = None,
 ) -> None:
     """Show who changed what, newest first: of one repository, or of all."""
     repository = None if where is None else where.only_repository()
-    for record in session.lake.audit(repository, since=since, until=until, actor=actor, amount=amount):
+    amount = None if session.after else session.amount
+    found = session.lake.audit(repository, since=since, until=until, actor=actor, amount=amount)
+    for record in session.part(found, "sequence", newest_first=True):
         before, after = record.before, record.after
         names = [record.repository, *((record.kind, record.ref) if record.kind != "repository" else ())]
         session.answer(

@@ -31,7 +31,7 @@ IN_BYTES = ("Reading files", "Downloading", "Uploading")
 """Labels of reports whose amounts are bytes."""
 
 
-@command(app, "clone", example="local clone lakefs://flights/main/raw/ raw/", progress=True)
+@command(app, "clone", example="local clone lakefs://flights/main/raw/ raw/", progress=True, moves=True)
 def clone(session: Session, source: Followable, directory: Place = HERE) -> None:
     """Download a folder of a ref to a directory that follows it from then on.
 
@@ -96,7 +96,7 @@ def _status_lines(found: LocalStatus) -> list[Sequence[Styled]]:
     return lines if len(lines) > bool(found.interrupted) else [*lines, ["Nothing changed."]]
 
 
-@command(app, "pull", example="local pull raw/", progress=True)
+@command(app, "pull", example="local pull raw/", progress=True, moves=True)
 def pull(session: Session, directory: Place = HERE, force: Force = False) -> None:
     """Take what changed at the ref. Files that were changed here alone stay as they are.
 
@@ -109,7 +109,7 @@ def pull(session: Session, directory: Place = HERE, force: Force = False) -> Non
     _show_taken(session, done, [what, (done.uri, "green")])
 
 
-@command(app, "checkout", example="local checkout raw/ --ref v1", progress=True)
+@command(app, "checkout", example="local checkout raw/ --ref v1", progress=True, moves=True)
 def checkout(
     session: Session,
     ref: Annotated[str, value("--ref -r", "REF", "The ref to follow: a branch, a tag or a commit id.")],
@@ -137,7 +137,7 @@ def _amount(changes: Sequence[Change]) -> str:
     return f"{counted(len(changes), 'file')} ({size})"
 
 
-@command(app, "commit", example='local commit raw/ -m "mend row 7"', progress=True)
+@command(app, "commit", example='local commit raw/ -m "mend row 7"', progress=True, moves=True)
 def commit(
     session: Session,
     message: Message,
@@ -157,13 +157,13 @@ def commit(
     session.answer(made, ["Committed ", str(directory), ": commit ", (made.id, "yellow")])
 
 
-@command(app, "list", example="local list .")
+@command(app, "list", example="local list .", lists="prefix after amount")
 def list_all(session: Session, directory: Place = HERE) -> None:
     """List the directories at or below one that follow a ref."""
     from lakeops.ops.local.clone import followed
 
     session.table(
-        followed(directory),
+        session.part(followed(directory), "directory"),
         ("Directory", "Commit", "Follows"),
         lambda one: ((one.directory, "cyan"), commit_id(one.commit_id), one.uri),
     )

@@ -146,11 +146,11 @@ def stall_timeout(
     session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.stall_timeout)])
 
 
-@command(app, "list", example="mirror list")
+@command(app, "list", example="mirror list", lists="prefix after amount")
 def list_all(session: Session) -> None:
     """List the mirrors of this lake and what they follow."""
     session.table(
-        session.lake.catalog.mirrors.all(),
+        session.part(session.lake.catalog.mirrors.all(), "repository_id"),
         ("Mirror", "Last pass", "Source"),
         lambda mirror: (
             (mirror.repository_id, "cyan"),
@@ -227,8 +227,8 @@ def _status_row(ref: RefStatus, now: int) -> tuple[Styled, ...]:
 def promote_writable(
     session: Session,
     uri: RepositoryUri,
-    check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Check afterwards that everything the mirror shows is there.")
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Check afterwards that everything the mirror shows is there.")
     ] = True,
 ) -> None:
     """Fail over: turn a mirror into a writable repository at what it shows now. This cannot be undone.
@@ -242,7 +242,7 @@ def promote_writable(
     session.confirm(f"Open {name!r} for writing and leave its source?", lambda: _show_loss(session, name, loss))
     with session.progress(f"Opening {name}"):
         done = mirror.promote_writable()
-        flaws = mirror.check() if check else None
+        flaws = mirror.check() if verify else None
     record = session.lake.repository(name).record
     lost = "The source was not asked: what it has had since the last pass is lost."
     if loss.asked:
@@ -301,7 +301,7 @@ def _lost_line(ref: LostRef) -> str:
 # --- mirrors as their source knows them ---
 
 
-@command(app, "registrations", example="mirror registrations lakefs://flights")
+@command(app, "registrations", example="mirror registrations lakefs://flights", lists="prefix after amount")
 def registrations(session: Session, uri: RepositoryUri) -> None:
     """At the source: list the mirrors that report, and how many commits are kept for each.
 
@@ -310,7 +310,7 @@ def registrations(session: Session, uri: RepositoryUri) -> None:
     registered = sorted(session.repository(uri).registrations(), key=lambda one: (one.at, one.id))
     now = session.now()
     session.table(
-        registered,
+        session.part(registered, newest_first=True),
         ("Mirror", "Last report", "Commits kept"),
         lambda one: (
             (one.id, "cyan"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +18,7 @@ from lakeops.model.errors import InvalidInput
 from lakeops.model.names import OTHER_SCHEME, SCHEME, LakeUri, split_connection
 
 T = TypeVar("T")
+_NEXT_PAIR = re.compile(r"[\w.:/-]+=")
 
 _COLON = "lakefs:"
 MAX_OFFERED = 100
@@ -100,6 +103,15 @@ def argument(metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401
     return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
 
 
+def _ref(text: str) -> LakeUri | str:
+    return lake_uri(text) if "://" in text else text
+
+
+def ref(shape: str, text: str) -> Any:  # noqa: ANN401
+    """Declare an argument that takes a ref as a URI, or alone, because another argument names its repository."""
+    return argument(shape, text, parser=parsed(_ref), autocompletion=complete)
+
+
 def flag(name: str, text: str) -> Any:  # noqa: ANN401
     """Declare an option without a value."""
     return typer.Option(*name.split(), metavar="", help=text)
@@ -140,8 +152,11 @@ ParentNumber = Annotated[
     int | None,
     typer.Option("--parent-number", "-m", metavar="N", help="Of a merge commit: the parent to compare with, from 1."),
 ]
-AMOUNT = "--amount -n"
-Amount = Annotated[int | None, value(AMOUNT, "N", "At most this many commits.", min=0)]
+Amount = Annotated[int | None, value("--amount -n", "N", "Show at most this many.", min=0)]
+After = Annotated[str, value("--after", "NAME", "Show only what the list has after this one.")]
+Prefix = Annotated[str, value("--prefix", "TEXT", "Show only those that begin with this.")]
+PreSign = Annotated[str, value("--pre-sign", "true|false", "As in lakectl: a URL that anyone can read for a while.")]
+"""``--pre-sign`` alone means true, as in lakectl (``Root.main``)."""
 FirstParent = Annotated[bool, flag("--first-parent", "Follow first parents only: a merge counts as one commit.")]
 RemovedKeys = Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")]
 SkipSpecial = Annotated[
@@ -150,10 +165,10 @@ SkipSpecial = Annotated[
 RepositoryUri = Annotated[LakeUri, uri("lakefs://REPO", "The repository.")]
 BranchUri = Annotated[LakeUri, uri("lakefs://REPO/BRANCH", "The branch.")]
 TagUri = Annotated[LakeUri, uri("lakefs://REPO/TAG", "The tag.")]
+ShortRef = Annotated[Any, ref("REF", "Another ref of the repository: main, or lakefs://REPO/main.")]
 RefUri = Annotated[LakeUri, uri("lakefs://REPO/REF", "A branch, a tag or a commit id, with steps like ~2 or ^.")]
 Pattern = Annotated[str, argument("PATTERN", "A name, or a glob like 'release-*'.")]
 CheckName = Annotated[str, argument("CHECK", "The check's name.")]
-RequiredBelow = Annotated[str, value("--prefix", "PREFIX", "Only for merges that change something below it.")]
 Checks = Annotated[list[str] | None, value("--check", "CHECK", "A check that it declares; may be repeated.")]
 DespiteChecks = Annotated[
     list[str] | None, value("--despite-check", "CHECK", "A declared check to go around; may be repeated.")
@@ -162,13 +177,19 @@ ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
 
 
 def parse_metadata(pairs: list[str] | None) -> dict[str, str]:
-    """Parse ``KEY=VALUE`` texts. The last of equal keys counts. Raises ``InvalidInput``."""
+    """Parse texts of ``KEY=VALUE[,KEY=VALUE]...``. The last of equal keys counts. Raises ``InvalidInput``.
+
+    As in lakectl, a text with one equals sign is one pair, and a pair in double quotes may have commas.
+    """
     found: dict[str, str] = {}
-    for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise InvalidInput(f"--meta takes KEY=VALUE, not {pair!r}")
-        found[key] = value
+    for text in pairs or ():
+        first, *rest = next(csv.reader([text]), [""]) if text.count("=") > 1 else [text]
+        if not all(_NEXT_PAIR.match(pair) for pair in rest):
+            raise InvalidInput(f"--meta {text!r} may be one pair or several; put a pair with a comma in double quotes")
+        for key, equals, value in (pair.partition("=") for pair in (first, *rest)):
+            if not equals or not key:
+                raise InvalidInput(f"--meta takes KEY=VALUE, not {text!r}")
+            found[key] = value
     return found
 
 

@@ -20,8 +20,10 @@ from typing import Any, TextIO, cast
 
 import typer
 
+from lakeops.model.encoding import encode
 from lakeops.model.errors import LakeopsError
-from lakeops.model.records import FAILED, PASSED, WAITING, BranchHead, Commit, RefRecord, Verdict, encode
+from lakeops.model.protection import FAILED, PASSED, WAITING, Verdict
+from lakeops.model.records import BranchHead, Commit, RefRecord
 from lakeops.model.sanitising import safe
 
 VERDICT_COLOURS = {PASSED: "green", FAILED: "red", WAITING: "yellow"}

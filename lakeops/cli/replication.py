@@ -18,8 +18,8 @@ from lakeops.model.names import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Mirror
-    from lakeops.ops.replicate import Replicated
-    from lakeops.ops.setup_s3 import ReplicationSetup
+    from lakeops.ops.mirror.replicate import Replicated
+    from lakeops.ops.mirror.setup_s3 import ReplicationSetup
     from lakeops.store.s3.replication_rules import Replication
 
 app: typer.Typer = typer.Typer(add_completion=False)
@@ -143,7 +143,7 @@ class Format(StrEnum):
     app,
     "setup-s3",
     example="mirror setup-s3 lakefs://flights --destination s3://elsewhere/flights "
-    "--role arn:aws:iam::123456789012:role/replicate --check",
+    "--role arn:aws:iam::123456789012:role/replicate --dry-run",
     asks=True,
 )
 def setup(
@@ -163,7 +163,7 @@ def setup(
     form: Annotated[
         Format, typer.Option("--format", help="As S3 and IAM take it, or as a Terraform configuration (.tf.json).")
     ] = Format.JSON,
-    check: Annotated[bool, flag("--check", "Compare with the buckets; exit code 1 when they differ.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run -n", "Compare with the buckets; exit code 1 when they differ.")] = False,
     apply: Annotated[bool, flag("--apply", "Write the buckets' versions, lifecycle and replication.")] = False,
     remove: Annotated[bool, flag("--remove", "Take the replication rule away, as after a fail-over.")] = False,
     start_batch: Annotated[bool, flag("--start-batch", "With --apply: replicate what is there already, too.")] = False,
@@ -173,20 +173,20 @@ def setup(
 ) -> None:
     """Print what S3 needs to replicate a storage namespace to another bucket, deletions included.
 
-    With --check, compare it with what the buckets have. With --apply, show the change of the buckets' settings, ask,
+    With --dry-run, compare it with what the buckets have. With --apply, show the change of the buckets' settings, ask,
     and write it. Other rules stay as they are. IAM roles and policies are printed only.
     """
-    from lakeops.ops import setup_s3
+    from lakeops.ops.mirror import setup_s3
 
-    if apply and (check or remove):
-        raise InvalidInput("--apply writes the settings; leave out --check and --remove")
+    if apply and (dry_run or remove):
+        raise InvalidInput("--apply writes the settings; leave out --dry-run and --remove")
     if start_batch and not apply:
         raise InvalidInput("--start-batch goes with --apply")
     job_id = None
     lake = out.lake
     here, there = namespaces(lake, uri, source, destination)
     given: dict[str, Any] = {"role": role, "noncurrent_days": noncurrent_days, "replica_key": replica_kms_key}
-    if not (check or apply or remove):
+    if not (dry_run or apply or remove):
         _print(out, setup_s3.replication_of(here, there, **given), form)
         return
     settings = lake.stores().settings
@@ -196,7 +196,7 @@ def setup(
         plan = setup_s3.make_plan(here, there, settings, batch_role=batch_role, **given)
     for warning in plan.warnings:
         out.note(("Warning:", "yellow"), " ", warning)
-    if check:
+    if dry_run:
         if not out.as_json:
             _show(out, plan)
     else:
@@ -206,10 +206,10 @@ def setup(
         if start_batch:
             job_id = setup_s3.start_batch(plan)
     if out.as_json:
-        out.document(_document(plan, applied=not check, job_id=job_id))
+        out.document(_document(plan, applied=not dry_run, job_id=job_id))
     else:
-        _print_result(out, plan, removed=remove, checked=check, job_id=job_id)
-    if check and plan.changes:
+        _print_result(out, plan, removed=remove, checked=dry_run, job_id=job_id)
+    if dry_run and plan.changes:
         raise typer.Exit(1)
 
 

@@ -11,7 +11,7 @@ from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
 from lakeops.model.formatting import counted, moment
-from lakeops.model.records import ACTIONS, BEFORE, SECONDS
+from lakeops.model.protection import ACTIONS, BEFORE, SECONDS
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -46,11 +46,11 @@ def create(
     )
 
 
-@command(app, "list", example="repo list")
+@command(app, "list", example="repo list", lists="prefix after amount")
 def list_all(session: Session) -> None:
     """List all repositories."""
     session.table(
-        (repository.record for repository in session.lake.repositories()),
+        (one.record for one in session.part(session.lake.repositories(prefix=session.prefix, after=session.after))),
         ("Repository", "Default branch", "Created", "Storage namespace"),
         lambda record: (
             (record.id, "cyan"),
@@ -144,10 +144,10 @@ def _show_deletion(session: Session, repository: Repository, followed: MirrorRec
 
 HookName = Annotated[str, argument("HOOK", "An entry point in the group lakeops.hooks.")]
 
-hooks: typer.Typer = typer.Typer(help="Set the code that runs before or after changes.", add_completion=False)
+hook_group: typer.Typer = typer.Typer(help="Set the code that runs before or after changes.", add_completion=False)
 
 
-@command(hooks, "set", example="hook set lakefs://flights schema-check --on commit --on merge --ref main")
+@command(hook_group, "set", example="hook set lakefs://flights schema-check --on commit --on merge --ref main")
 def set_hook(
     session: Session,
     uri: RepositoryUri,
@@ -165,11 +165,11 @@ def set_hook(
     session.answer(hook, ["Hook ", (name, "green"), f" runs {when} {what} of ", hook.pattern])
 
 
-@command(hooks, "list", example="hook list lakefs://flights")
+@command(hook_group, "list", example="hook list lakefs://flights", lists="prefix after amount")
 def list_hooks(session: Session, uri: RepositoryUri) -> None:
     """List the hooks of a repository."""
     session.table(
-        session.repository(uri).hooks(),
+        session.part(session.repository(uri).hooks(), "name"),
         ("Hook", "When", "Beside", "Refs", "Seconds"),
         lambda hook: (
             (hook.name, "cyan"), hook.when, ", ".join(hook.actions) or "everything", hook.pattern, str(hook.seconds),
@@ -177,7 +177,7 @@ def list_hooks(session: Session, uri: RepositoryUri) -> None:
     )  # fmt: skip
 
 
-@command(hooks, "remove", example="hook remove lakefs://flights schema-check")
+@command(hook_group, "remove", example="hook remove lakefs://flights schema-check")
 def remove_hook(session: Session, uri: RepositoryUri, name: HookName) -> None:
     """Let a hook run no longer."""
     session.repository(uri).remove_hook(name)

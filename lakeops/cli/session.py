@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, wraps
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import typer
 
-from lakeops.cli.options import Json, Progress, Yes, ref_in
+from lakeops.cli.options import After, Amount, Json, Prefix, PreSign, Progress, Yes, ref_in
 from lakeops.cli.output import Printer, is_terminal
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput
@@ -46,16 +47,33 @@ MAX_LISTED = 20
 
 
 def command(
-    app: typer.Typer, name: str, *, example: str = "", progress: bool = False, asks: bool = False
+    app: typer.Typer,
+    name: str,
+    *,
+    example: str = "",
+    progress: bool = False,
+    asks: bool = False,
+    lists: str = "",
+    moves: bool = False,
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
     """Declare a command of ``app``. The function's first parameter is the session, the others are read by typer.
 
     Every command takes ``--json``. One that shows ``progress`` takes ``--progress`` and ``--no-progress``. One that
-    ``asks`` before it changes anything takes ``--yes``. ``example`` is a command line without ``lakeops``.
+    ``asks`` before it changes anything takes ``--yes``. One that ``lists`` takes those of ``prefix after amount`` that
+    are named. One that ``moves`` contents takes lakectl's ``--pre-sign``, which changes nothing: contents always go
+    between this machine and the store. ``example`` is a command line without ``lakeops``.
     """
 
     def declare(run: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
-        shared = {"yes": (asks, Yes, False), "progress": (progress, Progress, None), "json": (True, Json, False)}
+        shared = {
+            "prefix": ("prefix" in lists, Prefix, ""),
+            "after": ("after" in lists, After, ""),
+            "amount": ("amount" in lists, Amount, None),
+            "pre_sign": (moves, PreSign, "false"),
+            "yes": (asks, Yes, False),
+            "progress": (progress, Progress, None),
+            "json": (True, Json, False),
+        }
         options = [
             inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for option, (wanted, annotation, default) in shared.items()
@@ -63,10 +81,11 @@ def command(
         ]
 
         @wraps(run)
-        def invoke(*, json: bool, yes: bool = False, progress: bool | None = None, **given: Any) -> None:  # noqa: ANN401
+        def invoke(*, json: bool, **given: Any) -> None:  # noqa: ANN401
+            own = {name: given.pop(name) for name, (wanted, *_) in shared.items() if wanted and name in given}
             uris = [one for value in given.values() for one in (value if isinstance(value, list) else [value])]
             named = {one.connection for one in uris if isinstance(one, LakeUri)} or {""}
-            with Session(json, yes=yes, show_progress=progress, connection=named.pop()) as session:
+            with Session(json, connection=named.pop(), **own) as session:
                 if named:
                     raise InvalidInput("the URIs name several lakes; write one connection in all", kind="invalid_uri")
                 cast("Callable[..., None]", run)(session, **given)
@@ -83,17 +102,27 @@ def command(
 class Session(Printer):
     """One run of a command: the lake, the handles that its arguments name, questions, progress and output.
 
-    With ``yes`` nothing is asked. Without ``show_progress`` progress is shown where a person watches.
-    ``connection`` is the Airflow connection that the arguments name, if they name one.
+    With ``yes`` nothing is asked. Without ``progress`` it is shown where a person watches. ``prefix``, ``after`` and
+    ``amount`` say which part of a list is asked for. ``connection`` is the Airflow connection that the arguments name.
     """
 
     def __init__(
-        self, as_json: bool, *, yes: bool = False, show_progress: bool | None = None, connection: str = ""
+        self,
+        as_json: bool,
+        *,
+        connection: str = "",
+        yes: bool = False,
+        progress: bool | None = None,
+        prefix: str = "",
+        after: str = "",
+        amount: int | None = None,
+        pre_sign: str = "",  # noqa: ARG002 - see ``command``
     ) -> None:
         super().__init__(as_json)
         self._connection = connection
         self.yes = yes
-        self._show_progress = show_progress
+        self._show_progress = progress
+        self.prefix, self.after, self.amount = prefix, after, amount
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
@@ -168,8 +197,8 @@ class Session(Printer):
         name, ref = uri.only_ref()
         return self.lake.repository(name), ref
 
-    def two_refs(self, left: LakeUri, right: LakeUri) -> tuple[Repository, str, str]:
-        """The repository that two URIs share, and their refs. Raises ``InvalidInput``."""
+    def two_refs(self, left: LakeUri, right: LakeUri | str) -> tuple[Repository, str, str]:
+        """The repository of two refs, and their names. Raises ``InvalidInput``."""
         name, ref = left.only_ref()
         other = ref_in(name, right)
         return self.lake.repository(name), ref, other
@@ -245,6 +274,16 @@ class Session(Printer):
 
             self.lake.progress = advance
             yield advance
+
+    def part(self, records: Iterable[T], name: str = "id", *, newest_first: bool = False) -> Iterator[T]:
+        """Yield the records of a list that ``--prefix``, ``--after`` and ``--amount`` ask for, by their names."""
+        named_by = attrgetter(name)
+        named: Iterator[tuple[str, T]] = ((str(named_by(record)), record) for record in records)
+        if self.after and newest_first:
+            named = islice(dropwhile(lambda one: one[0] != self.after, named), 1, None)
+        elif self.after:
+            named = (one for one in named if one[0] > self.after)
+        return islice((record for key, record in named if key.startswith(self.prefix)), self.amount)
 
     def awaited(self, label: str, records: Iterable[T], *, long: bool = True) -> Iterator[T]:
         """Yield the records, and show progress until the first one is there, where that takes ``long``."""

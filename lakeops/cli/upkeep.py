@@ -12,8 +12,8 @@ from lakeops.cli.options import RepositoryUri, argument, flag, value
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import StoreError
-from lakeops.model.findings import Finding, Severity
 from lakeops.model.formatting import counted, human_size, moment
+from lakeops.ops.fsck.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from lakeops.ops.fsck.check import Fsck
@@ -34,7 +34,7 @@ def fsck(
     """Check a repository: refs, commits, metaranges, ranges, staging; with --data also its objects.
 
     Changes nothing. Leaves with exit code 1 when there are errors. Warnings and information leave it at 0. The result
-    stays on record, for the page of checks.
+    stays on record, for the page Integrity.
     """
     repository = session.repository(uri)
     severities: Counter[Severity] = Counter()
@@ -89,12 +89,12 @@ def _result(check: Fsck, severities: Counter[Severity]) -> Iterator[Styled]:
     yield (f"{errors}, {counted(severities[Severity.WARNING], 'warning')}.", "red")
 
 
-refs: typer.Typer = typer.Typer(
+refs_group: typer.Typer = typer.Typer(
     help="Dump branches, commits and logs into the bucket, and restore them.", add_completion=False
 )
 
 
-@command(refs, "dump", example="refs dump lakefs://flights")
+@command(refs_group, "dump", example="refs dump lakefs://flights")
 def dump(
     session: Session,
     uri: RepositoryUri,
@@ -106,7 +106,7 @@ def dump(
     session.answer(done, ["Dump of ", (f"lakefs://{uri.repository}", "green"), f": {how}; ", _dump_size(done)])
 
 
-@command(refs, "status", example="refs status lakefs://flights")
+@command(refs_group, "status", example="refs status lakefs://flights")
 def status(session: Session, uri: RepositoryUri) -> None:
     """Show the dump of a repository, and whether something is missing in it."""
     found = session.repository(uri).refs.status()
@@ -120,7 +120,7 @@ def status(session: Session, uri: RepositoryUri) -> None:
     session.answer(found, *lines)
 
 
-@command(refs, "automatic", example="refs automatic lakefs://flights")
+@command(refs_group, "automatic", example="refs automatic lakefs://flights")
 def automatic(
     session: Session,
     uri: RepositoryUri,
@@ -132,7 +132,7 @@ def automatic(
     session.answer({"id": uri.repository, "automatic": not off}, [words, (f"lakefs://{uri.repository}", "green")])
 
 
-@command(refs, "restore", example="refs restore lakefs://flights s3://bucket/flights")
+@command(refs_group, "restore", example="refs restore lakefs://flights s3://bucket/flights")
 def restore(
     session: Session,
     uri: RepositoryUri,
@@ -155,7 +155,7 @@ def restore(
     session.note(f"If it takes the lost catalog's place: lakeops repo adopt lakefs://{name}, then lakeops refs accept")
 
 
-@command(refs, "accept", example="refs accept lakefs://flights --yes", asks=True)
+@command(refs_group, "accept", example="refs accept lakefs://flights --yes", asks=True)
 def accept(session: Session, uri: RepositoryUri) -> None:
     """Allow garbage collection of a restored repository. Commits made after the dump are given up."""
     repository = session.repository(uri)
@@ -176,15 +176,15 @@ def _dump_size(dumped: Dumped) -> str:
     return f"{records} in {files}, {human_size(dumped.size_bytes)}"
 
 
-cache: typer.Typer = typer.Typer(add_completion=False)
+cache_group: typer.Typer = typer.Typer(add_completion=False)
 
 
-@cache.callback()
-def cache_group() -> None:
+@cache_group.callback()
+def cache() -> None:
     """Show or clear the metadata of buckets that this machine keeps."""
 
 
-@command(cache, "show", example="cache show")
+@command(cache_group, "show", example="cache show")
 def show_cache(session: Session) -> None:
     """Show where metadata is kept, how much there is, and how much there may be."""
     kept = _disk_cache()
@@ -199,7 +199,7 @@ def show_cache(session: Session) -> None:
     session.answer(record, [kept.described()])
 
 
-@command(cache, "clear", example="cache clear")
+@command(cache_group, "clear", example="cache clear")
 def clear_cache(session: Session) -> None:
     """Forget all metadata that this machine keeps. It is fetched again when it is needed."""
     kept = _disk_cache()
@@ -218,15 +218,15 @@ def _disk_cache() -> DiskCache:
     return DiskCache.of(Settings.load())
 
 
-db: typer.Typer = typer.Typer(help="Give PostgreSQL logins a role.", add_completion=False)
+db_group: typer.Typer = typer.Typer(help="Give PostgreSQL logins a role.", add_completion=False)
 
 
-@db.callback()
-def db_group() -> None:
+@db_group.callback()
+def db() -> None:
     """A group of its own, although it has one command."""
 
 
-@command(db, "grants", example="db grants --role writer --login airflow --apply")
+@command(db_group, "grants", example="db grants --role writer --login airflow --apply")
 def grants(
     session: Session,
     role: Annotated[str, value("--role", "reader|writer|maintainer|mirror", "What the login may do.")],

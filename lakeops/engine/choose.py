@@ -1,10 +1,12 @@
 """The choice of an engine: in process, or on Spark when there is one and it promises half the time.
 
-The estimate follows measurements of Spark: the time of a task, of a job, and of its start.
+The estimate follows measurements of Spark: the time of a task, of a job, and of its start. A cluster is asked for its
+cores before it is chosen, where the work is worth the time of the question.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,6 +23,8 @@ _WORTH_ASKING = 0.8
 """Seconds of work. For less nobody asks whether there is a Spark: a job takes half of that."""
 _ADVANTAGE = 2.0
 """Spark has to promise half the time, for an estimate is not certain."""
+
+_log = logging.getLogger(__name__)
 
 
 class ChoosingEngine:
@@ -41,11 +45,20 @@ class ChoosingEngine:
         self._cores = cores or usable_cores()
 
     def for_work(self, seconds: float) -> Engine:
-        """The engine for work that one core would take so long for."""
+        """The engine for work that one core would take so long for. The reason goes to the log.
+
+        A session is started to ask for its cores only where the largest cluster would be chosen, start and all.
+        """
         here = seconds / self._cores
         if here <= _WORTH_ASKING or (self._spark.master is None and not self._spark.ready):
             return self._local
-        return self._spark if here > _ADVANTAGE * self._spark.estimate(seconds, self._cores) else self._local
+        best = self._spark.estimate(seconds, self._cores)
+        if not self._spark.ready and here > _ADVANTAGE * best:
+            self._spark.ask()
+            best = self._spark.estimate(seconds, self._cores)
+        chosen: Engine = self._spark if here > _ADVANTAGE * best else self._local
+        _log.info("%s: %.1f s of work on %d cores here, %.1f s on Spark", chosen.name, here, self._cores, best)
+        return chosen
 
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
         """The result of each task, in process."""

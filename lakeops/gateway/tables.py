@@ -24,10 +24,19 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from lakeops.gateway.answers import Refused
-from lakeops.iceberg.tables import LoadedTable, RefTables, TableCommit
-from lakeops.model.errors import BranchMoved, InvalidInput, LakeopsError, NotFound, PreconditionFailed, Transient
+from lakeops.iceberg.tables import RefTables, TableCommit
+from lakeops.model.errors import (
+    BranchMoved,
+    InvalidInput,
+    LakeopsError,
+    NotFound,
+    PreconditionFailed,
+    Transient,
+    out_of_resources,
+)
 from lakeops.model.names import LakeUri
-from lakeops.model.sanitising import masked, safe
+from lakeops.model.sanitising import excerpt, masked, safe
+from lakeops.ops.iceberg.metadata import LoadedTable
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -47,25 +56,6 @@ _MOST_FORM = 64 << 10
 _MOST_PARAMETERS = 20
 _SEPARATOR = "\x1f"
 _RESOURCES = {"namespaces", "tables", "transactions", "views"}
-_ENDPOINTS = [
-    "GET /v1/{prefix}/namespaces",
-    "POST /v1/{prefix}/namespaces",
-    "GET /v1/{prefix}/namespaces/{namespace}",
-    "HEAD /v1/{prefix}/namespaces/{namespace}",
-    "DELETE /v1/{prefix}/namespaces/{namespace}",
-    "POST /v1/{prefix}/namespaces/{namespace}/properties",
-    "GET /v1/{prefix}/namespaces/{namespace}/tables",
-    "POST /v1/{prefix}/namespaces/{namespace}/tables",
-    "POST /v1/{prefix}/namespaces/{namespace}/register",
-    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
-    "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
-    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
-    "DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}",
-    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
-    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials",
-    "POST /v1/{prefix}/tables/rename",
-    "POST /v1/{prefix}/transactions/commit",
-]
 _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
     (exceptions.NoSuchTableError, 404, "NoSuchTableException"),
@@ -374,13 +364,21 @@ class IcebergRest:
         settings, tag = self._lake.settings, f'"{table.location.rpartition("/")[2]}"'
         if known is not None and tag in {one.strip().removeprefix("W/") for one in known.split(",")}:
             return Response(status_code=304, headers={"etag": tag})
-        config = {}
+        config, here, there = {}, table.location.split("/", 3), table.metadata.location.split("/", 3)
         if table.location.startswith("s3://"):
-            config = {"s3.endpoint": settings.s3_endpoint_url, "client.region": settings.s3_region}
-            config |= {
-                "s3.region": settings.s3_region,
-                "s3.path-style-access": "true" if config["s3.endpoint"] else None,
-            }
+            endpoint = settings.s3_endpoint_url
+            # The SDK of engines asks for a region, also where a server has none.
+            region = settings.s3_region or ("us-east-1" if endpoint else None)
+            config = {"s3.endpoint": endpoint, "client.region": region, "s3.region": region}
+            config["s3.path-style-access"] = "true" if endpoint else None
+        if here[:3] != there[:3] or not here[3].startswith(f"{there[3]}/"):  # it was replicated from there
+            if {here[0], there[0]} != {"s3:"} or not here[3].startswith(f"{there[3]}/"):
+                raise InvalidInput(
+                    f"the table's metadata names files below {excerpt(table.metadata.location)}, and engines cannot be "
+                    "led from there to this mirror: read the table at its source, or make the mirror in a bucket under "
+                    "the source's prefix"
+                )
+            config[f"s3.access-points.{there[2]}"] = here[2]
         answer: dict[str, Any] = {} if staged else {"metadata-location": table.location}
         answer["metadata"] = json.loads(table.metadata.model_dump_json())
         answer["config"] = {name: value for name, value in config.items() if value}
@@ -440,6 +438,13 @@ _ROUTES: dict[tuple[str, ...], str] = {
     ("POST", "transactions", "commit"): "commit_transaction",
 }
 """Methods and paths, each with the name of the method that answers it."""
+_ENDPOINTS = [
+    f"{method} /v1/{{prefix}}/{'/'.join(path)}".replace("{}", "{namespace}", 1).replace("{}", "{table}")
+    for asked, *path in _ROUTES
+    if "views" not in path
+    for method in ([asked, "HEAD"] if asked == "GET" and path[-1] == "{}" else [asked])
+]
+"""The paths that clients are told of, as Iceberg's specification writes them."""
 
 
 async def _body(receive: Receive, most: int) -> bytes:
@@ -494,6 +499,7 @@ def _error(status: int, kind: str, message: str) -> Response:
 
 
 def _refusal(error: Exception, asked: str) -> Response:
+    error = out_of_resources(error) or error
     for kind, status, name in _KINDS:
         if isinstance(error, kind):
             return _error(status, name, masked(" ".join(str(error).split())))

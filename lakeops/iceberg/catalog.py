@@ -11,11 +11,11 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
-from lakeops.iceberg.files import TableFileIO
 from lakeops.iceberg.tables import RefTables, TableCommit
 from lakeops.lake import Lake
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import LakeUri, split_connection
+from lakeops.ops.iceberg.files import TableFileIO
 from lakeops.settings import LakeAddress, Settings
 
 

@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from pydantic import ValidationError
 from pyiceberg import exceptions
 from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.manifest import ManifestEntryStatus, ManifestFile, read_manifest_list
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import update_table_metadata
 
-from lakeops.iceberg.files import MOST_METADATA, TableFileIO
 from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.names import as_folder
 from lakeops.model.sanitising import excerpt
+from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
+from lakeops.ops.iceberg.metadata import (
+    GC_ENABLED,
+    POINTER,
+    LoadedTable,
+    check_metadata,
+    file_after,
+    one_line,
+    parsed,
+    table_change,
+)
 from lakeops.ops.tables import TableChange
 from lakeops.store.reader import parse_json
 
@@ -35,22 +42,8 @@ if TYPE_CHECKING:
 
 Identifier = tuple[str, ...]
 
-POINTER = "metadata.json"
-"""The object of a table's folder that is its current metadata file."""
 NAMESPACE_FILE = "_namespace.json"
 _NAME = re.compile(r"[^/._\x00-\x1f][^/\x00-\x1f]*")
-_VERSION = re.compile(r"(?:.*/)?([0-9]{1,9})-[^/]*\.metadata\.json")
-_PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
-"""Properties of a table that move its files elsewhere."""
-GC_ENABLED = "gc.enabled"
-
-
-@dataclass(frozen=True)
-class LoadedTable:
-    """A table as it is at a ref: where its metadata file lies, and what that says."""
-
-    location: str
-    metadata: TableMetadata
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class RefTables:
         self._repository = repository
         self._name = ref
         self._root = as_folder(root)
-        self.io: TableFileIO = TableFileIO(repository)
+        self.io: TableFileIO = TableFileIO(repository.table_files)
 
     def __str__(self) -> str:
         return f"lakefs://{self._repository.id}/{self._name}/{self._root}"
@@ -172,7 +165,7 @@ class RefTables:
     def _find(self, identifier: Identifier) -> LoadedTable | None:
         path = f"{self._folder(identifier)}{POINTER}"
         entry = self._ref.find(path)
-        return None if entry is None else LoadedTable(entry.physical_address, _parsed(self._small(path), path))
+        return None if entry is None else LoadedTable(entry.physical_address, parsed(self._small(path), path))
 
     def _small(self, path: str) -> bytes:
         entry = self._ref.stat(path)
@@ -195,7 +188,7 @@ class RefTables:
         self.namespace(identifier[:-1])
         if self._find(identifier) is not None:
             raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
-        place = location.rstrip("/") if location else self._repository.table_files.new_location()
+        place = location.rstrip("/") if location else self.io.files.new_location()
         given = {GC_ENABLED: "false", **properties}
         version = _supported(given.get("format-version", "2"))
         convert = MetastoreCatalog._convert_schema_if_needed  # noqa: SLF001 - pyiceberg has no other function for it
@@ -206,8 +199,8 @@ class RefTables:
             sort_order=sort_order or UNSORTED_SORT_ORDER,
             properties=given,
         )
-        self._check(None, metadata)
-        return LoadedTable(f"{place}/{_file_after('')}", metadata)
+        check_metadata(self.io, None, metadata)
+        return LoadedTable(f"{place}/{file_after('')}", metadata)
 
     def create(self, identifier: Identifier, metadata: TableMetadata) -> LoadedTable:
         """Create the table that ``new_table`` made. Raises as ``commit``."""
@@ -217,9 +210,9 @@ class RefTables:
             if self._find(identifier) is not None:
                 raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
             self.namespace(identifier[:-1])
-            name = _file_after("")
+            name = file_after("")
             made[:] = [LoadedTable(f"{metadata.location}/{name}", metadata)]
-            yield self._change(identifier, None, metadata, name)
+            yield table_change(self.io, self._folder(identifier), None, metadata, name)
 
         self._branch().update_tables(f"{self._folder(identifier)}{POINTER}", changes)
         return made[0]
@@ -258,14 +251,13 @@ class RefTables:
     def register(self, identifier: Identifier, location: str) -> LoadedTable:
         """Make a metadata file of the repository's tables a table. Raises as ``commit``."""
         with _files_are_there():
-            files = self._repository.table_files
-            metadata = _parsed(files.read(location, MOST_METADATA), location)
+            metadata = parsed(self.io.files.read(location, MOST_METADATA), location)
 
             def changes() -> Iterator[TableChange]:
                 if self._find(identifier) is not None:
                     raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
                 self.namespace(identifier[:-1])
-                yield self._change(identifier, None, metadata, _file_after(location), every=True)
+                yield table_change(self.io, self._folder(identifier), None, metadata, file_after(location), every=True)
 
             self._branch().update_tables(f"{self._folder(identifier)}{POINTER}", changes)
         return self.load(identifier)
@@ -300,108 +292,15 @@ class RefTables:
                 metadata_location=None if base is None else base.location,
             )
         except (ValueError, KeyError) as error:
-            raise InvalidInput(f"table {_shown(commit.identifier)} cannot be updated: {_line(error)}") from None
+            raise InvalidInput(f"table {_shown(commit.identifier)} cannot be updated: {one_line(error)}") from None
         if base is not None and after == base.metadata:
             return base, None
         if base is None:
             after = after.model_copy(update={"properties": {GC_ENABLED: "false", **after.properties}})
-        name = _file_after(base.location if base else "")
-        change = self._change(commit.identifier, before, after, name, base.location if base else "")
+        name = file_after(base.location if base else "")
+        folder, last = self._folder(commit.identifier), base.location if base else ""
+        change = table_change(self.io, folder, before, after, name, last)
         return LoadedTable(f"{after.location}/{name}", after), change
-
-    def _change(
-        self,
-        identifier: Identifier,
-        before: TableMetadata | None,
-        after: TableMetadata,
-        name: str,
-        last: str = "",
-        *,
-        every: bool = False,
-    ) -> TableChange:
-        """The objects that a table's new metadata adds to its folder, and those that it removes."""
-        self._check(before, after)
-        old = {} if before is None else {one.snapshot_id: one for one in before.snapshots}
-        now = {one.snapshot_id: one for one in after.snapshots}
-        statistics = {one.statistics_path: one for one in _statistics(after)}
-        files: dict[str, int | None] = {path: one.file_size_in_bytes for path, one in statistics.items()}
-        for one in () if before is None else _statistics(before):
-            files.pop(one.statistics_path, None)
-        known: set[str] = set()
-        for snapshot in now.values():
-            if snapshot.snapshot_id in old:
-                continue
-            if snapshot.parent_snapshot_id in old:
-                known |= {one.manifest_path for one in self._manifests(old[snapshot.parent_snapshot_id])}
-            files[snapshot.manifest_list] = None
-            for manifest in self._manifests(snapshot):
-                if manifest.manifest_path not in known:
-                    known.add(manifest.manifest_path)
-                    files[manifest.manifest_path] = manifest.manifest_length
-                    for entry in manifest.fetch_manifest_entry(self.io):
-                        if every or entry.status == ManifestEntryStatus.ADDED:
-                            files[entry.data_file.file_path] = _size(entry.data_file)
-        gone = {one.metadata_file for one in (before.metadata_log if before else ())}
-        gone -= {one.metadata_file for one in after.metadata_log} | {last}
-        gone |= self._unreachable([one for one in old.values() if one.snapshot_id not in now], now.values())
-        gone |= {one.statistics_path for one in (_statistics(before) if before else ())} - statistics.keys()
-        folder, root = self._folder(identifier), after.location
-        text = after.model_dump_json().encode()
-        if len(text) > MOST_METADATA:
-            raise InvalidInput(f"table {_shown(identifier)} has {len(text):,} bytes of metadata: expire snapshots")
-        named = {self._inside(url, root): size for url, size in files.items()}
-        return TableChange(
-            location=root,
-            metadata=(name, text),
-            pointer=f"{folder}{POINTER}",
-            files={f"{folder}{inside}": (inside, size) for inside, size in named.items()},
-            gone=[f"{folder}{self._inside(url, root)}" for url in gone],
-        )
-
-    def _check(self, before: TableMetadata | None, after: TableMetadata) -> None:
-        """Refuse metadata whose files would not lie below the table's own location."""
-        key = self._repository.table_files.key
-        if before is not None and after.location != before.location:
-            raise InvalidInput("the location of a table stays; create another table and insert the rows")
-        if key(after.location).count("/") != 2:
-            raise InvalidInput(f"{excerpt(after.location)} is no location of a table; leave the location out")
-        for name in _PLACES:
-            if name in after.properties:
-                self._inside(f"{after.properties[name].rstrip('/')}/x", after.location)
-        if after.properties.get(GC_ENABLED, "false").lower() != "false":
-            raise InvalidInput(
-                f"{GC_ENABLED} stays false: engines would delete files that other refs need; lakeops gc deletes them"
-            )
-
-    def _inside(self, url: str, location: str) -> str:
-        """The name of a file below a table's location. Raises ``InvalidInput`` for one elsewhere."""
-        key: str = self._repository.table_files.key(url)
-        root: str = self._repository.table_files.key(location)
-        inside = key[len(root) + 1 :]
-        if not key.startswith(f"{root}/") or inside in {"", POINTER}:
-            raise InvalidInput(f"{excerpt(url)} does not lie below the table's location {excerpt(location)}")
-        return inside
-
-    def _manifests(self, snapshot: Any) -> list[ManifestFile]:
-        if not snapshot.manifest_list:
-            raise InvalidInput(f"snapshot {snapshot.snapshot_id} has no manifest list: write the table in version 2")
-        return list(read_manifest_list(self.io.new_input(snapshot.manifest_list)))
-
-    def _unreachable(self, removed: Sequence[Any], kept: Iterable[Any]) -> set[str]:
-        """The files that removed snapshots name and no other one needs."""
-        if not removed:
-            return set()
-        kept = list(kept)
-        needed = {one.manifest_path: one for snapshot in kept for one in self._manifests(snapshot)}
-        dropped = {one.manifest_path: one for snapshot in removed for one in self._manifests(snapshot)}
-        dropped = {path: one for path, one in dropped.items() if path not in needed}
-        gone = {one.manifest_list for one in removed} - {one.manifest_list for one in kept} | dropped.keys()
-        files = self._data_files(dropped.values(), live=False)
-        return gone | (files - self._data_files(needed.values(), live=True) if files else files)
-
-    def _data_files(self, manifests: Iterable[ManifestFile], *, live: bool) -> set[str]:
-        entries = (one for each in manifests for one in each.fetch_manifest_entry(self.io, discard_deleted=live))
-        return {one.data_file.file_path for one in entries}
 
 
 @contextmanager
@@ -409,7 +308,7 @@ def _files_are_there() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise InvalidInput(f"a file of the table is not there: {_line(error)}") from error
+        raise InvalidInput(f"a file of the table is not there: {one_line(error)}") from error
 
 
 def _supported(version: object) -> int:
@@ -419,32 +318,6 @@ def _supported(version: object) -> int:
             f"format-version is 1 or 2 here, and not {excerpt(str(version))}: pyiceberg writes no other one"
         )
     return int(str(version))
-
-
-def _statistics(metadata: TableMetadata) -> list[Any]:
-    return [*metadata.statistics, *metadata.partition_statistics]
-
-
-def _file_after(last: str) -> str:
-    """The name of the metadata file that follows another one, below the table's location."""
-    found = _VERSION.fullmatch(last)
-    return f"metadata/{int(found[1]) + 1 if found else 0:05d}-{uuid4()}.metadata.json"
-
-
-def _size(file: Any) -> int | None:
-    """The size of a data file. A deletion vector is told by its own size, and not that of the Puffin file around it."""
-    return None if file.file_path.endswith(".puffin") else file.file_size_in_bytes
-
-
-def _parsed(text: bytes, path: str) -> TableMetadata:
-    try:
-        return TableMetadataUtil.parse_raw(text.decode())
-    except (ValidationError, ValueError, exceptions.ValidationError) as error:
-        raise InvalidInput(f"{excerpt(path)} is no metadata of an Iceberg table: {_line(error)}") from None
-
-
-def _line(error: BaseException) -> str:
-    return f"{' '.join(str(error).split()):.300}"
 
 
 def _shown(levels: Identifier) -> str:

@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     import lakeops.ops.gc.sweep
     import lakeops.ops.history
     import lakeops.ops.hooks
+    import lakeops.ops.iceberg.diff
     import lakeops.ops.import_
     import lakeops.ops.local.clone
     import lakeops.ops.local.commit
     import lakeops.ops.merge
     import lakeops.ops.mirror.create
     import lakeops.ops.mirror.failover
+    import lakeops.ops.mirror.replicate
     import lakeops.ops.mirror.source
     import lakeops.ops.mirror.status
     import lakeops.ops.mirror.sync
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
     import lakeops.ops.read
     import lakeops.ops.refs.dump
     import lakeops.ops.refs.restore
-    import lakeops.ops.replicate
     import lakeops.ops.repository
     import lakeops.ops.stage
     import lakeops.ops.tables  # noqa: F401 - all of them are used as attributes of ops
@@ -250,20 +251,20 @@ class LakeConnection:
         if self._stores is None:
             from lakeops.store.open import Stores, StoreSettings
 
+            # Attempts of a request that bridge an outage: from the fifth on, 10 s pass between two, on average.
+            minutes = self.settings.outage_minutes
+            patience = {"max_attempts": 5 + math.ceil(6 * minutes)} if minutes else {}
             self._stores = Stores(
                 StoreSettings(
                     endpoint_url=self.settings.s3_endpoint_url,
                     region=self.settings.s3_region,
                     fsync=self.settings.fsync,
                     credentials=self.settings.credentials,
-                    **(IMPATIENT if self.impatient else self._patience()),
+                    requester_pays=self.settings.s3_requester_pays,
+                    **(IMPATIENT if self.impatient else patience),
                 )
             )
         return self._stores
-
-    def _patience(self) -> dict[str, int]:
-        """How many attempts of a request bridge an outage: from the fifth on, 10 s pass between two, on average."""
-        return {"max_attempts": 5 + math.ceil(6 * minutes)} if (minutes := self.settings.outage_minutes) else {}
 
     def context(self, record: RepositoryRecord) -> Context:
         """Make the context of a repository, the first argument of its verbs."""

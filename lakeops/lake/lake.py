@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from lakeops.lake.connection import LakeConnection, ops
 from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Local, Repository
-from lakeops.model.names import check_repository
-from lakeops.model.records import AuditRecord, Split, check_asked
+from lakeops.model.names import check_asked, check_repository
+from lakeops.model.records import AuditRecord, Split
 from lakeops.ops.context import pages
 
 if TYPE_CHECKING:
+    from lakeops.ops.mirror.replicate import Replicated
     from lakeops.ops.refs.restore import RestoreResult
-    from lakeops.ops.replicate import Replicated
 
 
 class Lake(LakeConnection):
@@ -87,7 +87,7 @@ class Lake(LakeConnection):
         return Repository(self.context(self.catalog.repositories.get(check_asked(name, "a repository"))))
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[Repository]:
-        """All repositories by name."""
+        """The repositories of the lake by name."""
         records = pages(self.catalog.repositories.page, prefix=prefix, after=after)
         return (Repository(self.context(record)) for record in records)
 
@@ -155,7 +155,7 @@ class Lake(LakeConnection):
         return Mirror(self.context(self.catalog.repositories.get(name)), self.clock)
 
     def mirrors(self) -> Iterator[Mirror]:
-        """All mirrors by name, those that were promoted to writable repositories included."""
+        """The mirrors of the lake by name, those that were promoted to writable repositories included."""
         return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors.all())
 
     def local(self, directory: str | Path = ".") -> Local:
@@ -186,7 +186,7 @@ class Lake(LakeConnection):
         actor: str | None = None,
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:
-        """Who changed what, newest first: of one repository, which may be deleted, or of all.
+        """Records of who changed what, newest first: of one repository, which may be deleted, or of all.
 
         Args:
             repository: its name.
@@ -234,11 +234,6 @@ class Lake(LakeConnection):
         if source_endpoint is not None:
             here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
         ops.overlap.check_apart(self.catalog, stores, destination, mirrors=True)
-        return ops.replicate.replicate(
-            here,
-            stores.at(destination),
-            self._range_engine(),
-            delete=delete,
-            force=force,
-            progress=self._report,
+        return ops.mirror.replicate.replicate(
+            here, stores.at(destination), self._range_engine(), delete=delete, force=force, progress=self._report
         )

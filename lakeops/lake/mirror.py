@@ -32,8 +32,8 @@ from lakeops.settings import CATALOG_FILE, LakeAddress, Settings
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.failover import Loss
+    from lakeops.ops.mirror.replicate import Replicated
     from lakeops.ops.mirror.source import Source
-    from lakeops.ops.replicate import Replicated
 
 _MAX_SOURCE_BYTES = 4096
 
@@ -59,7 +59,7 @@ class Mirror(Repository):
 
     @property
     def configuration(self) -> MirrorRecord:
-        """Where its source is, which refs it follows, and how the last pass ended."""
+        """The mirror's record: its source, the refs that it follows, and how the last pass ended."""
         return self._ctx.catalog.mirrors.get(self._ctx.repository_id)
 
     def sync(self, source: LakeConnection | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
@@ -189,7 +189,7 @@ class Mirror(Repository):
         with self._reached(source) as (lake, name):
             namespace = lake.catalog.repositories.get(name).storage_namespace
             ops.overlap.check_apart(self._ctx.catalog, self._ctx.stores, self.storage_namespace, mirrors=True)
-            return ops.replicate.replicate(
+            return ops.mirror.replicate.replicate(
                 lake.stores().at(namespace),
                 self._ctx.stores.at(self.storage_namespace),
                 self._ctx.engine,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -10,25 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from lakeops.lake.connection import folder_verb, ops, ref_verb, verb
 from lakeops.model.errors import NotFound
-from lakeops.model.findings import Report, ReportKind
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
-from lakeops.model.records import (
-    CHECK_PROTECTION,
-    TAG_PROTECTION,
-    AuditRecord,
-    Commit,
-    Protection,
-    ReflogRecord,
-    RefRecord,
-    RepositoryRecord,
-    check_amount,
-    check_asked,
-)
+from lakeops.model.names import check_amount, check_asked
+from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, Protection
+from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, Report, ReportKind, RepositoryRecord
 from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.mark import DryRun
+    from lakeops.ops.iceberg.diff import TableDiff
+    from lakeops.ops.tables import TableFiles
 
 
 class Readable:
@@ -224,20 +216,6 @@ class RefsDump:
     accept: Final = verb(lambda: ops.refs.dump.accept)
 
 
-class TableFiles:
-    """Files of the tables that engines write to one repository, by their URLs."""
-
-    def __init__(self, context: Context) -> None:
-        self._ctx = context
-
-    new_location: Final = verb(lambda: ops.tables.new_location)
-    key: Final = verb(lambda: ops.tables.table_key)
-    read: Final = verb(lambda: ops.tables.read_file)
-    write: Final = verb(lambda: ops.tables.write_file)
-    open: Final = verb(lambda: ops.tables.open_file)
-    size: Final = verb(lambda: ops.tables.size_of)
-
-
 class Repository:
     """One repository of a lake."""
 
@@ -259,7 +237,7 @@ class Repository:
 
     @property
     def storage_namespace(self) -> str:
-        """Where the objects are."""
+        """The URL below which the objects are."""
         return self.record.storage_namespace
 
     @property
@@ -269,7 +247,7 @@ class Repository:
 
     @property
     def creation_date(self) -> int:
-        """When the repository was made, in Unix seconds."""
+        """The time at which the repository was made, in Unix seconds."""
         return self.record.creation_date
 
     @property
@@ -289,10 +267,16 @@ class Repository:
     @property
     def table_files(self) -> TableFiles:
         """The files of tables that engines write."""
-        return TableFiles(self._ctx)
+        return ops.tables.TableFiles(self._ctx)
 
     def ref(self, expression: str) -> Ref:
-        """A handle for reading at a ref expression, which is resolved when the handle is used."""
+        """A handle for reading at a ref expression, which is resolved when the handle is used.
+
+        ``BRANCH$`` is lakeFS's spelling of a branch with its uncommitted changes, which ``BRANCH`` means here.
+        """
+        staged = len(check_asked(expression, "a ref")) > 1 and expression.endswith("$")
+        if staged and not any(next(refs(prefix=expression), None) for refs in (self.branches, self.tags)):
+            expression = expression[:-1]
         return Ref(self._ctx, expression)
 
     def branch(self, name: str) -> Branch:
@@ -346,6 +330,18 @@ class Repository:
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)
+
+    def table_diffs(self, left: str, right: str, paths: Iterable[str]) -> list[TableDiff]:
+        """The changes of the Iceberg tables whose ``metadata.json`` is among some paths that differ between two refs.
+
+        None where pyiceberg is not installed.
+        """
+        chosen = [path for path in paths if path.endswith("/metadata.json")]
+        try:
+            return ops.iceberg.diff.table_diffs(self._ctx, left, right, chosen) if chosen else []
+        except ModuleNotFoundError:
+            return []
+
     sums: Final = verb(lambda: ops.diff.sums)
     size: Final = verb(lambda: ops.diff.size)
     merge: Final = verb(lambda: ops.merge.merge)

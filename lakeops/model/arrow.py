@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import repeat
 from types import NoneType
 from typing import Any
 
@@ -89,7 +90,10 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if kinds <= {python, NoneType}:
             missing = np.array([value is None for value in values], np.bool_) if NoneType in kinds else None
             with suppress(UnicodeEncodeError, OverflowError):
-                found = (_texts if python in (str, bytes) else _numbers)(values, kind, missing)
+                if python not in (str, bytes):
+                    plain = values if missing is None else [value or 0 for value in values]
+                    return from_numpy(np.array(plain, kind.to_pandas_dtype()), missing)
+                found = _texts(values, kind, missing)
                 if found is not None:
                     return found
     return pa.array(values, kind)
@@ -97,7 +101,7 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def no_rows(schema: pa.Schema) -> pa.Table:
     """A table without rows."""
-    return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    return pa.Table.from_arrays([*map(pa.nulls, repeat(0), schema.types)], schema=schema)
 
 
 def _texts(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None) -> pa.Array | None:
@@ -106,7 +110,15 @@ def _texts(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.boo
     if missing is not None:
         nothing = bytes(kind.byte_width) if fixed else _PYTHON[kind.id]()
         values = [nothing if value is None else value for value in values]
-    sizes, joined = _sizes_and_bytes(values)
+    joined = None
+    if values and isinstance(values[0], str):
+        characters = "".join(values)
+        if characters.isascii():  # then there are as many bytes
+            joined = characters.encode()
+        else:
+            values = list(map(str.encode, values))
+    sizes = np.fromiter(map(len, values), np.int64, len(values))
+    joined = b"".join(values) if joined is None else joined
     known, data = None if missing is None else _bits(~missing), pa.py_buffer(joined)
     if fixed:
         fits = np.all(sizes == kind.byte_width)
@@ -117,25 +129,6 @@ def _texts(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.boo
     ends = np.zeros(len(values) + 1, bounds)
     np.cumsum(sizes, out=ends[1:])
     return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(ends), data])
-
-
-def _sizes_and_bytes(values: Sequence[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
-    """How many bytes each text takes, and all of them."""
-    joined = None
-    if len(values) and isinstance(values[0], str):
-        characters = "".join(values)
-        if characters.isascii():  # then there are as many bytes
-            joined = characters.encode()
-        else:
-            values = [value.encode() for value in values]
-    sizes = np.fromiter(map(len, values), np.int64, len(values))
-    return sizes, b"".join(values) if joined is None else joined
-
-
-def _numbers(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """Whole numbers or truth values."""
-    plain = values if missing is None else [value or 0 for value in values]
-    return from_numpy(np.array(plain, kind.to_pandas_dtype()), missing)
 
 
 def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:

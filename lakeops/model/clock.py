@@ -92,6 +92,10 @@ class Ids:
         """A random share of ``seconds``, to keep retries of several processes apart."""
         return self._random.random() * seconds
 
+    def backoff(self, tries: int) -> float:
+        """A random wait after so many tries: up to twice as long each time, and at most ``LONGEST_WAIT``."""
+        return self.jitter(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)))  # 2**1024 is no float
+
 
 def retrying(
     when: Callable[[BaseException], bool], ids: Ids, *, tries: int | None = None, seconds: float | None = None
@@ -109,7 +113,7 @@ def retrying(
             tenacity.stop_never if tries is None else tenacity.stop_after_attempt(tries),
             tenacity.stop_never if seconds is None else tenacity.stop_after_delay(seconds),
         ),
-        wait=lambda state: ids.jitter(min(LONGEST_WAIT, FIRST_WAIT * 2**state.attempt_number)),
+        wait=lambda state: ids.backoff(state.attempt_number),
         sleep=pause,
         reraise=True,
     )

@@ -63,7 +63,7 @@ _EXIT_CODES = {"permission_denied": 5}
 
 
 class Transient(LakeopsError):
-    """It may work if tried again: nothing was changed, or the change is safe to repeat."""
+    """A failure that may pass: nothing was changed, or the change is safe to repeat."""
 
     kind = "transient"
 
@@ -93,7 +93,7 @@ class CatalogError(LakeopsError):
 
 
 class NotAllReplicated(LakeopsError):
-    """Some objects could not be copied to, or deleted at, a mirror's storage namespace. The others were.
+    """A replication that could not copy or delete some objects. The others were.
 
     ``failures`` has the key and the error of each that was tried in vain, ``done`` says how many succeeded.
     """
@@ -173,7 +173,7 @@ class InvalidPath(InvalidInput):
 
 
 class NotFound(LakeopsError):
-    """Something named by the caller does not exist."""
+    """A name that the caller gave and nothing has."""
 
     kind = "not_found"
     exit_code = 4
@@ -204,7 +204,7 @@ class NotReplicated(ObjectNotFound):
 
 
 class MergeConflict(LakeopsError):
-    """Both sides changed the same paths. Nothing was published. ``conflicts`` lists every path, in order.
+    """A merge of two sides that changed the same paths. Nothing was published. ``conflicts`` lists every path.
 
     ``replayed`` when it is no merge but a revert or a cherry-pick, which no strategy settles. Of the kind
     ``clone_conflict`` when files of the directory ``source`` were changed there and at the ref that it follows.
@@ -215,7 +215,13 @@ class MergeConflict(LakeopsError):
     json_keys = ("conflicts", "conflict_count")
 
     def __init__(
-        self, source: str, destination: str, conflicts: list[str], replayed: bool = False, kind: str | None = None
+        self,
+        source: str,
+        destination: str,
+        conflicts: list[str],
+        replayed: bool = False,
+        kind: str | None = None,
+        reasons: Sequence[str] = (),
     ) -> None:
         self.source = source
         self.destination = destination
@@ -231,7 +237,8 @@ class MergeConflict(LakeopsError):
         else:
             paths = "path" if len(conflicts) == 1 else "paths"
             settle = "change one side, or settle the merge with the strategy source-wins or dest-wins"
-            words = f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; " + (
+            known = "".join(f"{reason}; " for reason in reasons)
+            words = f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; {known}" + (
                 "change these paths yourself" if replayed else settle
             )
         super().__init__(words, kind=kind)
@@ -325,14 +332,7 @@ KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
     LakeopsError: ("replica_mismatch", "replica_missing", "unsupported"),
     CatalogError: ("permission_denied",),
     Transient: ("catalog_unavailable", "collection_running", "engine_unavailable", "out_of_resources"),
-    InvalidInput: (
-        "ambiguous_ref",
-        "invalid_name",
-        "invalid_ref",
-        "invalid_rules",
-        "invalid_settings",
-        "invalid_uri",
-    ),
+    InvalidInput: ("ambiguous_ref", "invalid_name", "invalid_ref", "invalid_rules", "invalid_settings", "invalid_uri"),
     NotFound: ("mark_not_found",),
     MergeConflict: ("clone_conflict",),
     MarkRefused: ("clock_in_doubt",),

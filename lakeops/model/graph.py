@@ -1,4 +1,4 @@
-"""History: the commit that a ref expression means, common ancestors, ancestry, logs and bisection.
+"""History: the commit that a ref expression means, common ancestors, ancestry and logs.
 
 Every function asks a ``CommitSource`` for commits by id: each one at most once a call, and only those that the answer
 needs. Generation numbers make that possible: a parent's is always lower, so ``Walk`` meets a commit only after all its
@@ -13,7 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from lakeops.model.errors import InvalidInput, RefNotFound
@@ -126,30 +127,22 @@ _BOTH = _LEFT | _RIGHT
 
 
 def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) -> list[Commit]:
-    """All best common ancestors of two groups of commits, oldest first: by date, generation and id.
+    """The best common ancestors of two groups of commits, oldest first: by date, generation and id.
 
     As for ``git merge-base --all`` of two commits, or of merges of the commits of each group: a commit is an ancestor
     of itself, and no other common ancestor descends from one of these. None when they share no history.
     """
-    found = best_ancestors(get, lefts, rights)
-    return sorted(found, key=lambda commit: (commit.creation_date, commit.generation, commit.id))
-
-
-def best_ancestors(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) -> Iterator[Commit]:
-    """The commits of ``merge_bases``: the highest generation first, then the newest date, then the smallest id.
-
-    Commits are read down to the generation of the one that is taken, and their parents.
-    """
-    walk = Walk(get, [*((one, _LEFT) for one in lefts), *((one, _RIGHT) for one in rights)])
-    waiting = walk.waiting
+    walk = Walk(get, [*product(lefts, [_LEFT]), *product(rights, [_RIGHT])])
+    waiting, found = walk.waiting, list[Commit]()
     while waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT]):
         commit, side = walk.pop()
         if side == _BOTH:
-            yield commit
+            found.append(commit)
             side |= _BELOW  # what a best one reaches is none
             if not (waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT])):
-                return
+                break
         walk.pass_on(commit, side)
+    return sorted(found, key=attrgetter("creation_date", "generation", "id"))
 
 
 def unshared(get: CommitSource, tip: str, bases: Iterable[str]) -> Iterator[Commit]:
@@ -425,7 +418,12 @@ class ReadAhead:
             self._read_sides(commit_id)
             commit = self._kept.get(commit_id)
         if commit is None:
-            run = self._length(commit_id)
+            before = self._goes_on.pop(commit_id, None)
+            run = self._ahead if not self._kept else max(1, self._asked // 8)
+            if before is not None:
+                # Walks beside each other, as for a merge base, go further at a time: each pays for half of the misses.
+                run = max(2 * before, 2 * self._asked if self._goes_on else 0)
+            run = min(run, LONGEST_RUN)
             loaded = self._load(commit_id, run)
             self.loads += 1
             self._keep(loaded)
@@ -443,7 +441,9 @@ class ReadAhead:
             self._kept[commit.id] = commit
             self._sides.pop(commit.id, None)
             if self._load_some is not None:
-                self._sides.update((parent, None) for parent in commit.parents[1:] if parent not in self._kept)
+                for parent in commit.parents[1:]:
+                    if parent not in self._kept:
+                        self._sides[parent] = None
 
     def _read_sides(self, commit_id: str) -> None:
         """Load a further parent of a merge, and others of them."""
@@ -455,15 +455,6 @@ class ReadAhead:
             self._sides.pop(one)
         self.loads += 1
         self._keep(self._load_some(wanted))
-
-    def _length(self, commit_id: str) -> int:
-        """How many commits to load at a miss."""
-        before = self._goes_on.pop(commit_id, None)
-        if before is not None:
-            # Walks beside each other, as for a merge base, go further at a time: each pays for half of the misses.
-            beside = 2 * self._asked if self._goes_on else 0
-            return min(max(2 * before, beside), LONGEST_RUN)
-        return min(max(1, self._asked // 8), LONGEST_RUN) if self._kept else self._ahead
 
 
 def shared(commits: Mapping[str, Node], heads: Collection[str]) -> set[str]:
@@ -489,79 +480,6 @@ def shared(commits: Mapping[str, Node], heads: Collection[str]) -> set[str]:
     return found
 
 
-MOST_WEIGHED = 10_000
-"""Commits of which each one's ancestors are counted: one bit for each pair is held."""
-
-
-def between(get: CommitSource, good: str, bad: str, *, first_parent: bool = False) -> list[Commit]:
-    """The commits that ``bad`` reaches and ``good`` does not, children before parents.
-
-    With ``first_parent`` only those on the line of first parents.
-    """
-    walk = Walk(get, [(bad, _LEFT), (good, _RIGHT)])
-    found = []
-    while walk.waiting[_LEFT]:
-        commit, side = walk.pop()
-        if side == _LEFT:
-            found.append(commit)
-        walk.pass_on(commit, side)
-    if not first_parent:
-        return found
-    among = {commit.id for commit in found}
-    line = []
-    for commit in first_parents(get, bad):
-        if commit.id not in among:
-            break
-        line.append(commit)
-    return line
-
-
-class Search:
-    """Narrows commits down to the first bad one, as ``git bisect`` does.
-
-    Each look is at the commit that tells most: as near as can be, half of those that are left are its ancestors. The
-    first of the ``commits`` is bad, children come before parents, and the parents of all of them are good.
-    """
-
-    def __init__(self, commits: Sequence[Commit]) -> None:
-        self.left: list[Commit] = list(commits)
-        self._skipped: set[str] = set()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the first of ``left`` is the first bad one."""
-        return len(self.left) == 1
-
-    def next(self) -> Commit | None:
-        """The commit to look at. None when nothing could be told of all that are left but the bad one."""
-        open_ = [commit for commit in self.left[1:] if commit.id not in self._skipped]
-        if not open_:
-            return None
-        if len(self.left) > MOST_WEIGHED:
-            return open_[len(open_) // 2]
-        masks: dict[str, int] = {}  # a bit for each of a commit's ancestors among those that are left, itself included
-        for place, commit in enumerate(reversed(self.left)):
-            mask = 1 << place
-            for parent in commit.parents:
-                mask |= masks.get(parent, 0)
-            masks[commit.id] = mask
-        weights = {commit_id: mask.bit_count() for commit_id, mask in masks.items()}
-        return max(open_, key=lambda commit: min(weights[commit.id], len(self.left) - weights[commit.id]))
-
-    def tell(self, commit: Commit, is_good: bool | None) -> None:
-        """Record whether a commit is good or bad. None: nothing could be told of it."""
-        if is_good is None:
-            self._skipped.add(commit.id)
-            return
-        get = {one.id: one for one in self.left}
-        waiting, reached = [commit.id], {commit.id}
-        while waiting:
-            new = {parent for parent in get[waiting.pop()].parents if parent in get} - reached
-            reached |= new
-            waiting += new
-        self.left = [one for one in self.left if (one.id in reached) != is_good]
-
-
 _PREFIX = re.compile(r"[0-9a-fA-F]{1,63}")
 
 
@@ -570,19 +488,15 @@ class RefLookup(Protocol):
 
     def branch(self, name: str) -> str | None:
         """The head of a branch."""
-        ...
 
     def tag(self, name: str) -> str | None:
         """The commit of a tag."""
-        ...
 
     def commit(self, commit_id: str) -> Commit | None:
         """The commit with this full id."""
-        ...
 
     def commits_with_prefix(self, prefix: str) -> list[str]:
         """Ids that begin with these lower-case hex digits, in order; enough of them to show when there are many."""
-        ...
 
 
 def resolve(expression: RefExpression | str, lookup: RefLookup) -> str:

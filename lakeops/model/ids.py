@@ -198,8 +198,10 @@ def check_commit_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def check_message(message: str) -> str:
-    """Return a commit message of at most 64 KiB, which may be empty. Raises ``InvalidInput`` for another one."""
-    return check_text("commit message", message, at_most=MAX_MESSAGE_BYTES)
+    """Return a commit message that says something, in at most 64 KiB. Raises ``InvalidInput`` for another one."""
+    if not check_text("commit message", message, at_most=MAX_MESSAGE_BYTES).strip():
+        raise InvalidInput("the commit message is empty; say what the commit is about")
+    return message
 
 
 def check_content_type(content_type: str) -> str:

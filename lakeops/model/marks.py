@@ -101,7 +101,7 @@ def read_owner(text: str | bytes) -> Owner | None:
 
 
 class MarkState(StrEnum):
-    """Where a mark is in its life."""
+    """A state of a mark's life."""
 
     MARKING = "marking"
     MARKED = "marked"

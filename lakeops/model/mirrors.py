@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, NotAMirror
 from lakeops.model.names import check_repository, flaw
-from lakeops.model.records import JsonRecord
 
 _MAX_BYTES = 4096
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -370,3 +370,26 @@ def _show_scheme(text: str) -> str:
     """The scheme alone where there is another one: what follows may hold a password."""
     scheme, separator, _ = str(text).partition("://")
     return f"{excerpt(scheme + separator)}..." if separator and scheme != "lakefs" else excerpt(text)
+
+
+MAX_ASKED_BYTES = 1024
+
+MAX_AMOUNT = (1 << 63) - 1
+"""The largest number of a database."""
+
+
+def check_asked(text: str, what: str) -> str:
+    """Return a text that the catalog can be asked for. Raises ``InvalidInput`` (``invalid_name``) for another one."""
+    reason = flaw(text, at_most=MAX_ASKED_BYTES)
+    if reason is not None:
+        raise InvalidInput(f"{excerpt(text)} cannot be {what}: it {reason}", kind="invalid_name")
+    return text
+
+
+def check_amount(amount: int, what: str) -> int:
+    """Return the number of things that a caller asks for: 0 or more. Raises ``InvalidInput``."""
+    if isinstance(amount, bool) or not isinstance(amount, int):
+        raise InvalidInput(f"{what} is {excerpt(amount)}; give a whole number")
+    if not 0 <= amount <= MAX_AMOUNT:
+        raise InvalidInput(f"{what} is {'below 0' if amount < 0 else 'too large'}; give 0 or more")
+    return amount

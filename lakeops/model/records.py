@@ -1,4 +1,4 @@
-"""Records of the domain: repositories, refs, commits, entries, changes, protections, hooks and audit records.
+"""Records of the domain: repositories, refs, commits, entries, changes and audit records.
 
 All are frozen and comparable. Attribute names are the JSON keys of the public contract (lakeFS's API names), and
 ``to_json`` writes exactly these keys. File names and digests stay out of it. Times are whole Unix seconds, UTC.
@@ -8,52 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
-from enum import Enum, StrEnum
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, fields, make_dataclass
+from enum import StrEnum
 from functools import cache
 from mimetypes import MimeTypes
 from threading import Lock
 from typing import Any, BinaryIO, ClassVar, Literal, TypeVar, cast
 
+from lakeops.model.encoding import JsonRecord, encode
 from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.model.names import flaw
+from lakeops.model.protection import Hook
 from lakeops.model.sanitising import excerpt
-
-_AS_THEY_ARE = (str, int, float, bool, type(None))
-
-
-class JsonRecord:
-    """A dataclass that is written as a JSON object with a key for each field.
-
-    ``json_keys`` are the fields and properties that are written, in order. All fields where it is empty.
-    """
-
-    __slots__ = ()
-    json_keys: ClassVar[tuple[str, ...]] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON keys and values of the record."""
-        names = self.json_keys or tuple(field.name for field in fields(self))  # type: ignore[arg-type]
-        return {name: encode(getattr(self, name)) for name in names}
-
-
-def encode(value: Any) -> Any:  # noqa: ANN401 - any value of a field
-    """A value of a record as JSON writes it: enums by their value, records as objects, sequences as lists."""
-    if type(value) in _AS_THEY_ARE:
-        return value
-    if hasattr(value, "to_json"):
-        return value.to_json()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: encode(one) for key, one in value.items()}
-    if isinstance(value, tuple | list | set | frozenset):
-        return [encode(one) for one in (sorted(value) if isinstance(value, set | frozenset) else value)]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
 
 MAX_KEY_BYTES = 256
 
@@ -102,7 +69,8 @@ class IdempotentRequest:
         for name in OF_THE_ATTEMPT:
             given.pop(name, None)
         values = {"verb": self.action, "ref": self.branch, **self.parts}
-        values |= {"message": _digest(self.message), "metadata": _digest(given)}
+        for name, value in (("message", self.message), ("metadata", given)):
+            values[name] = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
         return json.dumps(values, sort_keys=True)
 
 
@@ -120,121 +88,6 @@ def _fields(fingerprint: str) -> dict[str, object]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-MAX_ASKED_BYTES = 1024
-MAX_AMOUNT = (1 << 63) - 1
-"""The largest number of a database."""
-
-
-def check_asked(text: str, what: str) -> str:
-    """Return a text that the catalog can be asked for. Raises ``InvalidInput`` (``invalid_name``) for another one."""
-    reason = flaw(text, at_most=MAX_ASKED_BYTES)
-    if reason is not None:
-        raise InvalidInput(f"{excerpt(text)} cannot be {what}: it {reason}", kind="invalid_name")
-    return text
-
-
-def check_amount(amount: int, what: str) -> int:
-    """Return the number of things that a caller asks for: 0 or more. Raises ``InvalidInput``."""
-    if isinstance(amount, bool) or not isinstance(amount, int):
-        raise InvalidInput(f"{what} is {excerpt(amount)}; give a whole number")
-    if not 0 <= amount <= MAX_AMOUNT:
-        raise InvalidInput(f"{what} is {'below 0' if amount < 0 else 'too large'}; give 0 or more")
-    return amount
-
-
-GROUP = "lakeops.hooks"
-BEFORE, AFTER = "before", "after"
-ACTIONS = (
-    *("commit", "merge", "revert", "cherry-pick", "import"),
-    *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
-)
-"""Changes that hooks run beside, as the reflog calls them."""
-SECONDS, MOST_SECONDS = 60, 3600
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_MAX_PATTERN_BYTES = 1024
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Hook(JsonRecord):
-    """A hook: code that runs beside changes of refs.
-
-    Attributes:
-        name: the entry point's name in the group ``lakeops.hooks``.
-        when: ``before``: its errors stop the change. ``after``: its errors are logged.
-        actions: beside which of ``ACTIONS`` it runs. Empty: all of them.
-        pattern: a glob pattern of the branches and tags.
-        seconds: how long it may take.
-    """
-
-    name: str
-    when: str = BEFORE
-    actions: tuple[str, ...] = ()
-    pattern: str = "*"
-    seconds: int = SECONDS
-
-    def concerns(self, action: str, ref: str) -> bool:
-        """Whether it runs beside this change."""
-        return (not self.actions or action in self.actions) and fnmatchcase(ref, self.pattern)
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Hook:
-        """Read a hook that ``to_json`` wrote. Raises ``TypeError``, ``KeyError``, ``InvalidInput``."""
-        hook = Hook(values["name"], values["when"], tuple(values["actions"]), values["pattern"], values["seconds"])
-        return hook if hook == REFS_DUMP else check_hook(hook)
-
-
-REFS_DUMP = Hook("refs-dump", AFTER)
-"""The hook that lakeops brings itself: it adds each change to the dump in the storage namespace."""
-
-
-@dataclass(frozen=True, slots=True)
-class HookEvent:
-    """A change of a branch or tag, as a hook is told of it.
-
-    Attributes:
-        repository: the repository's name.
-        action: one of ``ACTIONS``.
-        ref: the branch or tag.
-        old: the commit that it points to before. None when there is no such ref yet.
-        new: the commit that it points to afterwards. None when it is deleted, and before a commit or merge is
-            published, whose final id is not known yet.
-        parents: the parents of the commit that is made: of a merge the destination, then the source.
-        message: its message.
-        metadata: its metadata.
-    """
-
-    repository: str
-    action: str
-    ref: str
-    old: str | None = None
-    new: str | None = None
-    parents: tuple[str, ...] = ()
-    message: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-
-
-def check_hook(hook: Hook) -> Hook:
-    """Return a hook whose values make sense. Raises ``InvalidInput`` for another one."""
-    check_asked(hook.name, "a hook")
-    check_asked(hook.pattern, "a pattern")
-    if not _NAME.fullmatch(hook.name) or hook.name == REFS_DUMP.name:
-        raise InvalidInput(f"{excerpt(hook.name)} cannot be a hook: give the name of an entry point in group {GROUP!r}")
-    if hook.when not in (BEFORE, AFTER):
-        raise InvalidInput(f"a hook runs before or after, not {excerpt(hook.when)}")
-    unknown = next((action for action in hook.actions if action not in ACTIONS), None)
-    if unknown is not None:
-        raise InvalidInput(f"{excerpt(unknown)} is nothing that hooks run beside; there are {', '.join(ACTIONS)}")
-    if not hook.pattern or len(hook.pattern) > _MAX_PATTERN_BYTES or any(char in hook.pattern for char in "/\0\n"):
-        raise InvalidInput(f"{excerpt(hook.pattern)} matches no name; use a name or a glob such as 'release-*'")
-    if type(hook.seconds) is not int or not 1 <= hook.seconds <= MOST_SECONDS:
-        raise InvalidInput(f"a hook may take 1 to {MOST_SECONDS} seconds, not {hook.seconds!r:.80}")
-    return hook
 
 
 T = TypeVar("T")
@@ -259,7 +112,7 @@ def guess_type(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Where ranges end: a format parameter of a repository, fixed at its creation because ids depend on it.
+    """A rule for the ends of ranges: a format parameter of a repository, fixed because ids depend on it.
 
     A range ends after a path whose hash is below ``2**64 / target_entries``, once it has ``min_entries``; and after
     ``max_entries`` in any case. The defaults give about 2,800 entries a range.
@@ -279,6 +132,9 @@ class Credentials:
     token: str | None = field(default=None, repr=False)
 
 
+_REPOSITORY_KEYS = "id", "storage_namespace", "default_branch", "creation_date", "read_only", "metadata"
+
+
 @dataclass(frozen=True, slots=True)
 class RepositoryRecord(JsonRecord):
     """A namespace for objects, branches and commits, tied to one storage namespace.
@@ -286,14 +142,7 @@ class RepositoryRecord(JsonRecord):
     ``storage_namespace`` is a URL without a trailing slash (``file:///data/flights``, ``s3://bucket/flights``).
     """
 
-    json_keys: ClassVar[tuple[str, ...]] = (
-        "id",
-        "storage_namespace",
-        "default_branch",
-        "creation_date",
-        "read_only",
-        "metadata",
-    )
+    json_keys: ClassVar[tuple[str, ...]] = _REPOSITORY_KEYS
 
     id: str
     storage_namespace: str
@@ -389,8 +238,10 @@ class Commit:
         """
         if "cherry-pick-origin" in self.metadata:
             return []
-        makers = self.metadata, *(one.metadata for one in (self.along if f"{ALONG}1" in self.metadata else ()))
-        return sorted({name for made in makers for name in made.get(DECLARED, "").split("\n") if name})
+        lines = [self.metadata.get(DECLARED, "")]
+        if f"{ALONG}1" in self.metadata:
+            lines += [one.metadata.get(DECLARED, "") for one in self.along]
+        return sorted({*"\n".join(lines).split("\n")} - {""})
 
     @property
     def is_gone(self) -> bool:
@@ -426,6 +277,9 @@ class BranchHead:
         return {"id": self.id, "commit_id": self.commit.id, **said}
 
 
+_OBJECT_KEYS = "path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One object of a ref: a row of a range, or a staged row.
@@ -442,10 +296,7 @@ class Entry:
     content_type: str = DEFAULT_CONTENT_TYPE
     metadata: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def path_type(self) -> str:
-        """Always ``object``."""
-        return "object"
+    path_type: ClassVar[str] = "object"
 
     @property
     def identity(self) -> tuple[str, int, str, tuple[tuple[str, str], ...]]:
@@ -454,7 +305,7 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``object`` record."""
-        return {
+        return {  # spelled out: long listings make thousands
             "path": self.path,
             "path_type": "object",
             "physical_address": self.physical_address,
@@ -481,30 +332,17 @@ class CommonPrefix(JsonRecord):
     It has an object's attributes, which are None: a listing can be read without telling the two apart.
     """
 
-    json_keys: ClassVar[tuple[str, ...]] = (
-        "path",
-        "path_type",
-        "physical_address",
-        "checksum",
-        "size_bytes",
-        "mtime",
-        "metadata",
-        "content_type",
-    )
+    json_keys: ClassVar[tuple[str, ...]] = _OBJECT_KEYS
 
     path: str
 
+    path_type: ClassVar[str] = "common_prefix"
     physical_address: ClassVar[None] = None
     checksum: ClassVar[None] = None
     size_bytes: ClassVar[None] = None
     mtime: ClassVar[None] = None
     metadata: ClassVar[None] = None
     content_type: ClassVar[None] = None
-
-    @property
-    def path_type(self) -> str:
-        """Always ``common_prefix``."""
-        return "common_prefix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,85 +357,11 @@ class ReflogRecord:
     actor: str
     at: int
 
-
-BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION = "branch", "tag", "check"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Protection:
-    """A rule that protects refs that match a glob pattern.
-
-    Attributes:
-        kind: ``branch``: they change through merges only. ``tag``: they are neither moved nor deleted. ``check``:
-            branches change through merges only, and only of commits that have passed ``check``.
-        pattern: a name or a glob.
-        check: the name of the check.
-        prefix: what paths begin with of which a merge has to change one, or else the check is not asked for.
-    """
-
-    kind: str
-    pattern: str
-    check: str = ""
-    prefix: str = ""
-
     @property
-    def text(self) -> str:
-        """The rule as one text. No pattern has a slash."""
-        if self.kind == BRANCH_PROTECTION:
-            return self.pattern
-        below = f"\n{self.prefix}" if self.prefix else ""  # no check's name has a line end
-        return f"{self.kind}/{self.pattern}/{self.check}{below}"
-
-    @staticmethod
-    def parse(text: str) -> Protection:
-        """Read a rule that ``text`` wrote."""
-        kind, *rest = text.split("/", 2)
-        if kind in {TAG_PROTECTION, CHECK_PROTECTION} and len(rest) > 1:
-            return Protection(kind, rest[0], *rest[1].split("\n", 1))
-        return Protection(BRANCH_PROTECTION, text)
-
-
-PASSED, FAILED, WAITING = "passed", "failed", "waiting"
-MAX_FINDINGS = 4000
-APPROVAL = "approval"
-"""The check that a person answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict(JsonRecord):
-    """The finding of a check on one commit.
-
-    Attributes:
-        commit_id: the commit.
-        name: the check.
-        state: ``passed``, ``failed``, or ``waiting``: the commit declares the check, and nobody has recorded a verdict.
-        said_by: who recorded it. Empty while it waits.
-        at: when, in Unix seconds. 0 while it waits.
-        findings: what was wrong.
-        run: the run of a program that found it.
-    """
-
-    commit_id: str
-    name: str
-    state: str
-    said_by: str = ""
-    at: int = 0
-    findings: str = ""
-    run: str = ""
-
-    @property
-    def word(self) -> str:
-        """The state in a word for people: an approval that failed was rejected."""
-        return "rejected" if self.name == APPROVAL and self.state == FAILED else self.state
-
-    def __str__(self) -> str:
-        who = f" by {self.said_by}" if self.said_by else ""
-        return f"{self.name!r} {self.word}{who}" + (f" ({self.findings})" if self.findings else "")
-
-
-def worst(found: Iterable[Verdict]) -> Verdict | None:
-    """The verdict that says most of a commit: one that failed, or else one that waits, or else one that passed."""
-    return min(found, key=lambda one: (FAILED, WAITING, PASSED).index(one.state), default=None)
+    def pointed_by(self) -> str | None:
+        """The person who created or moved the branch, in words. None when this move was a commit or a merge."""
+        done = {"create-branch": "created", "move-branch": "moved"}.get(self.action)
+        return done and f"{done} by {self.actor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -631,40 +395,6 @@ class AuditRecord(JsonRecord):
     at: int
 
 
-def maker(record: type[T]) -> Callable[..., T]:
-    """A function that makes records of a frozen dataclass with slots, in a third of the time of its constructor.
-
-    It takes a value for every field, in order: no defaults, no names, and no ``__post_init__``.
-    """
-    twin = _unfrozen(record)
-
-    def make(*values: object) -> T:
-        made = twin(*values)
-        made.__class__ = record
-        return made  # type: ignore[no-any-return]
-
-    return make
-
-
-def maker_of_many(record: type[T]) -> Callable[..., list[T]]:
-    """A function that makes such records of columns: an iterable for every field, in order, of equal length."""
-    twin = _unfrozen(record)
-
-    def make(*columns: Iterable[object]) -> list[T]:
-        made = list(map(twin, *columns))
-        for one in made:
-            one.__class__ = record
-        return made
-
-    return make
-
-
-def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is not until its fields are set
-    """Make a twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
-    names = [field.name for field in fields(cast("Any", record))]
-    return make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
-
-
 class ChangeType(StrEnum):
     """A change of a path."""
 
@@ -693,7 +423,7 @@ class Summary(JsonRecord):
 
     @property
     def total(self) -> int:
-        """All changed paths."""
+        """The number of changed paths."""
         return self.added + self.removed + self.changed
 
     def __add__(self, other: Summary) -> Summary:
@@ -754,6 +484,7 @@ class Strategy(StrEnum):
 
 
 StrategyName = Literal["source-wins", "dest-wins"]
+TablesMode = Literal["rebase"]
 """A strategy as people write it."""
 
 
@@ -825,3 +556,62 @@ class _CountedFile:
         data = self._file.read(size)
         self._counter.add(len(data))
         return data
+
+
+def maker(record: type[T]) -> Callable[..., T]:
+    """A function that makes records of a frozen dataclass with slots, in a third of the time of its constructor.
+
+    It takes a value for every field, in order: no defaults, no names, and no ``__post_init__``.
+    """
+    twin = _unfrozen(record)
+
+    def make(*values: object) -> T:
+        made = twin(*values)
+        made.__class__ = record
+        return made  # type: ignore[no-any-return]
+
+    return make
+
+
+def maker_of_many(record: type[T]) -> Callable[..., list[T]]:
+    """A function that makes such records of columns: an iterable for every field, in order, of equal length."""
+    twin = _unfrozen(record)
+
+    def make(*columns: Iterable[object]) -> list[T]:
+        made = list(map(twin, *columns))
+        for one in made:
+            one.__class__ = record
+        return made
+
+    return make
+
+
+def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is not until its fields are set
+    """Make a twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
+    names = [field.name for field in fields(cast("Any", record))]
+    return make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
+
+
+class ReportKind(StrEnum):
+    """The subject of a report."""
+
+    CHECK = "check"
+    LAG = "lag"
+
+
+KEPT = {ReportKind.CHECK: 1, ReportKind.LAG: 300}
+"""How many reports of a kind a repository keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The report of a run, at a time in Unix seconds. ``found`` has the keys of its kind."""
+
+    at: int
+    actor: str
+    found: Mapping[str, Any]
+
+    def number(self, name: str) -> int:
+        """A number of ``found``. 0 where there is none of this name."""
+        value = self.found.get(name)
+        return value if isinstance(value, int) else 0

@@ -58,12 +58,8 @@ class _ParsedRules(BaseModel):
 
 
 class _Entry(_ParsedRules):
+    pattern: Pattern
     expire_after_days: Expiry | None = None
-
-    @property
-    def pattern(self) -> str:
-        """The name or glob pattern that the entry is for."""
-        raise NotImplementedError
 
     @property
     def is_exact(self) -> bool:
@@ -84,18 +80,13 @@ class BranchRule(_Entry):
     """A rule for the branches that a name or pattern covers.
 
     Attributes:
-        branch_id: a name, or a glob pattern.
+        pattern: ``branch_id`` in JSON: a name, or a glob pattern.
         retention_days: how long a commit lives after it stopped to be the branch's head.
         expire_after_days: how long a branch may lie idle before it is deleted.
     """
 
-    branch_id: Pattern
+    pattern: Pattern = Field(alias="branch_id")
     retention_days: Days | None = None
-
-    @property
-    def pattern(self) -> str:
-        """``branch_id``."""
-        return self.branch_id
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -107,13 +98,8 @@ class BranchRule(_Entry):
 class TagRule(_Entry):
     """A rule for the tags that a name or pattern covers: for how many days one may exist."""
 
-    tag_id: Pattern
+    pattern: Pattern = Field(alias="tag_id")
     expire_after_days: Expiry
-
-    @property
-    def pattern(self) -> str:
-        """``tag_id``."""
-        return self.tag_id
 
 
 class Rules(_ParsedRules):
@@ -169,7 +155,7 @@ class Rules(_ParsedRules):
 
     def to_json(self) -> dict[str, Any]:
         """The rules as they are set, without defaults."""
-        shown = self.model_dump(mode="json", exclude_defaults=True)
+        shown = self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
         if self.log_days == max(LOG_DAYS, self.undo_days):
             shown.pop("log_days", None)
         return {"default_retention_days": self.default_retention_days, "branches": [], **shown}

@@ -10,7 +10,7 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -20,15 +20,15 @@ from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, lookup, require_live, watched
-from lakeops.ops.history import merge_bases, near_history
+from lakeops.ops.context import Context, history_of, lookup, require_live, watched
+from lakeops.ops.history import NEAR, merge_bases
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, plan_merge, preview
 from lakeops.ranges.merge_base import bases_matter, merged_base
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
-from lakeops.store.local import with_scratch
+from lakeops.store.scratch import with_scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,14 +108,13 @@ class MergeInputs:
     destination: Commit
     get: graph.ReadAhead | None = field(default=None, compare=False)
 
-    @property
-    def up_to_date(self) -> bool:
-        """Whether the source brings no commit that the destination does not have."""
-        return [base.id for base in self.bases] == [self.source.id]
+    def is_base(self, side: Commit) -> bool:
+        """Whether one of the two sides is itself the base: nothing to merge, or nothing to merge with."""
+        return len(self.bases) == 1 and self.bases[0].id == side.id
 
     @property
     def commits(self) -> tuple[Commit, ...]:
-        """All commits."""
+        """The commits of both sides and the bases."""
         return (self.source, self.destination, *self.bases)
 
 
@@ -145,7 +144,7 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
         PreconditionFailed: ``no_merge_base``: they share no history.
         CommitExpired: their common ancestor was pruned.
     """
-    near = near_history(ctx)
+    near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
     bases = merge_bases(ctx, destination.id, source.id, near)
     if not bases:
         raise PreconditionFailed(f"{names[0]!r} and {names[1]!r} share no history", kind="no_merge_base")
@@ -166,16 +165,29 @@ def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, M
     return _Folding(ctx).ancestor(sides.bases, (new, here)), new, here
 
 
+Rebase = Callable[[Ancestor, Metarange, Metarange, MergePlan], tuple[MergePlan, list[str]]]
+"""Settles conflicts of a plan from the ancestor, the source and the destination. Says why others are left."""
+
+
 def decide(
-    ctx: Context, sides: MergeInputs, strategy: Strategy | None, names: tuple[str, str], *, replayed: bool = False
+    ctx: Context,
+    sides: MergeInputs,
+    strategy: Strategy | None,
+    names: tuple[str, str],
+    *,
+    replayed: bool = False,
+    rebase: Rebase | None = None,
 ) -> Decision:
-    """Plan a merge, path by path. Raises ``MergeConflict`` with all conflicting paths."""
+    """Plan a merge, path by path. Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves."""
     base, new, here = read_sides(ctx, sides)
     # Workers cannot read what lies in a directory of this machine.
     engine = ctx.engine if len(base.commits) == 1 else LocalEngine()
     plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
+    reasons: list[str] = []
+    if plan.conflicts and rebase is not None:
+        plan, reasons = rebase(base, new, here, plan)
     if plan.conflicts:
-        raise MergeConflict(*names, plan.conflicts, replayed)
+        raise MergeConflict(*names, plan.conflicts, replayed, reasons=reasons)
     return Decision(plan, (*base.commits, sides.source))
 
 

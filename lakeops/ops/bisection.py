@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
 from lakeops.model import graph
 from lakeops.model.errors import Corrupted, InvalidInput, NotFound
-from lakeops.model.graph import Search, between
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context, lookup, require_live, resolve_commit
 from lakeops.store.reader import parse_json
@@ -216,3 +216,65 @@ def _read(ctx: Context) -> Bisection:
         raise NotFound(f"no bisection of {ctx.repository_id!r} is under way; begin with lakeops bisect start") from None
     except (ValueError, KeyError, TypeError):
         raise Corrupted(f"{file} holds no bisection; forget it with lakeops bisect reset") from None
+
+
+MOST_WEIGHED = 10_000
+"""Commits of which each one's ancestors are counted: one bit for each pair is held."""
+
+
+def between(get: graph.CommitSource, good: str, bad: str, *, first_parent: bool = False) -> list[Commit]:
+    """The commits that ``bad`` reaches and ``good`` does not, children before parents.
+
+    With ``first_parent`` only those on the line of first parents.
+    """
+    found = list(graph.unshared(get, bad, [good]))
+    if not first_parent:
+        return found
+    among = {commit.id for commit in found}
+    return list(takewhile(lambda commit: commit.id in among, graph.first_parents(get, bad)))
+
+
+class Search:
+    """Narrows commits down to the first bad one, as ``git bisect`` does.
+
+    Each look is at the commit that tells most: as near as can be, half of those that are left are its ancestors. The
+    first of the ``commits`` is bad, children come before parents, and the parents of all of them are good.
+    """
+
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        self.left: list[Commit] = list(commits)
+        self._skipped: set[str] = set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the first of ``left`` is the first bad one."""
+        return len(self.left) == 1
+
+    def next(self) -> Commit | None:
+        """The commit to look at. None when nothing could be told of all that are left but the bad one."""
+        open_ = [commit for commit in self.left[1:] if commit.id not in self._skipped]
+        if not open_:
+            return None
+        if len(self.left) > MOST_WEIGHED:
+            return open_[len(open_) // 2]
+        masks: dict[str, int] = {}  # a bit for each of a commit's ancestors among those that are left, itself included
+        for place, commit in enumerate(reversed(self.left)):
+            mask = 1 << place
+            for parent in commit.parents:
+                mask |= masks.get(parent, 0)
+            masks[commit.id] = mask
+        weights = {commit_id: mask.bit_count() for commit_id, mask in masks.items()}
+        return max(open_, key=lambda commit: min(weights[commit.id], len(self.left) - weights[commit.id]))
+
+    def tell(self, commit: Commit, is_good: bool | None) -> None:
+        """Record whether a commit is good or bad. None: nothing could be told of it."""
+        if is_good is None:
+            self._skipped.add(commit.id)
+            return
+        get = {one.id: one for one in self.left}
+        waiting, reached = [commit.id], {commit.id}
+        while waiting:
+            new = {parent for parent in get[waiting.pop()].parents if parent in get} - reached
+            reached |= new
+            waiting += new
+        self.left = [one for one in self.left if (one.id in reached) != is_good]

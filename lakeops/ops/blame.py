@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from lakeops.model.arrow import array
 from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource, Walk
-from lakeops.model.names import check_path, check_prefix
-from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, check_amount, maker
+from lakeops.model.names import check_amount, check_path, check_prefix
+from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, maker
 from lakeops.ops.context import Context, explain_expired, lookup, resolve_commit, watched
 from lakeops.ranges.diff import written
 from lakeops.ranges.digest import Positions
@@ -43,13 +43,7 @@ _written = maker(Written)
 
 
 def blame(
-    ctx: Context,
-    ref: str,
-    prefix: str = "",
-    *,
-    after: str = "",
-    amount: int | None = None,
-    depth: int | None = None,
+    ctx: Context, ref: str, prefix: str = "", *, after: str = "", amount: int | None = None, depth: int | None = None
 ) -> Iterator[Written]:
     """The objects under a prefix by path, each with the commit that wrote it. They are traced while you iterate.
 

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakeops.catalog.guards import Hooks
-from lakeops.catalog.records import BranchState, ExpectedState
+from lakeops.catalog.records import ExpectedState
 from lakeops.model import graph
 from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidInput, PreconditionFailed, RefNotFound
-from lakeops.model.names import check_branch, check_prefix, check_tag
-from lakeops.model.records import (
-    CHECK_PROTECTION,
-    TAG_PROTECTION,
-    Commit,
-    HookEvent,
-    IdempotentRequest,
-    RefRecord,
-    check_asked,
-)
+from lakeops.model.names import check_asked, check_branch, check_prefix, check_tag
+from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
+from lakeops.model.records import Commit, IdempotentRequest, RefRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_of, judge
 from lakeops.ops.context import Context, check_name, lookup, require_stageable, resolve_commit, resolve_id
@@ -54,23 +46,16 @@ def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = Non
         NotAsSeen: the branch, or what is uncommitted on it, is not what was pinned.
         RefNotFound: there is no such branch.
     """
-    return drop_branch(ctx, check_asked(name, "a branch"), pinned=pinned)
-
-
-def drop_branch(
-    ctx: Context, name: str, expected: BranchState | None = None, *, pinned: ExpectedState | None = None
-) -> RefRecord:
-    """Delete a branch. With ``expected`` only one that is still in that state, and has nothing staged."""
-
-    def change(hooks: Hooks) -> str:
-        return ctx.catalog.refs.delete_branch(
-            ctx.repository_id, name, actor=ctx.actor, unused=expected, expect=pinned, hooks=hooks
-        )
-
-    def old() -> str:
-        return ctx.catalog.refs.branch(ctx.repository_id, name).commit_id
-
-    return RefRecord(name, changing(ctx, HookEvent(ctx.repository_id, "delete-branch", name), change, old=old))
+    check_asked(name, "a branch")
+    at = changing(
+        ctx,
+        HookEvent(ctx.repository_id, "delete-branch", name),
+        lambda hooks: ctx.catalog.refs.delete_branch(
+            ctx.repository_id, name, actor=ctx.actor, expect=pinned, hooks=hooks
+        ),
+        old=lambda: ctx.catalog.refs.branch(ctx.repository_id, name).commit_id,
+    )
+    return RefRecord(name, at)
 
 
 def move_branch(

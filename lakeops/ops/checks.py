@@ -16,18 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.ids import check_text
-from lakeops.model.records import (
-    DECLARED,
-    DESPITE,
-    FAILED,
-    MAX_FINDINGS,
-    PASSED,
-    VOUCHED,
-    WAITING,
-    Commit,
-    Verdict,
-    check_asked,
-)
+from lakeops.model.names import check_asked
+from lakeops.model.protection import FAILED, MAX_FINDINGS, PASSED, WAITING, Verdict
+from lakeops.model.records import DESPITE, VOUCHED, Commit
 from lakeops.model.sanitising import excerpt, masked, safe
 from lakeops.ops.context import Context, lookup, resolve_commit, resolve_id
 from lakeops.ops.history import Shape
@@ -212,19 +203,13 @@ def sparing(ctx: Context, branch: str, touches: Callable[[str], bool], do: Calla
     return do(untouched)
 
 
-def declaration(names: Sequence[str]) -> dict[str, str]:
-    """The metadata of a commit that declares checks. Raises ``InvalidInput``."""
-    found = check_names(names)
-    return {DECLARED: "\n".join(found)} if found else {}
-
-
 def check_names(names: Sequence[str], what: str = "checks") -> list[str]:
     """The names of some checks, each once, in order. Raises ``InvalidInput``, which names the argument."""
     given: object = names
     if isinstance(given, str) or not isinstance(given, Sequence) or len(given) > MOST_CHECKS:
         raise InvalidInput(f"{what}: {excerpt(names)} is no list of at most {MOST_CHECKS:,} names of checks")
     try:
-        return sorted({check_of(name) for name in names})
+        return sorted(set(map(check_of, names)))
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error.message}", kind=error.kind) from None
 

@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import Intent
 from lakeops.model import graph
-from lakeops.model import ids as texts
 from lakeops.model.arrow import in_one
-from lakeops.model.errors import InvalidInput, KeyReused, LakeopsError, NoChanges, PreconditionFailed, Transient
-from lakeops.model.records import Commit, IdempotentRequest
+from lakeops.model.errors import KeyReused, LakeopsError, NoChanges, PreconditionFailed, Transient
+from lakeops.model.ids import check_commit_metadata, check_message
+from lakeops.model.records import DECLARED, Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.checks import declaration
+from lakeops.ops.checks import check_names
 from lakeops.ops.context import Context, check_name, lookup
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (
@@ -63,13 +63,14 @@ def commit(
         KeyReused: the key stands for another branch, message, metadata or content.
         BranchMoved: others moved the branch, and this call's turn did not come in time. Try again.
     """
-    name, pairs = check_name(branch), {**texts.check_commit_metadata(metadata), **declaration(checks)}
+    declared = {DECLARED: "\n".join(names)} if (names := check_names(checks)) else {}
+    name, pairs = check_name(branch), {**check_commit_metadata(metadata), **declared}
     request = IdempotentRequest("commit", name, {}, check_message(message), pairs, idempotency_key)
     intent = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, request.fingerprint)
     own: tuple[str, ...] | None = None  # the sealed tokens that hold this call's rows
 
     def committed_by_other() -> Commit | None:
-        """Somebody else's commit that has this call's rows."""
+        """The commit of somebody else that has this call's rows."""
         commit_id = ctx.catalog.staging.consumed_by(ctx.repository_id, own[0]) if own and not allow_empty else None
         return None if commit_id is None else ctx.catalog.commits.get(ctx.repository_id, commit_id)
 
@@ -98,7 +99,8 @@ def commit(
         # 4. The changed ranges are written, and 5. the metarange.
         metarange, summary = apply_changes(ctx, head, staged, started=started)
         if not summary.total and not allow_empty:
-            ctx.catalog.staging.discard(state, tokens)
+            if tokens:
+                ctx.catalog.staging.discard(state, tokens)
             raise NoChanges(f"branch {name!r} has no changes to commit")
         # 6. One transaction checks the branch and moves its head.
         plan = CommitPlan(metarange, (head,), message, pairs, summary, consumed=tokens, intent=intent)
@@ -106,36 +108,23 @@ def commit(
 
     try:
         # 7. Once, and again in the branch's queue when others moved the head meanwhile.
-        with _withdrawn_when_refused(ctx, name, intent):
-            result = in_turn(ctx, request, attempt, committed_by_other=committed_by_other)
+        result = in_turn(ctx, request, attempt, committed_by_other=committed_by_other)
     except NoChanges:
         known = find_by_key(ctx, request)  # another call under the key may cover the changes by now
         if known is None:
             raise
         return known
+    except Transient:  # it may be repeated, so it stays an author of its rows
+        raise
+    except Exception:
+        # Nothing was committed. Its rows stay sealed, and it is no author of the commit that takes them along.
+        with suppress(LakeopsError):  # the first error is the one to show
+            ctx.catalog.staging.withdraw(ctx.repository_id, name, intent)
+        raise
     # Where the key's commit has what this call sealed, it covers this call. Nothing was staged again.
     if result.by_key and not (own and ctx.catalog.staging.consumed_by(ctx.repository_id, own[0]) == result.commit.id):
-        try:
-            when_moved(ctx)(_drop_repeated, ctx, request, result.commit)
-        except PreconditionFailed as error:
-            if error.kind not in {"protected_branch", "read_only_repository"}:  # then nobody can commit these rows
-                raise
+        when_moved(ctx)(_drop_repeated, ctx, request, result.commit)
     return result.commit
-
-
-@contextmanager
-def _withdrawn_when_refused(ctx: Context, branch: str, intent: Intent) -> Iterator[None]:
-    """Withdraw what a call asks for when it is told that nothing was committed. Its rows stay sealed.
-
-    It is no author then of the commit that takes them along. A call that may be repeated stays one.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, Transient | NoChanges):
-            with suppress(LakeopsError):  # the first error is the one to show
-                ctx.catalog.staging.withdraw(ctx.repository_id, branch, intent)
-        raise
 
 
 def _drop_repeated(ctx: Context, request: IdempotentRequest, known: Commit) -> None:
@@ -148,11 +137,15 @@ def _drop_repeated(ctx: Context, request: IdempotentRequest, known: Commit) -> N
     _refuse_other(ctx, request, known, found.head, staged)
     if not staged.num_rows:
         return
-    sealed = ctx.catalog.staging.seal(ctx.repository_id, request.branch, token=ctx.ids.new())
-    tokens = sealed.state.sealed_tokens
-    _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch, tokens=tokens)
-    _refuse_other(ctx, request, known, sealed.head, staged)
-    ctx.catalog.staging.discard(sealed.state, tokens)
+    try:
+        sealed = ctx.catalog.staging.seal(ctx.repository_id, request.branch, token=ctx.ids.new())
+        tokens = sealed.state.sealed_tokens
+        _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch, tokens=tokens)
+        _refuse_other(ctx, request, known, sealed.head, staged)
+        ctx.catalog.staging.discard(sealed.state, tokens)
+    except PreconditionFailed as error:
+        if error.kind != "read_only_repository":  # then nobody can commit these rows
+            raise
 
 
 def _refuse_other(ctx: Context, request: IdempotentRequest, known: Commit, head: Commit, staged: pa.Table) -> None:
@@ -165,11 +158,6 @@ def _refuse_other(ctx: Context, request: IdempotentRequest, known: Commit, head:
         held = not known.expired and graph.is_ancestor(lookup(ctx).get, known.id, head.id)
         other = next(effective(ctx, known, rows), None) if held else batch
         if other is not None:
-            raise KeyReused(request.key or "", known.id, [f"content ({excerpt(other['path'][0].as_py())} for one)"])
-
-
-def check_message(message: str) -> str:
-    """The message, when it says something and is not longer than 64 KiB."""
-    if not texts.check_message(message).strip():
-        raise InvalidInput("the commit message is empty; say what the commit is about")
-    return message
+            path = excerpt(other["path"][0].as_py())
+            mine = f"content ({path} for one; if somebody else staged it, that commit is the result of this call)"
+            raise KeyReused(request.key or "", known.id, [mine])

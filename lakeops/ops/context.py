@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from lakeops.catalog.guards import expired
 from lakeops.catalog.records import BranchAt
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
-    CommitExpired,
     InvalidInput,
     LakeopsError,
     NotAMirror,
@@ -28,8 +28,8 @@ from lakeops.model.errors import (
 )
 from lakeops.model.graph import ReadAhead
 from lakeops.model.graph import resolve as resolve_expression
-from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, did_you_mean, parse_ref
-from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, check_asked, gone, quiet
+from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, check_asked, did_you_mean, parse_ref
+from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, gone, quiet
 from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
@@ -156,7 +156,7 @@ class Context:
 
     @cached_property
     def engine(self) -> Engine:
-        """Where range work runs."""
+        """The engine that range work runs on."""
         return self.open_engine()
 
     @cached_property
@@ -191,7 +191,7 @@ class Context:
     def metaranges(self, *commits: Commit) -> list[Metarange]:
         """The metaranges of some commits, asked for at once. Raises as ``metarange``."""
         with self.explaining_missing():
-            return self.reader.metaranges([require_live(commit) for commit in commits])
+            return self.reader.metaranges(list(map(require_live, commits)))
 
     @contextmanager
     def explaining_missing(self) -> Iterator[None]:
@@ -235,16 +235,8 @@ def public(ctx: Context, entry: Entry) -> Entry:
 def require_live(commit: Commit) -> Commit:
     """The commit itself, unless retention expired it. Raises ``CommitExpired``."""
     if commit.expired:
-        raise expired(commit)
+        raise expired(commit.id)
     return commit
-
-
-def expired(commit: Commit) -> CommitExpired:
-    """The error for a commit that retention took."""
-    return CommitExpired(
-        f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone "
-        "(after a fail-over, `lakeops mirror verify-history` brings back what is whole)"
-    )
 
 
 PAGE = 1000
@@ -276,7 +268,7 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
         now = ctx.catalog.commits.get_many(ctx.repository_id, [commit.id for commit in read])
         for commit in read:
             if commit.id not in now or now[commit.id].expired:
-                raise expired(commit) from error
+                raise expired(commit.id) from error
         raise
 
 
@@ -330,7 +322,7 @@ class CatalogLookup:
 def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
     """The commits of a repository, for walks. A line of history ends at a pruned commit, which comes as ``gone``."""
     return ReadAhead(
-        lambda commit_id, count: line_of(catalog, repository_id, commit_id, count),
+        partial(line_of, catalog, repository_id),
         ahead,
         lambda ids: catalog.commits.get_many(repository_id, ids).values(),
         most,
@@ -357,7 +349,22 @@ def resolve_id(ctx: Context, text: str) -> str:
 
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``).
     """
-    return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
+    with _naming_the_ref(ctx, text):
+        return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
+
+
+@contextmanager
+def _naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[None]:
+    """Say of a ref that is not there which name may be meant."""
+    try:
+        yield
+    except RefNotFound as error:
+        if not error.message.startswith("no branch"):  # but a step that leads nowhere
+            raise
+        base = (parse_ref(expression) if isinstance(expression, str) else expression).base
+        refs = ctx.catalog.refs
+        known = [one.id for one in (*refs.branches(ctx.repository_id), *refs.tags(ctx.repository_id))]
+        raise RefNotFound(f"{error.message}{did_you_mean(base, known)}") from None
 
 
 def resolve_commit(
@@ -368,7 +375,8 @@ def resolve_commit(
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
     """
     found = names or lookup(ctx)
-    commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
+    with _naming_the_ref(ctx, expression):
+        commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
     return require_live(commit) if live or commit.is_gone else commit
 
 

@@ -19,6 +19,7 @@ from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
 from lakeops.ops.context import Context, begin_staging, require_stageable
+from lakeops.ops.files import check_new_path
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import another_object, require_absent
 from lakeops.ops.read import entries, find, require_folder, stat
@@ -75,7 +76,8 @@ def _copy_or_move(
     moves: bool = False,
     if_absent: bool = False,
 ) -> int:
-    old, new = (as_folder(each) if recursive else check_path(each) for each in (source, destination))
+    old = as_folder(source) if recursive else check_path(source)
+    new = as_folder(destination) if recursive else check_new_path(destination)
     if old == new and ref == branch:
         raise InvalidInput(f"source and destination are both {old!r}")
     started = begin_staging(ctx, branch, flush=True)
@@ -175,7 +177,7 @@ def link(
         ObjectNotFound, PreconditionFailed: ``object_collected``: the object is gone, or is about to go.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
-    check_path(path)
+    check_new_path(path)
     kept = check_metadata(entry.metadata if metadata is None else metadata)
     kind = entry.content_type if content_type is None else content_type
     check_content_type(kind)

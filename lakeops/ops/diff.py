@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import text
 from lakeops.model.errors import CommitExpired
-from lakeops.model.names import check_prefix
-from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary, check_amount
+from lakeops.model.names import check_amount, check_prefix
+from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context, check_name, explain_expired, resolve_both, resolve_commit, watched
 from lakeops.ranges.diff import CHANGE_TYPES, changes, diff, each_change, staged_changes, summary, whole_ranges

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError
+from lakeops.model.names import check_path
 from lakeops.model.sanitising import excerpt
 
 PLACE = ".lakeops-local"
@@ -39,6 +40,16 @@ def is_clone_state(path: str) -> bool:
     return any(_PLACE.fullmatch(part) for part in re.split(r"[/\\]", shown))
 
 
+def check_new_path(path: str) -> str:
+    """Return a path that an object may be put to. Raises ``InvalidPath``, also for a clone's own file.
+
+    With such an object in it no clone of the branch could be made.
+    """
+    if is_clone_state(path):
+        raise InvalidPath(f"{excerpt(path)} is a clone's own file, which belongs into no repository; leave it out")
+    return check_path(path)
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals inside the ``with`` into ``InvalidInput`` that names the file."""
@@ -53,22 +64,21 @@ def translated(path: Path) -> Iterator[None]:
         raise InvalidInput(f"{excerpt(str(path))} cannot be a file's name") from None
 
 
-def walk(folder: Path, enters: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below a directory that is no directory, by name: its path below the directory and its status.
+def walk(
+    folder: Path, enters: Callable[[str], bool] = lambda _: True, prefix: str = ""
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Files below a directory by name, links and devices too: each one's path below the directory, and its status.
 
     A link is not followed.
 
     Args:
         folder: an absolute or relative directory.
         enters: tells by its path below ``folder`` whether a directory is walked. One that is not is given itself.
+        prefix: the directory below ``folder`` to begin with, with a slash at its end.
 
     Raises:
         InvalidInput: a directory cannot be read.
     """
-    yield from _walk(folder, "", enters)
-
-
-def _walk(folder: Path, prefix: str, enters: Callable[[str], bool]) -> Iterator[tuple[str, os.stat_result]]:
     with translated(folder / prefix), os.scandir(folder / prefix) as found:
         items = sorted(found, key=lambda item: item.name)
     for item in items:
@@ -76,7 +86,7 @@ def _walk(folder: Path, prefix: str, enters: Callable[[str], bool]) -> Iterator[
         with translated(folder / name):
             status = item.stat(follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode) and enters(name):
-            yield from _walk(folder, name + "/", enters)
+            yield from walk(folder, enters, name + "/")
         else:
             yield name, status
 

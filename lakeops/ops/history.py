@@ -15,8 +15,8 @@ from lakeops.model import graph
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, InvalidInput, PreconditionFailed
 from lakeops.model.graph import Node, ReadAhead
-from lakeops.model.names import COMMIT_ID, check_path, check_prefix
-from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord, check_amount, check_asked
+from lakeops.model.names import COMMIT_ID, check_amount, check_asked, check_path, check_prefix
+from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import (
     PAGE,
@@ -273,17 +273,12 @@ MOST_FAR = 1_000
 _far: dict[tuple[str, str], set[str]] = {}
 
 
-def near_history(ctx: Context) -> ReadAhead:
-    """The commits of the repository, for walks that end near their start: ``FarApart`` where they do not."""
-    return history_of(ctx.catalog, ctx.repository_id, most=NEAR)
-
-
 def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = None) -> list[Commit]:
-    """All best common ancestors of two commits, given by their ids, oldest first.
+    """The best common ancestors of two commits, given by their ids, oldest first.
 
-    ``near`` is the ``near_history`` that a caller goes on with. It has then what was read here.
+    ``near`` is the history that a caller goes on with: it has then what was read here, ``NEAR`` statements at most.
     """
-    near = near or near_history(ctx)
+    near = near or history_of(ctx.catalog, ctx.repository_id, most=NEAR)
 
     def found() -> list[Commit]:
         bases = _far.get((left, right))

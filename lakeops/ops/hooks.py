@@ -15,18 +15,8 @@ from typing import TypeVar
 
 from lakeops.catalog.guards import Hooks
 from lakeops.model.errors import LakeopsError, PreconditionFailed
-from lakeops.model.records import (
-    ACTIONS,
-    AFTER,
-    BEFORE,
-    GROUP,
-    REFS_DUMP,
-    SECONDS,
-    Hook,
-    HookEvent,
-    check_asked,
-    check_hook,
-)
+from lakeops.model.names import check_asked
+from lakeops.model.protection import ACTIONS, AFTER, BEFORE, GROUP, REFS_DUMP, SECONDS, Hook, HookEvent, check_hook
 from lakeops.ops.context import Context
 
 T = TypeVar("T")
@@ -93,11 +83,6 @@ def automatic(ctx: Context, on: bool = True) -> None:
         ctx.catalog.refs.set_hook(ctx.repository_id, REFS_DUMP)
     elif REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
         ctx.catalog.refs.remove_hook(ctx.repository_id, REFS_DUMP.name)
-
-
-def concerned(ctx: Context, action: str, ref: str) -> bool:
-    """Tell whether hooks that this process knows run beside such a change."""
-    return any(hook.concerns(action, ref) for hook in ctx.repository.hooks)
 
 
 def changing(

@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import ENTRY_SCHEMA, array, no_metadata, scalar, text
 from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, NoChanges, ObjectNotFound
-from lakeops.model.ids import check_commit_metadata
+from lakeops.model.ids import check_commit_metadata, check_message
 from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, flaw
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
 from lakeops.ops import inventory as inventories
-from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, check_name, require_stageable
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.files import is_clone_state
@@ -251,13 +250,7 @@ def import_objects(
         base = ctx.metarange(now.head)
         with background_writes(ctx.store) as store:
             metarange, _ = replace_prefix(
-                base,
-                folder,
-                part,
-                store=store,
-                split=ctx.repository.split,
-                attempt=suffix,
-                exact=single is not None,
+                base, folder, part, store=store, split=ctx.repository.split, attempt=suffix, exact=single is not None
             )
             if metarange.id == base.id:
                 what = repr(folder or "the whole branch")

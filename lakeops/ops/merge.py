@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from lakeops.model import graph
-from lakeops.model.errors import InvalidInput, NoChanges
-from lakeops.model.ids import SQUASHED, check_commit_metadata
+from lakeops.model.errors import InvalidInput, LakeopsError, NoChanges
+from lakeops.model.ids import SQUASHED, check_commit_metadata, check_message
+from lakeops.model.names import check_amount
 from lakeops.model.records import (
     DECLARED,
     Change,
@@ -18,12 +19,11 @@ from lakeops.model.records import (
     Strategy,
     StrategyName,
     Summary,
-    check_amount,
+    TablesMode,
 )
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.ancestor import MergeInputs, check_strategy, decide, foretell, sides_of_merge
+from lakeops.ops.ancestor import MergeInputs, Rebase, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.checks import brought, check_names, judge, sparing
-from lakeops.ops.commit import check_message
 from lakeops.ops.context import (
     Context,
     check_name,
@@ -43,12 +43,13 @@ from lakeops.ops.publish import (
     MergedSource,
     apply_merge,
     in_turn,
+    metarange_of,
     publish,
     read_first,
     require_clean,
     snapshot,
 )
-from lakeops.ranges.range_file import MetarangeFile, fetch_ranges
+from lakeops.ranges.range_file import fetch_ranges
 
 
 class UpToDate(Exception):
@@ -68,6 +69,7 @@ def merge(
     allow_empty: bool = False,
     checks: Sequence[str] = (),
     despite_checks: Sequence[str] = (),
+    tables: TablesMode | None = None,
     on_head: Callable[[str], None] | None = None,
 ) -> MergeResult:
     """Merge what ``source`` changed into the branch ``destination``, as one commit.
@@ -89,6 +91,8 @@ def merge(
             brings declare, and those that the branch requires.
         despite_checks: names of declared checks to go around. The commit and the audit say which, and who did it.
             Checks that the branch requires cannot be gone around.
+        tables: ``rebase`` makes the source's changes of an Iceberg table again on the destination's table where both
+            sides changed it and Iceberg's rules allow that.
         on_head: called with the id of the head that the merge commit is about to follow, again whenever somebody moves
             the branch first. What it raises ends the call, and nothing is published.
 
@@ -106,6 +110,9 @@ def merge(
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
     demanded, despite = check_names(checks), check_names(despite_checks, "despite_checks")
     around = {"despite checks": ", ".join(despite)} if despite else {}
+    if tables is not None:
+        around["tables"] = tables
+    rebase = _rebase(ctx, tables, settle, squash=squash, publish=True)
     parts = {"source": source, "strategy": settle.value if settle else "", **options, **around}
     request = IdempotentRequest("merge", check_name(destination), parts, message, pairs, key=idempotency_key)
     names, nothing = (source, destination), MergeResult(None, up_to_date=True, summary=Summary())
@@ -119,7 +126,7 @@ def merge(
         # 2. The destination as it is now, and what both sides have in common.
         found = snapshot(ctx, destination)
         sides = sides_of_merge(ctx, ours, found.head, names)
-        if sides.up_to_date and not allow_empty:
+        if sides.is_base(ours) and not allow_empty:
             raise UpToDate
         require_clean(ctx, destination, found.head, found.staged)
         judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
@@ -127,11 +134,11 @@ def merge(
             on_head(found.head.id)
         with explain_expired(ctx, sides.commits):
             # 3. The plan: all conflicts, or what changes. 4. The changed ranges are written, and 5. the metarange.
-            decision = decide(ctx, sides, settle, names)
+            decision = decide(ctx, sides, settle, names, rebase=rebase)
             metarange, summary = apply_merge(ctx, decision.plan, ours, found.head, started=found.started)
-        if [base.id for base in sides.bases] == [found.head.id]:
+        if sides.is_base(found.head):
             # What the source's checks have seen, to the byte: a rewritten object with the same contents is no change.
-            metarange = MetarangeFile(ours.meta_range_id, ours.meta_range_file, ours.meta_range_digest)
+            metarange = metarange_of(ours)
         if squash and not summary.total and not allow_empty:
             raise UpToDate
         parents = (found.head,) if squash else (found.head, ours)
@@ -154,6 +161,25 @@ def merge(
     except UpToDate:
         result = nothing
     return replace(result, source_uncommitted=left_out)
+
+
+def _rebase(
+    ctx: Context, tables: str | None, strategy: Strategy | None, *, squash: bool, publish: bool
+) -> Rebase | None:
+    if tables is None:
+        return None
+    if tables != "rebase":
+        raise InvalidInput(f"tables is rebase, or left out, and not {excerpt(tables)}")
+    if strategy is not None or squash:
+        # A later merge of the same source could not tell that the rows are there.
+        raise InvalidInput("a merge that rebases tables has no strategy and is not squashed; leave one of them out")
+    try:
+        from lakeops.ops.iceberg.rebase import rebase
+    except ImportError as error:
+        raise LakeopsError(
+            f'tables need pyiceberg; install lakeops with its extra "iceberg" ({error})', kind="unsupported"
+        ) from None
+    return partial(rebase, ctx, publish=publish)
 
 
 MOST_AHEAD = 64
@@ -188,6 +214,7 @@ def preview_merge(
     allow_empty: bool = False,
     checks: Sequence[str] = (),
     despite_checks: Sequence[str] = (),
+    tables: TablesMode | None = None,
 ) -> MergeResult:
     """Preview ``merge``, by the function that plans it. Publishes nothing: ``reference`` is None.
 
@@ -195,6 +222,7 @@ def preview_merge(
     run.
     """
     settle, names = check_strategy(strategy), (source, destination)
+    rebase = _rebase(ctx, tables, settle, squash=squash, publish=False)
     demanded, despite = check_names(checks), check_names(despite_checks, "despite_checks")
     ours, left_out, head = ctx.catalog.in_snapshot(
         lambda: (
@@ -205,13 +233,13 @@ def preview_merge(
     )
     sides = sides_of_merge(ctx, ours, head, names)
     nothing = MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
-    if sides.up_to_date and not allow_empty:
+    if sides.is_base(ours) and not allow_empty:
         return nothing
     found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, destination)
     require_clean(ctx, destination, found.head, staged)
     judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
     with explain_expired(ctx, sides.commits):
-        summary = decide(ctx, sides, settle, names).plan.summary
+        summary = decide(ctx, sides, settle, names, rebase=rebase).plan.summary
     if squash and not summary.total and not allow_empty:
         return nothing
     asked = partial(ctx.catalog.refs.check_merge, ctx.repository_id, destination, ours.id, rests_on=judged.passed)
@@ -401,10 +429,7 @@ def _replay_change(
                 metarange, summary = apply_merge(ctx, decision.plan, source, head, started=found.started)
             reused.update((commit.id, commit) for commit in decision.reused_commits)
             head = replace(  # what the next step changes; nobody else ever sees it
-                head,
-                meta_range_id=metarange.id,
-                meta_range_file=metarange.file,
-                meta_range_digest=metarange.digest,
+                head, meta_range_id=metarange.id, meta_range_file=metarange.file, meta_range_digest=metarange.digest
             )
         if metarange.id == found.head.meta_range_id:
             raise NoChanges(f"{request.action} of {names[0]!r} changes nothing on branch {request.branch!r}")

@@ -24,6 +24,7 @@ from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, check_key
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging
+from lakeops.ops.files import check_new_path
 from lakeops.ops.publish import when_moved
 from lakeops.ops.read import with_staged
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
@@ -331,7 +332,7 @@ def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Ta
     ctx.store.sync(item.key for item in items)
     for item in items:
         row = {
-            "path": check_path(folder + item.key[len(address) :]),  # Arrow cannot hold half of a character
+            "path": check_new_path(folder + item.key[len(address) :]),  # Arrow cannot hold half of a character
             "tombstone": False,
             "physical_address": item.key,
             "checksum": ctx.store.checksum(item),

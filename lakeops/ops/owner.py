@@ -1,4 +1,4 @@
-"""Who may delete in a storage namespace: the protocol of the owner record.
+"""The owner record, which says who may delete in a storage namespace, and its protocol.
 
 The record names one catalog. Every mark, sweep and fail-over asks it first, so a copy of a catalog, or a restored one,
 deletes nothing until somebody says that it is meant (``adopt``). The catalog notes the pending lease, the namespace
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from lakeops.catalog.repositories import Ownership
 from lakeops.model.clock import Ids, retry, unix_seconds
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import NamespaceTaken, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.formatting import moment
 from lakeops.model.marks import Identity, Owner, read_owner
-from lakeops.model.records import JsonRecord, RepositoryRecord
+from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import check_claim, claim

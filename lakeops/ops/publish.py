@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.guards import Hooks
@@ -24,11 +25,12 @@ from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
-from lakeops.model.records import Commit, HookEvent, IdempotentRequest, Summary
+from lakeops.model.protection import HookEvent
+from lakeops.model.records import Commit, IdempotentRequest, Summary
 from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context, naming_the_branch
 from lakeops.ops.diff import effective
-from lakeops.ops.hooks import changing, concerned
+from lakeops.ops.hooks import changing
 from lakeops.ranges.apply import Applied, ApplyPlan, apply, apply_plan
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
@@ -66,17 +68,24 @@ def _apply(
         _log.info("%s", label)
         ctx.progress(label, 0, len(plan.touched))
 
-    def on_progress(done: int, total: int) -> None:
-        ctx.progress(label, done, total)
-
-    options = {"split": ctx.repository.split, "on_plan": on_plan, "on_progress": on_progress}
     with ctx.writing() as reader:
-        applied = work(reader, engine=ctx.engine, attempt=attempt, **options)
+        applied = work(
+            reader,
+            engine=ctx.engine,
+            attempt=attempt,
+            split=ctx.repository.split,
+            on_plan=on_plan,
+            on_progress=lambda done, total: ctx.progress(label, done, total),
+        )
         for commit in known:
             if commit.meta_range_id == applied.metarange.id:
-                file = MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
-                return file, applied.summary
+                return metarange_of(commit), applied.summary
         return write_metarange(reader.store, applied.metarange, attempt), applied.summary
+
+
+def metarange_of(commit: Commit) -> MetarangeFile:
+    """The file of a commit's metarange."""
+    return MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
 
 
 LEAST_SECONDS = 10.0
@@ -204,7 +213,9 @@ def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table | No
 def dirty(branch: str, path: str) -> PreconditionFailed:
     """The error for a branch with uncommitted changes, of which ``path`` is one."""
     return PreconditionFailed(
-        f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first", kind="dirty_branch"
+        f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first; where others keep "
+        "staging, let them stage to branches of their own and merge those",
+        kind="dirty_branch",
     )
 
 
@@ -212,24 +223,22 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
     """Take staged rows that change nothing off a branch. Raises ``PreconditionFailed`` (``dirty_branch``)."""
     found = snapshot(ctx, branch)
     require_clean(ctx, branch, found.head, found.staged)
-    state = _seal_noops(ctx, found)
-    if state == found.state:
-        return state
+    if found.staged is None or not found.staged.num_rows:
+        return found.state
+    state = _seal_noops(ctx, branch)
     ctx.catalog.staging.discard(state, state.sealed_tokens)
     ctx.tidy(waiting=True)
     return ctx.catalog.refs.branch(ctx.repository_id, branch)
 
 
-def _seal_noops(ctx: Context, found: BranchSnapshot) -> BranchState:
+def _seal_noops(ctx: Context, branch: str) -> BranchState:
     """Seal staged rows that change nothing, so that a transaction takes them off the branch.
 
     Rows that came meanwhile are sealed with them, so all are looked at again.
     """
-    if found.staged is None or not found.staged.num_rows:
-        return found.state
-    sealed = ctx.catalog.staging.seal(ctx.repository_id, found.state.id, token=ctx.ids.new())
-    _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, found.state.id, tokens=sealed.state.sealed_tokens)
-    require_clean(ctx, found.state.id, sealed.head, staged)
+    sealed = ctx.catalog.staging.seal(ctx.repository_id, branch, token=ctx.ids.new())
+    _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, tokens=sealed.state.sealed_tokens)
+    require_clean(ctx, branch, sealed.head, staged)
     return sealed.state
 
 
@@ -250,7 +259,7 @@ def publish(
         PreconditionFailed: ``dirty_branch``: rows that change something were staged since.
         KeyReused, and what else ``Catalog.publish`` raises.
     """
-    state = _seal_noops(ctx, found)
+    state = found.state if found.staged is None or not found.staged.num_rows else _seal_noops(ctx, found.state.id)
     commit = make_commit(
         parents=plan.parents,
         committer=ctx.actor,
@@ -268,7 +277,7 @@ def publish(
         sealed_resets=state.sealed_resets,
         commit=commit,
         consumed=state.sealed_tokens if plan.consumed is None else plan.consumed,
-        live=frozenset(one.id for one in (*plan.parents, *plan.reused_commits)),
+        live=frozenset(map(attrgetter("id"), (*plan.parents, *plan.reused_commits))),
         started=min(found.started, plan.begun or found.started),
         action=request.action,
         actor=ctx.actor,
@@ -282,20 +291,16 @@ def publish(
         passed, despite = merged.judged.passed, merged.judged.despite
         asked = replace(asked, merged=merged.commit.id, passed=passed, despite=despite)
 
-    def make_visible(hooks: Hooks) -> Commit:
-        def do(untouched: frozenset[str]) -> Commit:
-            return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched))
-
-        return do(frozenset()) if merged is None else sparing(ctx, request.branch, merged.touches, do)
+    def make_visible(hooks: Hooks, untouched: frozenset[str] | None = None) -> Commit:
+        if untouched is None and merged is not None:
+            return sparing(ctx, request.branch, merged.touches, partial(make_visible, hooks))
+        return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched or frozenset()))
 
     told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
-    published = changing(
-        ctx,
-        HookEvent(ctx.repository_id, request.action, request.branch, *told),
-        make_visible,
-        after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
-    )
-    if _contents_of(published) != _contents_of(commit):  # an earlier call under the key had published its own
+    event = HookEvent(ctx.repository_id, request.action, request.branch, *told)
+    mine = _contents_of(commit)
+    published = changing(ctx, event, make_visible, after=lambda done: done.id if _contents_of(done) == mine else None)
+    if _contents_of(published) != mine:  # an earlier call under the key had published its own
         return CommitResult(published, by_key=True)
     if asked.consumed:
         ctx.tidy(waiting=True)
@@ -331,7 +336,8 @@ def in_turn(
     where = (ctx.repository.storage_namespace, request.branch)
     publisher = _places.publishers.get(where)
     # A hook runs in a thread of its own. It may publish to the same branch.
-    races = committed_by_other is not None or publisher is not None or concerned(ctx, request.action, request.branch)
+    races = committed_by_other is not None or publisher is not None
+    races = races or any(hook.concerns(request.action, request.branch) for hook in ctx.repository.hooks)
     with nullcontext() if races else _after_other_threads(where, read_ahead):
         passed = stopwatch()
         with suppress(BranchMoved):

@@ -24,7 +24,7 @@ from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, guess_type
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable
-from lakeops.ops.files import is_clone_state, reading, translated, walk
+from lakeops.ops.files import check_new_path, is_clone_state, reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.read import find
 from lakeops.store import layout
@@ -58,7 +58,7 @@ def put(
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
-    check_path(path)
+    check_new_path(path)
     # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
     started = begin_staging(ctx, branch, flush=if_absent or seen is not None)
     if if_absent:
@@ -67,7 +67,7 @@ def put(
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
     # 3. One transaction links all that the threads of this process have uploaded for the branch by then.
     if if_absent or seen is not None:
-        when_moved(ctx)(_link_expecting, ctx, branch, entry, started, seen)
+        when_moved(ctx)(_stage_expecting, ctx, branch, Staged(path, entry), started, seen)
     else:
         ctx.stage_queue(branch).stage(Staged(path, entry), started)
     return public(ctx, entry)
@@ -83,17 +83,20 @@ def _taken(branch: str, path: str) -> PathTaken:
     return PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
 
 
-def _link_expecting(ctx: Context, branch: str, entry: Entry, started: datetime, seen: Entry | None) -> None:
-    """Link an object where the branch shows the one that was ``seen``, or none. Raises ``PathTaken``, ``NotAsSeen``."""
+def _stage_expecting(ctx: Context, branch: str, row: Staged, started: datetime, seen: Entry | None) -> None:
+    """Stage a row where the branch shows the object that was ``seen``, or none. Raises ``PathTaken``, ``NotAsSeen``."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
-    counter = None if seen is None else ctx.catalog.staging.change_counter(state, entry.path, below=False)
-    there = find(ctx, branch, entry.path)
-    if there is not None and there.physical_address == public(ctx, entry).physical_address:
+    counter = None if seen is None else ctx.catalog.staging.change_counter(state, row.path, below=False)
+    there, addresses = find(ctx, branch, row.path), None
+    if row.entry is None:
+        _require_object(there, branch, row.path)
+    elif there is not None and there.physical_address == public(ctx, row.entry).physical_address:
         return  # an earlier run staged it, its answer was lost, and somebody has committed it since
     if there != seen:
-        raise _taken(branch, entry.path) if seen is None else another_object(branch, entry.path)
-    row, mine = Staged(entry.path, entry), frozenset([entry.physical_address])
-    expect = ExpectedState(state, counter, addresses=mine if seen is None else None)
+        raise _taken(branch, row.path) if seen is None else another_object(branch, row.path)
+    if row.entry is not None and seen is None:
+        addresses = frozenset([row.entry.physical_address])
+    expect = ExpectedState(state, counter, addresses)
     ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expect=expect)
 
 
@@ -107,7 +110,7 @@ def write(
     started: datetime,
 ) -> Entry:
     """Upload an object that is not linked yet, and return its entry as stored. ``started`` is now."""
-    check_path(path)
+    check_new_path(path)
     content_type = content_type or DEFAULT_CONTENT_TYPE
     check_content_type(content_type)
     user_metadata = check_metadata(metadata)
@@ -139,27 +142,15 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
     check_path(path)
     started = begin_staging(ctx, branch, flush=True)
     if seen is not None:
-        when_moved(ctx)(_delete_seen, ctx, branch, path, seen, started)
+        when_moved(ctx)(_stage_expecting, ctx, branch, Staged(path, None), started, seen)
         return
-    _object_at(ctx, branch, path)
+    _require_object(find(ctx, branch, path), branch, path)
     ctx.stage_queue(branch).stage(Staged(path, None), started)
 
 
-def _delete_seen(ctx: Context, branch: str, path: str, seen: Entry, started: datetime) -> None:
-    state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
-    counter = ctx.catalog.staging.change_counter(state, path, below=False)
-    if _object_at(ctx, branch, path) != seen:
-        raise another_object(branch, path)
-    row = Staged(path, None)
-    expect = ExpectedState(state, counter)
-    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expect=expect)
-
-
-def _object_at(ctx: Context, branch: str, path: str) -> Entry:
-    there = find(ctx, branch, path)
+def _require_object(there: Entry | None, branch: str, path: str) -> None:
     if there is None:
         raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
-    return there
 
 
 def another_object(branch: str, path: str) -> NotAsSeen:
@@ -236,7 +227,7 @@ def of_file(file: Path, path: str) -> FileUpload:
     with translated(file):
         status = file.stat()
     target = path + file.name if not path or path.endswith("/") else path
-    return FileUpload(file, check_path(target), status.st_size, follow=True)
+    return FileUpload(file, check_new_path(target), status.st_size, follow=True)
 
 
 def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload]:

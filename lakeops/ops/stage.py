@@ -64,17 +64,12 @@ def link_rows(
     else:
         addresses = pa.chunked_array([[row.entry.physical_address for row in rows if row.entry]], pa.string())
     objects = own_objects(ctx, addresses)
-    clear = None
+    expect = expect or ExpectedState()
     if len(objects):
-        clear = cleared(ctx, objects, written)
+        clear, unclear = cleared(ctx, objects, written)
+        expect = replace(expect, marks=clear, unclear=unclear)
         check_present(ctx, objects)  # after the look into the marks
-    ctx.catalog.staging.put_staged(
-        ctx.repository_id,
-        branch,
-        rows,
-        started=started,
-        expect=replace(expect or ExpectedState(), marks=clear),
-    )
+    ctx.catalog.staging.put_staged(ctx.repository_id, branch, rows, started=started, expect=expect)
 
 
 def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: ExpectedState | None = None) -> int:

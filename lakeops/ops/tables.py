@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from lakeops.catalog.records import ExpectedState
 from lakeops.model.arrow import ENTRY_SCHEMA
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import Corrupted, InvalidInput, NotAMirror
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, require_stageable
@@ -28,6 +29,7 @@ from lakeops.store.in_flight import in_flight
 from lakeops.store.reader import read_small
 
 _LOCATION = re.compile(layout.TABLES + r"[0-9a-v]{20}")
+_ANYWHERE = re.compile(f"[a-z0-9]+://.+/({_LOCATION.pattern}/.+)")
 _TOGETHER = 50
 
 
@@ -51,9 +53,55 @@ class TableChange:
     gone: Sequence[str] = ()
 
 
-def new_location(ctx: Context) -> str:
-    """A location that no table has."""
-    return layout.absolute(ctx.repository.storage_namespace, f"{layout.TABLES}{ctx.ids.new()}")
+class TableFiles:
+    """Files of the tables that engines write to one repository, by their URLs.
+
+    A file that is asked for elsewhere than below a table's location is refused with ``InvalidInput``. Metadata at a
+    mirror names the source's addresses, and the files have the same keys here. So reads look at keys alone.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    def new_location(self) -> str:
+        """A location that no table has."""
+        return layout.absolute(self._ctx.repository.storage_namespace, f"{layout.TABLES}{self._ctx.ids.new()}")
+
+    def key(self, url: str) -> str:
+        """The key of a table's location, or of a file below one. Raises ``InvalidInput`` for any other place."""
+        return table_key(self._ctx, url)
+
+    def read(self, url: str, at_most: int) -> bytes:
+        """The contents of a metadata file. Raises ``InvalidInput``, ``ObjectNotFound``."""
+        try:
+            return read_small(self._ctx.readable, self._here(url), at_most)
+        except Corrupted:
+            raise InvalidInput(f"{excerpt(url)} has more than {at_most:,} bytes; expire snapshots") from None
+
+    def open(self, url: str) -> BinaryIO:
+        """A file, open for reading. Raises ``ObjectNotFound``."""
+        return self._ctx.readable.open(self._here(url))
+
+    def write(self, url: str, data: bytes | BinaryIO) -> None:
+        """Write a file."""
+        self._ctx.store.put(self.key(url), data)
+
+    def size(self, url: str) -> int:
+        """The size of a file in bytes. Raises ``ObjectNotFound``."""
+        return self._ctx.readable.head(self._here(url)).size_bytes
+
+    @cached_property
+    def _is_mirror(self) -> bool:
+        try:
+            self._ctx.catalog.mirrors.get(self._ctx.repository_id)
+        except NotAMirror:
+            return False
+        return True
+
+    def _here(self, url: str) -> str:
+        root = self._ctx.repository.storage_namespace
+        found = None if url.startswith(root) or not self._is_mirror else _ANYWHERE.fullmatch(url)
+        return self.key(f"{root}/{found[1]}" if found else url)
 
 
 def table_key(ctx: Context, url: str) -> str:
@@ -67,26 +115,6 @@ def table_key(ctx: Context, url: str) -> str:
             "location, and write its files below the one that it gets"
         )
     return key
-
-
-def read_file(ctx: Context, url: str, at_most: int) -> bytes:
-    """The contents of a table's metadata file. Raises ``InvalidInput``, ``ObjectNotFound``."""
-    return read_small(ctx.store, table_key(ctx, url), at_most)
-
-
-def open_file(ctx: Context, url: str) -> BinaryIO:
-    """A file below a table's location, open for reading. Raises ``InvalidInput``, ``ObjectNotFound``."""
-    return ctx.store.open(table_key(ctx, url))
-
-
-def write_file(ctx: Context, url: str, data: bytes | BinaryIO) -> None:
-    """Write a file below a table's location. Raises ``InvalidInput``."""
-    ctx.store.put(table_key(ctx, url), data)
-
-
-def size_of(ctx: Context, url: str) -> int:
-    """The size of a file below a table's location in bytes. Raises ``InvalidInput``, ``ObjectNotFound``."""
-    return ctx.store.head(table_key(ctx, url)).size_bytes
 
 
 def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], Iterable[TableChange]]) -> None:
@@ -107,7 +135,7 @@ def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], I
     def attempt() -> None:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
         counter = ctx.catalog.staging.change_counter(state, place, below=place.endswith("/") or not place)
-        found = [_rows(ctx, change) for change in compute()]
+        found = [rows_of(ctx, change) for change in compute()]
         if not found:
             return
         written = {key: moment for _, moments in found for key, moment in moments.items()}
@@ -117,7 +145,7 @@ def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], I
     when_moved(ctx)(attempt)
 
 
-def _rows(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]]:
+def rows_of(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]]:
     """The staged rows of a change, and when the store says that their files were written."""
     root = table_key(ctx, change.location)
     name, contents = change.metadata

@@ -32,7 +32,7 @@ from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.range_file import RangeWriter, Work, fetch_range, fetch_ranges
 from lakeops.store.base import ObjectStore
 
-RANGE_SECONDS = 0.006
+RANGE_SECONDS = 0.008
 """The time in which one core reads, changes, cuts and writes one range of 2,800 entries."""
 
 _AT_ONCE = 50_000

@@ -37,12 +37,12 @@ def register(spark: SparkSession) -> None:
 
     from lakeops.catalog.database import url_for_message
     from lakeops.settings import LakeAddress
-    from lakeops.spark.source import PruningDataSource
+    from lakeops.spark.source import LakeopsDataSource
 
     address = LakeAddress.of()
     settings = address.settings()
 
-    class Registered(PruningDataSource):
+    class Registered(LakeopsDataSource):
         # Spark plans in processes with the environment of its JVM, which may be older than this one's.
         default_home = str(settings.home) if hasattr(spark, "_sc") else None
         default_connection = address.connection

@@ -185,8 +185,9 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
         return str(self.options.get("ignorecorruptfiles")).lower() == "true"
 
     def reader(self, schema: StructType) -> spark_api.DataSourceReader:
-        """A reader of the pinned files."""
-        return Reader(self.pinned, schema, skip=self.ignores_corrupt)
+        """A reader of the pinned files. Spark refuses one that takes filters where ``register`` has not let it."""
+        kind = Reader if self.default_catalog is None else PruningReader
+        return kind(self.pinned, schema, skip=self.ignores_corrupt)
 
     def streamReader(self, schema: StructType) -> spark_api.DataSourceStreamReader:  # noqa: N802 - Spark's
         """A reader of the files that later commits add."""
@@ -195,14 +196,6 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
     def writer(self, schema: StructType, overwrite: bool) -> spark_api.DataSourceArrowWriter:
         """A writer of Parquet files that are staged in one step."""
         return Writer(self, schema, overwrite=overwrite)
-
-
-class PruningDataSource(LakeopsDataSource):
-    """The format with filters on partition columns pushed down. Spark refuses it where that setting is off."""
-
-    def reader(self, schema: StructType) -> spark_api.DataSourceReader:
-        """A reader of the pinned files that meet the pushed filters."""
-        return PruningReader(self.pinned, schema, skip=self.ignores_corrupt)
 
 
 @dataclass

@@ -227,6 +227,7 @@ class StoreSettings:
         parallel_parts: parts of one upload that travel at the same time.
         max_connections: connections kept open to one endpoint by one process.
         credentials: keys of S3. What boto3's chain has when None.
+        requester_pays: whether requests to S3 say that who makes them pays for them.
     """
 
     endpoint_url: str | None = None
@@ -239,6 +240,7 @@ class StoreSettings:
     parallel_parts: int = 4
     max_connections: int = 32
     credentials: Credentials | None = None
+    requester_pays: bool = False
 
     def __post_init__(self) -> None:
         if self.endpoint_url is not None:

@@ -52,6 +52,9 @@ def listing_prefix(prefix: str, part: str) -> str:
 
 
 _LONGEST_PRESIGN = 7 * 24 * 3600
+ACCESS_POINT = re.compile(r"arn:aws[a-z-]*:s3:([a-z0-9-]+):(\d{12}):accesspoint:([a-z0-9-]{3,50})")
+"""The ARN of an access point of S3, which stands for a bucket: its region, account and name."""
+
 _BATCH = 1000
 """Keys that one batch delete takes at most."""
 

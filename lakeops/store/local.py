@@ -12,17 +12,13 @@ import fcntl
 import hashlib
 import io
 import os
-import shutil
 import stat
-import tempfile
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from itertools import groupby, islice
 from pathlib import Path
-from threading import Lock
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import (
@@ -448,7 +444,7 @@ class LocalStore:
         self._swept = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_reopen, (self.root, self._fsync))
+        return (partial(LocalStore, fsync=self._fsync), (self.root,))
 
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
@@ -700,56 +696,3 @@ def _sweep(hidden: int, before: float) -> None:
         with suppress(FileNotFoundError):
             if os.stat(name, dir_fd=hidden, follow_symlinks=False).st_mtime < before:
                 os.unlink(name, dir_fd=hidden)
-
-
-def _reopen(root: Path, fsync: bool) -> LocalStore:
-    return LocalStore(root, fsync=fsync)
-
-
-# --- a namespace that is only read ---
-
-
-def with_scratch(store: ObjectStore) -> ObjectStore:
-    """Wrap a store for reading: what is put goes to a fresh directory of this machine, and is read from there.
-
-    The directory is for files that one piece of work needs for itself, so a reader without the right to write can do
-    the work too. It goes when nothing uses the store any more.
-    """
-    return cast("ObjectStore", _Scratch(store))
-
-
-class _Scratch:
-    """Reads and writes. Everything else is the namespace's own."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._written: set[str] = set()
-        self._making = Lock()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-    @cached_property
-    def _own_store(self) -> ObjectStore:
-        folder = tempfile.mkdtemp(prefix="lakeops-scratch-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return LocalStore(Path(folder).resolve(), fsync=False)
-
-    def put(self, key: str, data: bytes) -> PutResult:
-        """See ``ObjectStore.put``. The namespace stays as it is."""
-        with self._making:
-            own = self._own_store
-        result = own.put(key, data)
-        self._written.add(key)
-        return result
-
-    def get(self, key: str) -> bytes:
-        """See ``ObjectStore.get``."""
-        return self._store_of(key).get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See ``ObjectStore.get_range``."""
-        return self._store_of(key).get_range(key, start, length)
-
-    def _store_of(self, key: str) -> ObjectStore:
-        return self._own_store if key in self._written else self._store

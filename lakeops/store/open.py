@@ -20,6 +20,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import ObjectStore, StoreSettings
+from lakeops.store.bucket import ACCESS_POINT
 from lakeops.store.layout import DATA, is_absolute, quote_path, relative
 
 BUCKETS = ("s3", "gs", "az")
@@ -172,7 +173,8 @@ def _scheme(url: str) -> tuple[str, str]:
         raise InvalidInput(f"a location is text, not {excerpt(url)}", kind="invalid_uri")
     scheme, separator, rest = url.partition("://")
     if separator and scheme in {"file", *BUCKETS}:
-        return scheme, rest
+        # Both spellings of an ARN mean one access point. Without a slash it is a bucket's name as any other.
+        return scheme, re.sub("^(arn:[^/]*:accesspoint)/", r"\1:", rest) if scheme == "s3" else rest
     if scheme in {"s3a", "s3n"}:
         raise InvalidInput(f"{_printable(url)} is Hadoop's spelling; write s3://", kind="invalid_uri")
     if scheme in {"abfs", "abfss", "wasb", "wasbs", "azure", "adl"}:
@@ -187,7 +189,8 @@ def _scheme(url: str) -> tuple[str, str]:
 
 
 def _check_bucket(url: str, bucket: str) -> None:
-    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+    is_arn = url.startswith("s3:") and ACCESS_POINT.fullmatch(bucket)
+    if not is_arn and (not _BUCKET.fullmatch(bucket) or ".." in bucket):
         raise InvalidInput(
             f"{_printable(url)} has no proper bucket name; write {url.partition('://')[0]}://bucket/prefix, "
             "without user or port",

@@ -201,26 +201,24 @@ class FaultyStore:
         return self.inner.remote
 
     def get(self, key: str) -> bytes:
-        """See ``ObjectStore.get``."""
         with self._during("get", key):
             data = self.inner.get(key)
             self.faults.count_bytes(key, len(data))
         return data
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See ``ObjectStore.get_range``."""
         with self._during("get_range", key):
             data = self.inner.get_range(key, start, length)
             self.faults.count_bytes(key, len(data))
         return data
 
     def open(self, key: str) -> BinaryIO:
-        """See ``ObjectStore.open``. The bytes count as they are read."""
+        # The bytes count as they are read.
         with self._during("open", key):
             return CountedFile(self.inner.open(key), lambda count: self.faults.count_bytes(key, count))
 
     def open_checked(self, item: StoredObject) -> Opened:
-        """See ``ObjectStore.open_checked``. The bytes count as they are read."""
+        # The bytes count as they are read.
         with ExitStack() as unless_it_fails:
             with self._during("open_checked", item.key):
                 opened = self.inner.open_checked(item)
@@ -230,69 +228,60 @@ class FaultyStore:
         return replace(opened, file=file)
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
-        """See ``ObjectStore.copy_from``. No effect where the server cannot."""
+        # No effect where the server cannot.
         inner = source.inner if isinstance(source, FaultyStore) else source
         with self._during("copy_from", item.key):
             return self.inner.copy_from(inner, item)
 
     def make_directory(self, prefix: str) -> None:
-        """See ``ObjectStore.make_directory``."""
         with self._during("make_directory", prefix):
             self.inner.make_directory(prefix)
 
     def sync(self, keys: Iterable[str]) -> None:
-        """See ``ObjectStore.sync``."""
         with self._during("sync", ""):
             self.inner.sync(keys)
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
-        """See ``ObjectStore.put``."""
         with self._during("put", key):
             return self.inner.put(key, data, if_absent=if_absent, content_type=content_type)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """See ``ObjectStore.swap``."""
         with self._during("swap", key):
             return self.inner.swap(key, data, expected=expected)
 
     def head(self, key: str) -> StoredObject:
-        """See ``ObjectStore.head``."""
         with self._during("head", key):
             return self.inner.head(key)
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """See ``ObjectStore.delete``. One call, whatever the number of keys."""
+        # One call, whatever the number of keys.
         doomed = [*keys]
         with self._during("delete", doomed[0] if doomed else ""):
             return self.inner.delete(doomed)
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        """See ``ObjectStore.list``. Counted when it is asked for."""
+        # Counted when it is asked for.
         with self._during("list", prefix):
             return self.inner.list(prefix, after)
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """See ``ObjectStore.scan``. Counted when it is asked for."""
+        # Counted when it is asked for.
         with self._during("scan", under):
             return self.inner.scan(under=under, skip_special=skip_special, moving=moving)
 
     def keeps_versions(self) -> bool:
-        """See ``ObjectStore.keeps_versions``."""
         with self._during("keeps_versions", ""):
             return self.inner.keeps_versions()
 
     def checksum(self, item: StoredObject) -> str:
-        """See ``ObjectStore.checksum``."""
         with self._during("checksum", item.key):
             return self.inner.checksum(item)
 
     def presign(self, key: str, expires: int = 900) -> str:
-        """See ``ObjectStore.presign``."""
         with self._during("presign", key):
             return self.inner.presign(key, expires)
 
     def probe(self) -> Capabilities:
-        """See ``ObjectStore.probe``."""
         with self._during("probe", ""):
             return self.inner.probe()
 
@@ -308,11 +297,9 @@ class CountedFile(io.BufferedIOBase, BinaryIO):
         self._count = count
 
     def readable(self) -> bool:
-        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """Always true."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:

@@ -82,7 +82,6 @@ def answer(
 
 
 def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool) -> tuple[str, str] | None:
-    """The text and address of the nearest page that may work; None for the list of repositories."""
     if not opened or isinstance(error, CatalogError):
         return None if site.home is None else ("To all lakes", site.home)
     name = str(request.path_params.get("repository", ""))

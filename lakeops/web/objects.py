@@ -276,7 +276,6 @@ def _name(path: str) -> str:
 
 
 def _folders(path: str) -> Iterator[tuple[str, str]]:
-    """The name and the prefix of each folder that a path lies in."""
     end = path.find("/")
     start = 0
     while end >= 0:

@@ -78,7 +78,6 @@ def _with_code(text: str) -> Markup:
 
 
 def _ago(unix_seconds: int) -> Markup:
-    """The time since a moment, with the exact time on hover."""
     seconds = int(time.time()) - unix_seconds
     words = "just now" if -60 < seconds < 5 else f"{span(seconds)} ago" if seconds > 0 else f"in {span(-seconds)}"
     exact = moment(unix_seconds)
@@ -86,7 +85,6 @@ def _ago(unix_seconds: int) -> Markup:
 
 
 def _middle(text: str, most: int = 72) -> str:
-    """Shorten a long path by its middle: its beginning and its end say most."""
     plain = safe(text)
     return plain if len(plain) <= most else f"{plain[: most // 2 - 1]}…{plain[-(most // 2) :]}"
 
@@ -249,7 +247,6 @@ class Page:
         crumbs: list[tuple[str, str | None]] | None = None,
         **values: Any,  # noqa: ANN401
     ) -> str:
-        """Render a page of the repository, under one of its tabs."""
         repository = self._repository
         trail = [(repository.id, self._address()), *(crumbs if crumbs is not None else [(title, None)])]
         acts = self._site.acts and (tab == "mirror" or not repository.record.read_only)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -18,8 +19,8 @@ from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
-from lakeops.model.names import COMMIT_ID, parse_ref
-from lakeops.model.records import Change, Commit, check_asked
+from lakeops.model.names import COMMIT_ID, check_asked, parse_ref
+from lakeops.model.records import Change, Commit
 from lakeops.ops.diff import Size, Sums
 from lakeops.store.in_flight import in_flight
 from lakeops.web import charts
@@ -62,66 +63,57 @@ RECORDS = 100
 FREED = {MarkState.SWEPT, MarkState.SWEEPING, MarkState.INCOMPLETE}
 
 
-class CommitCache:
-    """Caches results that were computed from immutable commits. Threads share it.
+CACHED = 1024
+_cache: OrderedDict[tuple[str, ...], Any] = OrderedDict()
+_cache_lock = Lock()
 
-    A key has a storage namespace, what was computed, and the ids that it was computed from.
 
-    Args:
-        most: results that are kept; those that were not used for longest go first.
+def cached(key: tuple[str, ...], make: Callable[[], T]) -> T:
+    """Compute a result from immutable commits, or take it from the cache of the process.
+
+    The key has a storage namespace, what is computed, and the ids that it is computed from.
     """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, Lock()
-        self._results: OrderedDict[tuple[str, ...], Any] = OrderedDict()
-
-    def get(self, key: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever was computed
-        """The result of a key; None where there is none."""
-        with self._lock:
-            if key in self._results:
-                self._results.move_to_end(key)
-            return self._results.get(key)
-
-    def put(self, key: tuple[str, ...], result: T) -> T:
-        """Keep a result, and return it."""
-        with self._lock:
-            self._results[key] = result
-            if len(self._results) > self._most:
-                self._results.popitem(last=False)
-        return result
-
-
-_cache = CommitCache(1024)
+    with _cache_lock:
+        if key in _cache:
+            _cache.move_to_end(key)
+            found: T = _cache[key]
+            return found
+    result = make()
+    with _cache_lock:
+        _cache[key] = result
+        if len(_cache) > CACHED:
+            _cache.popitem(last=False)
+    return result
 
 
 class Shown(NamedTuple):
     """A page of the changes between two commits under a prefix.
 
     ``sums`` is None on a later page, which reads no more than it lists. The next page begins after ``next_after``.
+    ``tables`` says what changed in the Iceberg tables among them.
     """
 
     prefix: str
     sums: Sums | None
     listed: list[Change]
     next_after: str | None
+    tables: list[str]
 
 
 def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
     """The sums of the changes between two commits, by their ids."""
     key = (repository.storage_namespace, str(two_way), left, right, prefix)
-    found: Sums | None = _cache.get(key)
     options: dict[str, Any] = {"prefix": prefix, "most": COUNTED, "folders": FOLDERS, "first": LISTED + 1}
-    return found or _cache.put(key, repository.sums(left, right, two_way=two_way, **options))
+    return cached(key, lambda: repository.sums(left, right, two_way=two_way, **options))
 
 
 def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tuple[int, int] | None]:
     """The distance of each commit from another one, as ``Repository.divergence`` counts it."""
     keys = {one: (repository.storage_namespace, "apart", base, one) for one in commits}
-    known = {one: _cache.get(key) for one, key in keys.items()}
-    missing = [one for one in known if known[one] is None]
-    for one, distance in zip(missing, repository.divergence(base, missing) if missing else (), strict=True):
-        known[one] = _cache.put(keys[one], (distance,))
-    return [known[one][0] for one in commits]
+    known = {one: far for one, key in keys.items() if (far := _cache.get(key, _cache)) is not _cache}
+    missing = [one for one in keys if one not in known]
+    known |= zip(missing, repository.divergence(base, missing) if missing else (), strict=True)
+    return [cached(keys[one], partial(known.get, one)) for one in commits]
 
 
 def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None]:
@@ -138,15 +130,13 @@ def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None
             return None
         key = (repository.storage_namespace, "size", commit.meta_range_id)
         server = "/".join(key[0].split("/", 3)[:3])  # the scheme and the bucket
-        found: Size | None = _cache.get(key)
-        if found is None and server not in down:
-            try:
-                found = _cache.put(key, repository.size(commit))
-            except StoreUnavailable:
-                down.add(server)
-            except LakeopsError:
-                return None
-        return found
+        try:
+            return None if key not in _cache and server in down else cached(key, lambda: repository.size(commit))
+        except StoreUnavailable:
+            down.add(server)
+        except LakeopsError:
+            pass
+        return None
 
     return list(in_flight(size, heads))
 
@@ -240,6 +230,7 @@ class Pages(ObjectPages):
             shown = [*mine, *(ref for ref in shown if ref.id != first)]
         commits = self._lake.catalog.commits.get_many(repository.id, [ref.commit_id for ref in shown])
         verdicts = repository.verdicts_of(list(commits.values()))
+        moves = self._lake.catalog.refs.last_moves(repository.id, [ref.id for ref in shown])
         own = repository.ref(f"{repository.default_branch}@").commit
         far = apart(repository, own.id, [ref.commit_id for ref in shown])
         staged = self._lake.catalog.staging.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
@@ -248,6 +239,7 @@ class Pages(ObjectPages):
                 "name": ref.id,
                 "commit": commits[ref.commit_id],
                 "verdicts": verdicts[ref.commit_id],
+                "pointed_by": ref.id in moves and moves[ref.id].pointed_by,
                 "apart": distance,
                 "beyond": own.generation - commits[ref.commit_id].generation,
                 "staged": staged.get(ref.id, 0),
@@ -303,7 +295,7 @@ class Pages(ObjectPages):
         sums, problem = None, None
         try:
             if commit.parents:
-                sums = self._differing(commit.parents[0], commit.id, two_way=True)
+                sums = self._differing(commit.parents[0], commit.id, commit.parents[0], two_way=True)
         except InvalidInput:  # the address is wrong, not the commit
             raise
         except LakeopsError as error:  # the page shows the commit all the same
@@ -337,9 +329,8 @@ class Pages(ObjectPages):
             sides = ids = heads[0].id, heads[1].id
             if not two_way:
                 key = (repository.storage_namespace, "base", *ids)
-                base = _cache.get(key) or _cache.put(key, repository.merge_base(*ids).id)
-                sides = base, heads[1].id
-            values["shown"] = shown = self._differing(*ids, two_way=two_way)
+                sides = cached(key, lambda: repository.merge_base(*ids).id), heads[1].id
+            values["shown"] = shown = self._differing(*ids, sides[0], two_way=two_way)
             nothing = not two_way and shown.sums is not None and not shown.sums.all.total
             values["behind"] = nothing and any(repository.compare(ids[1], ids[0], prefix=shown.prefix))
             values["heads"] = heads
@@ -354,8 +345,8 @@ class Pages(ObjectPages):
             **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
-    def _differing(self, left: str, right: str, *, two_way: bool) -> Shown:
-        """The difference of two commits, or the changes of the right one since their merge base.
+    def _differing(self, left: str, right: str, before: str, *, two_way: bool) -> Shown:
+        """The difference of two commits, or the changes of the right one since their merge base, ``before``.
 
         The first page caches the sums. A later page is read from where the one before ended.
         """
@@ -366,10 +357,11 @@ class Pages(ObjectPages):
             found = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
         else:
             found = sums.first
-        return Shown(prefix, sums, found[:LISTED], found[LISTED - 1].path if len(found) > LISTED else None)
+        listed, more = found[:LISTED], found[LISTED - 1].path if len(found) > LISTED else None
+        tables = self._repository.table_diffs(before, right, [one.path for one in listed])
+        return Shown(prefix, sums, listed, more, [str(one) for one in tables])
 
     def _change_links(self, before: str, after: str, *parts: str, **query: str) -> dict[str, Any]:
-        """The links of a list of changes: to its folders and later pages, and to the change of one object."""
         return {
             "narrowed": lambda **more: self._address(*parts, **query, **more),
             "changed": lambda path: self._address("change", before=before, after=after, path=path),
@@ -393,7 +385,6 @@ class Pages(ObjectPages):
         return self._of_repository("audit.html", "Audit", tab="audit", **values)
 
     def _place(self, length: int, rule: str) -> tuple[int, ...] | None:
-        """The place in a log before which the page begins; None for its newest record. Raises ``InvalidInput``."""
         parts = self._query_value("before").split("-")
         if parts == [""]:
             return None
@@ -469,10 +460,10 @@ class Pages(ObjectPages):
             registrations=repository.registrations(),
         )
 
-    def checks(self) -> str:
+    def integrity(self) -> str:
         """Show the findings of the last check."""
         repository = self._repository
-        return self._of_repository("checks.html", "Integrity", tab="checks", last=repository.last_check())
+        return self._of_repository("integrity.html", "Integrity", tab="integrity", last=repository.last_check())
 
 
 ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
@@ -493,7 +484,7 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
     ("/{repository}/diff", Pages.compare),
     ("/{repository}/gc", Pages.collection),
     ("/{repository}/mirror", Pages.mirror),
-    ("/{repository}/checks", Pages.checks),
+    ("/{repository}/integrity", Pages.integrity),
     ("/{repository}/moves", Pages.moves),
     ("/{repository}/audit", Pages.audit),
 )

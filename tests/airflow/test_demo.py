@@ -64,6 +64,8 @@ def test_the_demo_publishes_six_days_of_seven_and_leaves_no_process(tmp_path: Pa
     assert shown.count(" success: ") == 6
     assert "2013-01-04 was rejected" in shown
     assert "every carrier is a known airline: 92 flights of ZZ" in shown
+    assert shown.count("has audit: failed") == 2, "on the branch's row and on the merge form"
+    assert "It refuses: checks that commits declare have not passed: 'audit' failed" in " ".join(shown.split())
     assert _members(sessions) == []
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 from services.process import stopped_by
 
 from lakeops import Lake, Repository
@@ -95,7 +96,8 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         flights = lake.create_repository("flights")
         for branch in ("seen", "told"):
             flights.create_branch(branch)
-        for dag in ("on_commit", "wait_for_tag", "publish_approved", "mistake"):
+        shop = lake.create_repository("shop")
+        for dag in ("on_commit", "wait_for_tag", "publish_approved", "mistake", "publish_iceberg"):
             rest.wait_for_dag(dag, DEADLINE)
 
         def state(run: str, task: str = "wait", dag: str = "wait_for_tag") -> str:
@@ -105,6 +107,8 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
             rest.trigger("wait_for_tag", tag, None, {"tag": tag})
         rest.trigger("publish_approved", "one", None, {})
         rest.trigger("mistake", "one", None, {})
+        for run, damage in (("one", "none"), ("two", "lost")):  # one after the other
+            rest.trigger("publish_iceberg", run, None, {"damage": damage, "day": "2026-01-01"})
         until(lambda: rest.asset_state(ASSET).get(CURSOR), "the watcher has taken its first look")
 
         # A commit that Airflow knows nothing of starts the DAG that follows the branch.
@@ -141,6 +145,22 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         assert merged.metadata["approved_by"] == "admin"
         assert flights.ref("main").read("weather/part-0") == b"rain"
         until(lambda: merged.id in seen(flights), "the merge was told of")
+
+        # Two Iceberg tables: the question names their rows, and readers see both of them or none.
+        until(lambda: state("one", "approve", "publish_iceberg") == "awaiting_input", "somebody is asked about tables")
+        shown = rest.question("publish_iceberg", "one", "approve")["body"]
+        for name, number in (("lines", 200), ("orders", 100)):
+            assert f"`table warehouse/web/{name}: rows: {number} added, 0 deleted; " in shown
+        assert list(shop.ref("main").list()) == []
+        rest.answer("publish_iceberg", "one", "approve", "Approve")
+        until(lambda: rest.run_states("publish_iceberg")["one"] == "success", "both tables are published")
+        until(lambda: rest.run_states("publish_iceberg")["two"] == "failed", "lost lines are found")
+        assert rest.task_states("publish_iceberg", "two")["audit"] == "failed"
+        properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "lakeops.home": str(server.lake_home)}
+        main = load_catalog("shop", **properties, warehouse="lakefs://shop/main/warehouse")
+        read = {name: main.load_table(f"web.{name}").scan().to_arrow().num_rows for name in ("orders", "lines")}
+        assert read == {"orders": 100, "lines": 200}
+        assert len([*shop.log("main", first_parent=True)]) == 2
 
         # A triggerer that dies loses no wait and no commit, and repeats none.
         assert state("late") == "deferred"

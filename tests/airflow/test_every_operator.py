@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,8 @@ from support.scenes import tree
 
 from lakeops import Lake, Repository
 from lakeops.machine import cores
-from lakeops.model.errors import RepositoryNotFound
+from lakeops.model.errors import AlreadyExists, RepositoryNotFound
+from lakeops.settings import CATALOG_FILE
 
 sdk = pytest.importorskip("airflow.sdk")
 
@@ -106,6 +108,13 @@ def mirrored(lake: Lake, name: str) -> None:
     shutil.copytree(place_of(source), place_of(mirror), dirs_exist_ok=True)
 
 
+def elsewhere(lake: Lake, name: str) -> None:
+    """A repository in another lake, which a mirror of any name may follow."""
+    home = lake.settings.home.parent / "place-source"
+    with Lake.open(home=home, database_url=f"sqlite:///{home}/{CATALOG_FILE}") as other, suppress(AlreadyExists):
+        other.create_repository("flights")
+
+
 CASES = [
     Case("CreateRepository", {"storage_namespace": None, "default_branch": "trunk"}, nothing),
     Case("DeleteRepository", {}, history),
@@ -133,6 +142,7 @@ CASES = [
     Case("ExpireRefs", {}, garbage),
     Case("GcMark", {}, garbage),
     Case("GcSweep", {"force": "false"}, marked),
+    Case("CreateMirror", {"source": "{place}-source#flights", "branches": "['ma*']", "tags": "*"}, elsewhere),
     Case("MirrorDiscover", {}, mirrored),
     Case("MirrorPromote", {}, mirrored),
     Case("MirrorPromote", {"branch": "dev", "commit_id": "not this one"}, mirrored),
@@ -160,6 +170,8 @@ def state(lake: Lake, name: str) -> dict[str, Any] | None:
     except RepositoryNotFound:
         return None
     return {
+        "follows": repo.record.read_only
+        and lake.mirror(name).configuration.source.text.rpartition("/")[2].replace(name, ""),
         "branches": {
             ref.id: (
                 [commit.message for commit in repo.log(ref.id, first_parent=True)],
@@ -199,7 +211,6 @@ def test_the_table_has_every_operator() -> None:
     assert named - listed == {
         "LakeopsOperator",
         "LakeopsPublishOperator",
-        "LakeopsCreateMirrorOperator",  # it needs a second lake: tests/airflow/test_mirrors.py runs it twice
     }
 
 
@@ -214,6 +225,22 @@ def test_run_twice_is_run_once(case: Case, lake: Lake, place: Path, run: Run, wa
     assert state(lake, "twice") == end
     if "parents" in first or "reference" in first or case.operator in {"CreateTag", "CreateRepository"}:
         assert second == first, "what was published is found again"
+
+
+NAMED = {"CreateRepository", "DeleteRepository", "CreateMirror"}
+"""Operators that are told which repository to make or to delete."""
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.operator not in NAMED], ids=lambda case: case.operator)
+def test_without_a_repository_it_is_the_connections_default_one(
+    case: Case, lake: Lake, home: Path, place: Path, run: Run, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = wanted(case)
+    case.prepare(lake, "default")
+    connection = {"conn_type": "lakeops", "host": str(home), "extra": {"default_repository": "default"}}
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(connection))
+    run(case.kind(task_id="t", lakeops_conn_id="mine", **case.given(place), **case.bound(lake, "default")))
+    assert state(lake, "default") == end
 
 
 Kill = Callable[[Case, int, str], bool]
@@ -285,7 +312,8 @@ def test_mapped_over_two_repositories_each_is_run_once(
 LOADS = {
     "CreateBranch DeleteBranch DeleteTag ProtectBranch": set(),
     "CherryPick Commit CreateRepository CreateTag DeleteObjects DeleteRepository Diff ExpireRefs Import Merge "
-    "MirrorDiscover MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
+    "CreateMirror MirrorDiscover MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
+    "SqlCheck": {"duckdb"},
     "Fsck GcSweep": {"pyarrow", "pandas"},
     "GcMark": {"pyarrow", "pandas", "duckdb"},
 }
@@ -384,6 +412,7 @@ FLAGS = {
     "on_empty",
     "on_newer",
     "protected",
+    "reports",
     "skip_special",
     "two_way",
 }

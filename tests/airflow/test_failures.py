@@ -12,13 +12,9 @@ import structlog
 
 pytest.importorskip("airflow.sdk")
 
-from lakeops.airflow.compat import (
-    AirflowFailException,
-    AirflowSensorTimeout,
-    LakeopsFailure,
-    LakeopsTimeout,
-    without_traceback,
-)
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout
+
+from lakeops.airflow.compat import LakeopsFailure, LakeopsTimeout, without_traceback
 from lakeops.airflow.task import failing_at_once
 from lakeops.model.errors import Corrupted, InvalidInput, MergeConflict, PreconditionFailed, RefNotFound, Transient
 

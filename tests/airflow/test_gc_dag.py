@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,14 +13,23 @@ from typing import Any
 import pytest
 from support.airflow_tasks import with_garbage
 from support.catalogs import everything
+from support.dags import known
 
-from lakeops import Lake
+from lakeops import Branch, Lake
 
 pytest.importorskip("airflow.sdk")
 
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, task
+from sqlalchemy import delete, update
+
 from lakeops.airflow.approval import LakeopsGcApprovalOperator
-from lakeops.airflow.compat import AirflowFailException, AirflowSkipException, TaskAwaitingInput
+from lakeops.airflow.compat import TaskAwaitingInput
 from lakeops.airflow.operators import LakeopsExpireRefsOperator, LakeopsFsckOperator, LakeopsGcSweepOperator
+from lakeops.airflow.publish import WriteAuditPublish
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -28,8 +39,6 @@ DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_gc.py"
 
 @pytest.fixture(scope="module")
 def lakeops_gc(airflow_database: None) -> Any:
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
     bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
     assert bag.import_errors == {}
     sync_bag_to_db(bag, "dags-folder", None)
@@ -38,8 +47,8 @@ def lakeops_gc(airflow_database: None) -> Any:
 
 def states(run: Any) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for task in sorted(run.get_task_instances(), key=lambda task: task.map_index):
-        found.setdefault(task.task_id.removeprefix("collect."), []).append(str(task.state))
+    for instance in sorted(run.get_task_instances(), key=lambda instance: instance.map_index):
+        found.setdefault(instance.task_id.removeprefix("collect."), []).append(str(instance.state))
     return found
 
 
@@ -220,3 +229,114 @@ def test_fsck_fails_over_damage_and_says_what_to_do(lake: Lake, run: Any) -> Non
     assert {finding["severity"] for finding in run.xcoms["findings"]} >= {"error"}
     looked = run(LakeopsFsckOperator(task_id="t", repo="one", fail_on="never", max_findings=1))
     assert (looked["ok"], len(looked["findings"])) == (False, 1)
+
+
+# --- branches that runs have left --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def leaving(airflow_database: None) -> Any:
+    """A DAG whose block writes and then fails: in a second writer, or after the commit in a check."""
+    block = partial(WriteAuditPublish, repo="one", message="Publish", task_args={"retries": 0})
+    with DAG("leaving", schedule=None, params={"writer": False}) as dag, block() as publish:
+
+        @publish.output("data/")
+        def write(url: str) -> None:
+            Path(f"{url}/part-0".removeprefix("file://")).write_text("data")
+
+        @task
+        def also(params: Any = None) -> None:
+            if params["writer"]:
+                raise RuntimeError("the source is down")
+
+        @publish.check
+        def complete(ref: Any) -> list[str]:
+            return ["amount -1"]
+
+        write() >> also()
+        complete()
+    return known(dag)
+
+
+def in_database(act: Callable[[Any], object]) -> None:
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        act(session)
+
+
+def set_state(state: str) -> Callable[[Any], object]:
+    return lambda session: session.execute(update(DagRun).where(DagRun.dag_id == "leaving").values(state=state))
+
+
+def forget_runs(session: Any) -> None:
+    session.execute(delete(DagRun).where(DagRun.dag_id == "leaving"))
+
+
+def forget_dag(session: Any) -> None:
+    forget_runs(session)
+    session.execute(delete(DagModel).where(DagModel.dag_id == "leaving"))
+
+
+def written_to(branch: Branch) -> None:
+    branch.put("mine", b"1")
+    branch.commit("a person's")
+
+
+GONE, STAYS, UNTOLD = "deleted", "kept", None
+
+
+ENDS = {
+    "failed": (None, GONE),
+    "failed before its commit": (None, GONE),
+    "deleted": (forget_runs, GONE),
+    "deleted before its commit": (forget_runs, GONE),
+    "of an unknown DAG": (forget_dag, STAYS),
+    "running": (set_state("running"), UNTOLD),
+    "successful": (set_state("success"), UNTOLD),
+    "written to by a person": (written_to, UNTOLD),
+    "protected": (lambda repo: repo.protect("leaving:*"), STAYS),
+    "protected and only shown": (lambda repo: repo.protect("leaving:*"), STAYS),
+    "only shown": (None, GONE),
+    "young": (None, UNTOLD),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_branches_of_runs_that_are_gone_go(lake: Lake, leaving: Any, what: str) -> None:
+    act, end = ENDS[what]
+    repo = lake.create_repository("one")
+    run = leaving.test(run_conf={"writer": (writer := "before" in what)})
+    assert str(run.state) == "failed"
+    (name,) = branches("one") - {"main"}
+    branch = repo.branch(name)
+    assert (list(branch.uncommitted()) != []) is writer
+    if act is not None and "protected" in what:
+        act(repo)
+    elif act is written_to:
+        act(branch)
+    elif act is not None:
+        in_database(act)
+    dry = "only shown" in what
+    with DAG("expiring", schedule=None) as dag:
+        given = {"only_show": dry, "abandoned_after_days": "7" if what == "young" else "0"}
+        LakeopsExpireRefsOperator(task_id="expire", repo="one", **given)
+    (expired,) = known(dag).test().get_task_instances()
+    assert str(expired.state) == "success"
+    told = expired.xcom_pull(task_ids="expire")
+    assert branches("one") == ({"main"} if end == GONE and not dry else {"main", name})
+    assert {key: [ref["id"] for ref in refs] for key, refs in told.items()} == {
+        GONE: [name] if end == GONE else [],
+        STAYS: [name] if end == STAYS else [],
+    }
+    if end == STAYS:
+        (kept,) = told["kept"]
+        assert ("protected" if "protected" in what else "knows no DAG 'leaving'") in kept["kept"]
+
+
+@pytest.mark.parametrize("name", ["leaving:publish:mine", "leaving:publish:manual__mine", "no:such:dag"])
+def test_a_persons_branch_stays_whatever_it_is_called(lake: Lake, lakeops_gc: Any, leaving: Any, name: str) -> None:
+    repo = lake.create_repository("one")
+    repo.create_branch(name).put("mine", b"1")
+    lakeops_gc.test(run_conf={"dry_run": False, "abandoned_after_days": 0})
+    assert branches("one") == {"main", name}

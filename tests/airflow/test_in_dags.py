@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,10 +17,10 @@ from lakeops import Repository
 
 sdk = pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import AirflowFailException  # noqa: E402
 from support.dags import known  # noqa: E402
 
 from lakeops.airflow.assets import branch_asset  # noqa: E402
-from lakeops.airflow.compat import AirflowFailException  # noqa: E402
 from lakeops.airflow.operators import (  # noqa: E402
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
@@ -80,6 +82,31 @@ def test_mapped_operators_each_do_their_own(flights: Repository, run_dag: RunDag
     assert set(run_dag(dag).values()) == {("success", 1)}
     indexes = [flights.branch(name).head.metadata["airflow_map_index"] for name in names]
     assert indexes == ["0", "1", "2"]
+
+
+@pytest.mark.needs_airflow("3.3")
+@pytest.mark.parametrize(("connection", "questions"), [("lakeops_default", 2), ("theirs", 1)])
+def test_a_task_asks_airflow_about_its_connection_once(
+    flights: Repository, home: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, connection: str, questions: int
+) -> None:
+    """Each message is a request to the API server. A missing connection is asked about again: see confirm_missing."""
+    from airflow.models import Connection
+    from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
+    from airflow.utils.session import create_session
+
+    if connection == "theirs":
+        with create_session() as session:
+            session.add(Connection(conn_id=connection, conn_type="lakeops", host=str(home)))
+    sent: Counter[str] = Counter()
+    send = InProcessSupervisorComms.send
+    monkeypatch.setattr(
+        InProcessSupervisorComms, "send", lambda self, msg: [sent.update([type(msg).__name__]), send(self, msg)][1]
+    )
+    with sdk.DAG(f"asking-{connection}", schedule=None) as dag:
+        LakeopsCreateBranchOperator(task_id="create", repo="flights", branch="dev", lakeops_conn_id=connection)
+    assert run_dag(dag) == {"create": ("success", 1)}
+    assert sent["GetConnection"] == questions
+    assert sent["SetXCom"] == 4, "the record, each of its two keys, and a link"
 
 
 def test_a_conflict_is_not_retried(flights: Repository, run_dag: RunDag) -> None:

@@ -56,3 +56,27 @@ def test_tasks_that_read_no_rows_load_nothing_big(tmp_path: Path) -> None:
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("Lakeops")]
     assert len(lines) == 11
     assert [line for line in lines if len(line) > 1] == []
+
+
+READ = """
+import sys
+from airflow.sdk import DAG
+before = set(sys.modules)
+import lakeops.airflow.publish
+print("READ", *sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.needs_airflow("3.3")
+def test_reading_a_dag_loads_the_provider_and_the_model_alone(tmp_path: Path) -> None:
+    """Each task reads its DAG first, so this comes with every task."""
+    done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True, cwd=tmp_path)
+    loaded = next(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("READ"))
+    ours = [name for name in loaded if name.partition(".")[0] == "lakeops"]
+    rooms = {".".join(name.split(".")[:2]) for name in ours}
+    assert (
+        {"lakeops.airflow"}
+        < rooms
+        <= {"lakeops", "lakeops.airflow", "lakeops.machine", "lakeops.model", "lakeops.version"}
+    )
+    assert len(ours) <= 24

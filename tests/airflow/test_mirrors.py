@@ -22,11 +22,16 @@ from lakeops.model.errors import Transient
 
 pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 from support.dags import known
 from support.waiting import FAIL, FORMS, Waiting
 
 from lakeops.airflow.assets import COMMITS, branch_asset
-from lakeops.airflow.compat import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from lakeops.airflow.operators import (
     LakeopsCreateMirrorOperator,
     LakeopsMirrorDiscoverOperator,

@@ -16,8 +16,9 @@ from lakeops.testing import Faults
 
 airflow = pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException  # noqa: E402
+
 from lakeops.airflow import idempotent  # noqa: E402
-from lakeops.airflow.compat import AirflowFailException, AirflowSkipException  # noqa: E402
 from lakeops.airflow.hook import LakeopsHook  # noqa: E402
 from lakeops.airflow.operators import (  # noqa: E402
     LakeopsCommitOperator,

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import aclosing
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +25,10 @@ pytest.importorskip("airflow.sdk")
 
 import airflow
 import jsonschema
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import Asset
 
 from lakeops.airflow.assets import branch_asset, create_asset
-from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.airflow.hook import LakeopsHook
 
 pytestmark = pytest.mark.xdist_group("airflow")
@@ -441,10 +442,10 @@ def test_a_field_that_means_nothing_is_an_error_and_opens_no_lake(
 
 
 async def _event_of(connection: str) -> dict[str, Any]:
-    from lakeops.airflow.triggers import LakeopsConditionTrigger, TagExists
+    from lakeops.airflow.triggers import Condition, LakeopsConditionTrigger
 
     trigger = LakeopsConditionTrigger(
-        repo="flights", condition=TagExists("v1").to_json(), lakeops_conn_id=connection, poll_interval=1
+        repo="flights", condition=asdict(Condition("tag", ("v1",))), lakeops_conn_id=connection, poll_interval=1
     )
     async with aclosing(trigger.run()) as events:
         payload: dict[str, Any] = (await anext(events)).payload

@@ -22,10 +22,11 @@ from lakeops.model.ids import Origin
 
 sdk = pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred  # noqa: E402
 from support.dags import known, states, tries  # noqa: E402
 
 from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
-from lakeops.airflow.compat import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred  # noqa: E402
+from lakeops.airflow.compat import TaskAwaitingInput  # noqa: E402
 from lakeops.airflow.operators import LakeopsCommitOperator, LakeopsCreateBranchOperator, LakeopsRevertOperator  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 

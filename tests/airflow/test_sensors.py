@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -17,11 +18,16 @@ from lakeops.model.errors import InvalidInput, Transient
 
 pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 from airflow.sdk import DAG
 from support.waiting import FAIL, FORMS, TIMED_OUT, Waiting
 
 from lakeops.airflow import compat, triggers
-from lakeops.airflow.compat import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from lakeops.airflow.sensors import (
     LakeopsCommitSensor,
     LakeopsObjectSensor,
@@ -244,15 +250,15 @@ def test_a_missing_connection_is_named(flights: Repository, wait: Wait) -> None:
 def test_a_lake_that_does_not_answer_for_a_while_is_waited_out(
     flights: Repository, wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    met = triggers.TagExists.met
+    met = triggers.Condition.met
     down: list[bool] = []
 
-    def answer(self: triggers.TagExists, repository: Repository) -> Any:
+    def answer(self: triggers.Condition, repository: Repository) -> Any:
         if down:
             raise Transient("the database does not answer", kind="catalog_unavailable")
         return met(self, repository)
 
-    monkeypatch.setattr(triggers.TagExists, "met", answer)
+    monkeypatch.setattr(triggers.Condition, "met", answer)
     there = lambda: [flights.create_tag("v1", "main"), down.clear()]  # noqa: E731
     waiting = wait(lambda: down.append(True), lambda: None, there)
     assert waiting.end(SENSORS["tag"])["id"] == "v1"
@@ -296,16 +302,17 @@ def test_a_deferrable_sensor_is_tried_twice_unless_told_otherwise(monkeypatch: p
 @pytest.mark.parametrize(
     "kind",
     [
-        triggers.NewCommit("main", "v0"),
-        triggers.ObjectPresent("main", "a"),
-        triggers.PrefixPresent("main", "a/", 3),
-        triggers.TagExists("v1"),
-        triggers.NothingUncommitted("main", "a/"),
+        triggers.Condition("new commit", ("main", "v0")),
+        triggers.Condition("object", ("main", "a")),
+        triggers.Condition("prefix", ("main", "a/", 3)),
+        triggers.Condition("tag", ("v1",)),
+        triggers.Condition("nothing uncommitted", ("main", "a/")),
+        triggers.Condition("replicated", ("branch", "main")),
     ],
 )
 def test_a_condition_survives_its_way_to_the_triggerer(kind: triggers.Condition) -> None:
-    assert triggers.read_condition(kind.to_json()) == kind
-    assert json.loads(json.dumps(kind.to_json())) == kind.to_json()
+    sent = json.loads(json.dumps(asdict(kind)))
+    assert triggers.Condition(sent["name"], tuple(sent["arguments"])) == kind
 
 
 def test_numbers_that_make_no_sense_are_refused_when_the_dag_is_read() -> None:

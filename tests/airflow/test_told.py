@@ -16,8 +16,10 @@ from lakeops.web.pages import Pages
 
 pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import AirflowFailException
+
 from lakeops.airflow.approval import LakeopsApprovalOperator
-from lakeops.airflow.compat import AirflowFailException, TaskAwaitingInput
+from lakeops.airflow.compat import TaskAwaitingInput
 from lakeops.airflow.operators import LakeopsDiffOperator
 from lakeops.airflow.previews import preview
 

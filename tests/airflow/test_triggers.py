@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from airflow.triggers.shared_stream import SharedStreamManager
 
 from lakeops.airflow import triggers
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.triggers import CURSOR, HeadSince, LakeopsCommitTrigger, LakeopsConditionTrigger, TagExists
+from lakeops.airflow.triggers import CURSOR, Condition, HeadSince, LakeopsCommitTrigger, LakeopsConditionTrigger
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -136,7 +138,7 @@ def watcher(branch: str = "main", **kwargs: Any) -> LakeopsCommitTrigger:
 
 
 def tag(name: str) -> LakeopsConditionTrigger:
-    return LakeopsConditionTrigger(condition=TagExists(name).to_json(), repo="flights", poll_interval=0.001)
+    return LakeopsConditionTrigger(condition=asdict(Condition("tag", (name,))), repo="flights", poll_interval=0.001)
 
 
 def commit(repository: Repository, branch: str = "main", **metadata: str) -> str:
@@ -172,15 +174,17 @@ def test_everybody_who_waits_in_a_repository_shares_one_lake(flights: Repository
 
 def test_an_equal_question_at_one_tick_is_asked_once(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    met = TagExists.met
-    monkeypatch.setattr(TagExists, "met", lambda self, repository: [asked.append(self.tag), met(self, repository)][1])
+    met = Condition.met
+    monkeypatch.setattr(
+        Condition, "met", lambda self, repository: [asked.append(self.arguments[0]), met(self, repository)][1]
+    )
     monkeypatch.setattr(triggers, "TICK_SECONDS", 1000.0)
 
     async def test() -> None:
         poller = triggers.Poller("lakeops_default", "flights")
         tick = triggers.Tick(poller, 0)
-        assert await asyncio.gather(*(tick.ask(TagExists("v1")) for _ in range(5))) == [None] * 5
-        assert await triggers.Tick(poller, 1).ask(TagExists("v1")) is None
+        assert await asyncio.gather(*(tick.ask(Condition("tag", ("v1",))) for _ in range(5))) == [None] * 5
+        assert await triggers.Tick(poller, 1).ask(Condition("tag", ("v1",))) is None
         await poller.aclose()
 
     run(test())
@@ -191,7 +195,7 @@ def test_a_trigger_that_is_cancelled_leaves_the_answer_to_the_others(flights: Re
     async def test() -> None:
         poller = triggers.Poller("lakeops_default", "flights")
         tick = triggers.Tick(poller, 0)
-        one, other = (asyncio.create_task(tick.ask(TagExists("v1"))) for _ in range(2))
+        one, other = (asyncio.create_task(tick.ask(Condition("tag", ("v1",)))) for _ in range(2))
         await asyncio.sleep(0)
         one.cancel()
         assert await other is None
@@ -237,6 +241,37 @@ def test_who_waits_follows_a_connection_that_names_another_lake(
     assert len(opened) == 2
 
 
+@pytest.mark.parametrize("left", [None, '{"conn_type": "lakeops", "extra": {"hom": "/"}}', "no URI"])
+def test_a_connection_that_is_deleted_ends_a_wait_as_after_a_restart(
+    flights: Repository, monkeypatch: pytest.MonkeyPatch, home: Path, left: str | None
+) -> None:
+    monkeypatch.setattr(triggers, "RENEW_SECONDS", 0.0)
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home)}))
+    waiting = LakeopsConditionTrigger(
+        condition=asdict(Condition("tag", ("v1",))), repo="flights", poll_interval=0.001, lakeops_conn_id="mine"
+    )
+
+    async def life(*, deleted: bool) -> list[Any]:
+        async with triggerer() as airflow:
+            events, heads = (
+                airflow.start(waiting),
+                airflow.start(watcher(lakeops_conn_id="mine"), state := AssetState()),
+            )
+            if not deleted:
+                await until(lambda: CURSOR in state)
+                monkeypatch.delenv("AIRFLOW_CONN_MINE")
+                if left is not None:
+                    monkeypatch.setenv("AIRFLOW_CONN_MINE", left)
+            await until(lambda: events)
+            assert heads == []
+            return events
+
+    running = asyncio.run(life(deleted=False))
+    assert running[0]["status"] == "error"
+    assert "'mine'" in running[0]["message"]
+    assert running == asyncio.run(life(deleted=True))
+
+
 @pytest.mark.parametrize("every", [False, True])
 def test_a_watcher_goes_on_after_a_head_that_a_restored_catalog_does_not_know(flights: Repository, every: bool) -> None:
     async def test() -> None:
@@ -252,15 +287,15 @@ def test_a_watcher_goes_on_after_a_head_that_a_restored_catalog_does_not_know(fl
 def test_after_an_outage_the_connection_is_read_anew(
     flights: Repository, opened: list[Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    met = TagExists.met
+    met = Condition.met
     outages = [Transient("down", kind="catalog_unavailable")]
 
-    def answer(self: TagExists, repository: Repository) -> Any:
+    def answer(self: Condition, repository: Repository) -> Any:
         if outages:
             raise outages.pop()
         return met(self, repository)
 
-    monkeypatch.setattr(TagExists, "met", answer)
+    monkeypatch.setattr(Condition, "met", answer)
 
     async def test() -> None:
         flights.create_tag("v1", "main")
@@ -274,7 +309,7 @@ def test_after_an_outage_the_connection_is_read_anew(
 
 
 def test_a_question_that_cannot_be_answered_fails_only_who_asked(flights: Repository) -> None:
-    never = triggers.ObjectPresent("main~5", "a").to_json()
+    never = asdict(triggers.Condition("object", ("main~5", "a")))
     broken = LakeopsConditionTrigger(condition=never, repo="flights", poll_interval=0.001)
 
     async def test() -> None:

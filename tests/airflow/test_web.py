@@ -463,7 +463,7 @@ def test_pages_lead_to_forms_that_are_filled_in(history: Repository, forms: None
         "flights": {"merge": {"source": "dev", "destination": "main"}},
         "flights/tags": {"tag": {"tag": "v1", "action": "delete"}},
         "flights/moves?of=main": {"branch": {"branch": "main", "action": "move"}},
-        "flights/checks": {"fsck": {"data": False}},
+        "flights/integrity": {"fsck": {"data": False}},
         f"flights/gc?mark={mark.id}": {"sweep": {"mark": mark.id, "force": False}},
         "flights/gc": {"gc": {"force": False, "ask_above_gib": None}},
     }
@@ -534,7 +534,7 @@ def test_the_plugin_is_registered_once_and_without_errors(web: Any) -> None:
 
 def test_loading_the_plugin_loads_no_web_framework_and_no_lake() -> None:
     script = (
-        "import sys; from airflow.sdk import DAG; from lakeops.airflow.compat import AirflowPlugin\n"
+        "import sys; from airflow.sdk import DAG; from airflow.providers.common.compat.sdk import AirflowPlugin\n"
         "before = set(sys.modules)\n"
         "from lakeops.airflow.plugin import LakeopsPlugin\n"
         "print(*(set(sys.modules) - before))"
@@ -550,8 +550,9 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_lake() -> None:
 
 
 def test_a_tasks_links_lead_to_pages(history: Repository, page: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.common.compat.sdk import AirflowFailException
+
     from lakeops.airflow import operators
-    from lakeops.airflow.compat import AirflowFailException
 
     def links(name: str, *, fails: bool = False, **arguments: Any) -> dict[str, str]:
         task = getattr(operators, f"Lakeops{name}Operator")(

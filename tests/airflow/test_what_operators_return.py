@@ -17,8 +17,9 @@ from lakeops.model.errors import InvalidInput
 
 airflow = pytest.importorskip("airflow.sdk")
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException  # noqa: E402
+
 from lakeops.airflow import operators  # noqa: E402
-from lakeops.airflow.compat import AirflowFailException, AirflowSkipException  # noqa: E402
 from lakeops.airflow.operators import LakeopsOperator, TaskKilled  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("airflow")

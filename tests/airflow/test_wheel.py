@@ -178,4 +178,4 @@ def test_the_plugin_is_registered_once(look: Look, environment: tuple[Path, bool
     }
     assert ours == {name: [due, {}] for name in managers}  # other providers of the environment have plugins too
     assert found["errors"] == {}
-    assert sorted(found["dags"]) == [*ALL, "publish_flights"]
+    assert sorted(found["dags"]) == [*ALL, "publish_flights", "publish_iceberg"]

@@ -35,9 +35,9 @@ from lakeops.catalog.open import open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.catalog.retention import PrunePlan
 from lakeops.model.errors import LakeopsError, RepositoryNotFound
-from lakeops.model.findings import ReportKind
 from lakeops.model.mirrors import RefKind, RefName
-from lakeops.model.records import Hook, Verdict
+from lakeops.model.protection import Hook, Verdict
+from lakeops.model.records import ReportKind
 from lakeops.testing import ManualClock
 
 SILENT = {
@@ -47,13 +47,12 @@ SILENT = {
         "copy_commits",
         "observe_source",
         "note_kept",
-        "note_rules",
         "note_metadata",
         "give_up_candidate",
         "record_arrivals",
     ),
     "add_report",  # what a run found, for people to look at
-    *("note_sync", "note_refused", "note_seen"),  # a mirror's memory: what it shows changes by ``promote`` alone
+    *("note", "note_seen"),  # a mirror's memory: what it shows changes by ``promote`` alone
     *("upgrade", "cut"),
 }
 """Transitions that change nothing that a lake shows, keeps or allows. ``observe_source`` records the refs that it

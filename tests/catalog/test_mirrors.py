@@ -97,7 +97,7 @@ def test_a_name_and_a_namespace_are_taken_once(catalog):
         lambda c: c.mirrors.give_up_candidate(REPO, MAIN, 1),
         lambda c: c.mirrors.record_arrivals(REPO, MAIN, 1, {}, missing_objects=0, missing_bytes=0),
         lambda c: c.mirrors.promote(REPO, MAIN, 1, FIRST.id, token="t", actor="ada"),
-        lambda c: c.mirrors.note_sync(REPO, None),
+        lambda c: c.mirrors.note(REPO, error=None),
         lambda c: c.mirrors.note_metadata(REPO, {}),
         lambda c: c.mirrors.promote_writable(REPO, 0, actor="ada"),
     ],
@@ -264,7 +264,7 @@ def test_a_promoted_mirror_is_a_repository_like_any_other(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
     promote(mirror, waiting)
     see(mirror, main=TWO)
-    mirror.mirrors.note_sync(HERE, "the source is gone")
+    mirror.mirrors.note(HERE, error="the source is gone")
     sequence = mirror.mirrors.mirror_state(HERE).mirror.sequence
     made = mirror.mirrors.promote_writable(HERE, sequence, actor="ada")
     assert made.promoted_writable is not None
@@ -284,7 +284,7 @@ def test_a_promoted_mirror_is_a_repository_like_any_other(mirror):
     for call in (
         lambda: see(mirror, main=TWO),
         lambda: mirror.mirrors.copy_commits(HERE, []),
-        lambda: mirror.mirrors.note_sync(HERE, None),
+        lambda: mirror.mirrors.note(HERE, error=None),
         lambda: mirror.mirrors.promote_writable(HERE, sequence, actor="ada"),
     ):
         with pytest.raises(NotAMirror, match="promoted to a writable repository"):

@@ -20,8 +20,8 @@ from support.catalogs import (
 from support.errors import has_kind
 
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotFound, PreconditionFailed, RepositoryNotFound
-from lakeops.model.findings import ReportKind
-from lakeops.model.records import RepositoryRecord, Split, Verdict
+from lakeops.model.protection import Verdict
+from lakeops.model.records import ReportKind, RepositoryRecord, Split
 
 
 def test_creation_leaves_repository_commit_branch_and_reflog(empty):

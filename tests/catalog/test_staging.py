@@ -21,7 +21,7 @@ from support.catalogs import (
 
 from lakeops.catalog.records import BranchState, ExpectedState
 from lakeops.model.errors import AttemptExpired, BranchMoved, LakeopsError, RefNotFound, RepositoryNotFound
-from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION
+from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION
 
 PATHS = sorted(
     [" ", "%", "A", "_", "a", "a b", "a\nb", "a\r\n", "a\"'b", "a\\.", "a//b", "a_", "ab", "z", "é", "\uff5a", "😀"],

@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.quick_joins import quick_joins
 from typer.testing import CliRunner, Result
 
 from lakeops.cli.app import app
 from lakeops.lake import Lake, Repository
 from lakeops.model.records import Split
-
-__all__ = ["quick_joins"]
 
 ENVIRONMENT = {"LAKEOPS_FSYNC": "false", "LAKEOPS_COMMITTER": "ada", "TERM": "xterm-256color", "PAGER": "cat"}
 

@@ -125,6 +125,18 @@ def test_what_looks_like_a_setting_and_is_none(run, home, monkeypatch):
     assert "in order" not in text.stderr
 
 
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", None])
+def test_a_server_that_only_lakeops_is_told_of(run, home, monkeypatch, variable):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    assert "other programs" not in {check["name"] for check in run.json("doctor")["checks"]}
+    monkeypatch.setenv("LAKEOPS_S3_ENDPOINT_URL", "http://127.0.0.1:9")
+    if variable is not None:
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    told = [check["detail"] for check in run.json("doctor")["checks"] if check["name"] == "other programs"]
+    assert ["AWS_ENDPOINT_URL=http://127.0.0.1:9" in one for one in told] == [True] * (variable is None)
+
+
 def test_any_command_warns_of_a_misspelt_variable(run, home, monkeypatch):
     run.ok("repo", "create", "lakefs://shop")
     assert "Warning" not in run("repo", "list").stderr

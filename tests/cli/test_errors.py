@@ -21,7 +21,11 @@ CASES = {
     "unknown tag": (["tag", "show", f"{R}/nosuch"], 4, "ref_not_found"),
     "unknown tag to delete": (["tag", "delete", f"{R}/nosuch"], 4, "ref_not_found"),
     "unknown branch to delete": (["branch", "delete", f"{R}/nosuch", "--yes"], 4, "ref_not_found"),
-    "unknown pattern": (["branch", "unprotect", R, "nosuch"], 4, "not_found"),
+    "unknown pattern": (["protection", "delete", R, "nosuch"], 4, "not_found"),
+    "tags require nothing": (["protection", "add", R, "v*", "--tag", "--check", "q"], 2, "invalid_input"),
+    "a prefix without a check": (["protection", "add", R, "main", "--prefix", "raw/"], 2, "invalid_input"),
+    "one pair or two": (["commit", f"{R}/dev", "-m", "x", "--meta", "a=1,2 b=3"], 2, "invalid_input"),
+    "short ref first": (["merge", "dev", f"{R}/main"], 2, "invalid_uri"),
     "ambiguous": (["log", f"{R}/AMBIGUOUS"], 2, "ambiguous_ref"),
     "bad repository name": (["repo", "create", "lakefs://No"], 2, "invalid_uri"),
     "bad branch name": (["branch", "create", f"{R}/a..b", "--source", f"{R}/main"], 2, "invalid_uri"),
@@ -136,18 +140,18 @@ def test_nothing_happens_without_a_yes(run, flights):
 def test_usage_errors_say_where_to_look(run):
     assert run("brnch").stderr == "Error: No such command 'brnch'. Did you mean 'branch'? Try 'lakeops --help'.\n"
     assert "No such command 'upload'. Did you mean 'fs upload'?" in run("upload").stderr
-    assert "Did you mean 'diff', 'local status', " in run("status").stderr
+    assert "Did you mean 'diff', 'local status'?" in run("status").stderr
     assert run("tag", "show").stderr.endswith("Try 'lakeops tag show --help'.\n")
 
 
 @pytest.mark.parametrize("word", OTHER_WORDS)
 def test_words_of_git_and_lakectl_lead_to_a_command(run, word):
-    group = ["gc"] if word.endswith("-config") else []
-    result = run(*group, word, "lakefs://flights")
-    assert result.exit_code == 2
-    meant = OTHER_WORDS[word][0]
-    assert f"No such command '{word}'. Did you mean '{meant}'" in result.stderr
-    assert run(*meant.split(), "--help").exit_code == 0
+    meant = OTHER_WORDS[word].split(", ")
+    for group in ([], ["db"]):  # whatever group the word is tried in
+        result = run(*group, word, "lakefs://flights")
+        assert result.exit_code == 2
+        assert f"No such command {word!r}. Did you mean {', '.join(map(repr, meant))}?" in result.stderr
+    assert [one for one in meant if run(*one.split(), "--help").exit_code] == []
 
 
 @pytest.mark.parametrize(
@@ -273,6 +277,24 @@ def test_a_misspelt_repository_is_guessed(run, flights, words):
 def test_a_name_that_is_like_no_other_is_not_guessed(run, flights):
     assert run.error("log", "lakefs://weather/main")["message"] == "no repository 'weather'"
     assert run.error("commit", "lakefs://flights/zzz", "-m", "m")["message"].endswith("no branch 'zzz'")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("mian", "main"), ("v11", "v1"), ("dve", "dev")])
+@pytest.mark.parametrize("ref", ["{}", "{}~1", "{}^", "{}^2~3", "{}@"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["log", "lakefs://flights/REF"],
+        ["show", "commit", "lakefs://flights/REF"],
+        ["diff", "lakefs://flights/main", "lakefs://flights/REF"],
+        ["fs", "cat", "lakefs://flights/REF/x"],
+        ["tag", "create", "lakefs://flights/v3", "lakefs://flights/REF"],
+    ],
+)
+def test_a_misspelt_ref_is_guessed_in_expressions(run, flights, words, ref, name, meant):
+    error = run.error(*(word.replace("REF", ref.format(name)) for word in words))
+    assert error["kind"] == "ref_not_found"
+    assert error["message"].endswith(f"; did you mean {meant!r}?")
 
 
 @pytest.mark.parametrize("name", ["v1", "dve"])

@@ -119,6 +119,19 @@ def test_branches_by_what_is_merged(run, merged):
     assert merged.branch("right").commit_id in line
 
 
+@pytest.mark.parametrize(("last", "by"), [("create", "created by eve"), ("move", "moved by eve"), ("commit", "eve")])
+def test_a_branch_without_a_commit_of_its_own_names_who_made_it(run, flights, monkeypatch, last, by):
+    monkeypatch.setenv("LAKEOPS_COMMITTER", "eve")
+    run.ok("branch", "create", f"{R}/new", "-s", "main~1" if last == "move" else "main")
+    if last == "move":
+        run.ok("branch", "move", f"{R}/new", "main", "--yes")
+    elif last == "commit":
+        run.ok("commit", f"{R}/new", "-m", "own", "--allow-empty-commit")
+    lines = {line.split()[0]: line for line in run.ok("branch", "list", R).splitlines()}
+    assert lines["new"].endswith(f" {by}")
+    assert lines["main"].endswith(" ada")
+
+
 def test_bisect_asks_a_command(run, flights, tmp_path):
     for number in range(6):
         flights.branch("main").put(f"n{number}", b"1")

@@ -9,7 +9,7 @@ import pytest
 from lakeops.cli import replication
 from lakeops.lake import Lake
 from lakeops.model.errors import StoreUnavailable
-from lakeops.ops import replicate as verb
+from lakeops.ops.mirror import replicate as verb
 from lakeops.store.local import LocalStore
 
 

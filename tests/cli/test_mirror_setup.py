@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lakeops.lake import Lake
-from lakeops.ops import setup_s3
+from lakeops.ops.mirror import setup_s3
 from lakeops.store.s3.client import client
 
 ROLE = "arn:aws:iam::123456789012:role/replicate"
@@ -46,19 +46,19 @@ def test_nothing_is_written_before_somebody_agrees(run, args, buckets_there):
 
 
 def test_a_check_compares_and_writes_nothing(run, args, buckets_there):
-    result = run(*args, "--check")
+    result = run(*args, "--dry-run")
     assert result.exit_code == 1
     assert "5 settings to write" in result.stdout
     assert '"ExpiredObjectDeleteMarker": true' in result.stderr
-    result = run(*args, "--check", "--json")
+    result = run(*args, "--dry-run", "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document["applied"] is False
     assert document["changed"] == 5
     assert replication(buckets_there[0]) is None
     run.ok(*args, "--apply", "--yes")
-    assert "is set up" in run.ok(*args, "--check")
-    assert run.json(*args, "--check")["changed"] == 0
+    assert "is set up" in run.ok(*args, "--dry-run")
+    assert run.json(*args, "--dry-run")["changed"] == 0
 
 
 @pytest.mark.parametrize("changed", ["a day more", "versions off"])
@@ -72,7 +72,7 @@ def test_a_check_sees_what_was_changed_since(run, args, buckets_there, changed):
         rules = asked.get_bucket_lifecycle_configuration(Bucket=source.bucket)["Rules"]
         rules[0]["NoncurrentVersionExpiration"]["NoncurrentDays"] += 1
         asked.put_bucket_lifecycle_configuration(Bucket=source.bucket, LifecycleConfiguration={"Rules": rules})
-    result = run(*args, "--check", "--json")
+    result = run(*args, "--dry-run", "--json")
     assert result.exit_code == 1
     changes = [(step["bucket"], step["setting"]) for step in json.loads(result.stdout)["steps"] if step["changed"]]
     assert changes == [(source.bucket, "versioning" if changed == "versions off" else "lifecycle")]
@@ -121,7 +121,7 @@ def test_namespaces_can_be_named_without_a_repository(run, args, buckets_there):
 )
 def test_what_is_wrong_is_said(run, buckets_there, words, message):
     words = [word.replace("s3://elsewhere/x", f"s3://{buckets_there[1].bucket}/flights") for word in words]
-    assert message in run.error("mirror", "setup-s3", *words, "--check")["message"]
+    assert message in run.error("mirror", "setup-s3", *words, "--dry-run")["message"]
 
 
 def test_a_local_namespace_is_no_bucket(run, flights):
@@ -148,7 +148,7 @@ def offline(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a bucket was asked")
 
-    monkeypatch.setattr("lakeops.ops.setup_s3.Bucket", refuse)
+    monkeypatch.setattr("lakeops.ops.mirror.setup_s3.Bucket", refuse)
 
 
 def test_it_prints_what_s3_and_iam_need_without_asking_the_buckets(run, args, buckets_there, offline):
@@ -187,7 +187,7 @@ def test_it_prints_terraform(run, args, buckets_there, offline):
     assert run.error(*args, "--format", "hcl")["exit_code"] == 2
 
 
-@pytest.mark.parametrize("words", [["--apply", "--check"], ["--apply", "--remove"], ["--start-batch"]])
+@pytest.mark.parametrize("words", [["--apply", "--dry-run"], ["--apply", "--remove"], ["--start-batch"]])
 def test_one_thing_at_a_time(run, args, words):
     assert run.error(*args, *words)["kind"] == "invalid_input"
 
@@ -197,7 +197,7 @@ def test_the_rule_is_taken_away_when_somebody_agrees(run, args, buckets_there):
     run.ok(*args, "--apply", "--yes")
     words = [*args[:5], "--remove"]
     assert "--yes" in run.error(*words)["message"]
-    looked = run(*words, "--check")
+    looked = run(*words, "--dry-run")
     assert looked.exit_code == 1
     assert "1 setting to remove" in looked.stdout
     assert replication(source) is not None

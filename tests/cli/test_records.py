@@ -23,6 +23,7 @@ CHECK = {"commit_id", "name", "state", "said_by", "at", "findings", "run"}
 AUDIT = {
     "sequence", "repository", "action", "kind", "ref", "before", "after", "actor", "login", "claimed", "at",
 }  # fmt: skip
+RULE = {"type", "pattern", "check", "prefix"}
 REFLOG = {"sequence", "ref", "old", "new", "action", "actor", "at"}
 WRITTEN = {"path", "size_bytes", "commit_id", "committer", "creation_date", "message", "dag_run", "boundary"}
 
@@ -42,15 +43,10 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "branch move": ([f"{R}/main", "main~1", "--force", "--yes"], ONE, {*REF, "old"}),
     "branch reset": ([f"{R}/dev", "--yes"], ONE, {*REF, "reset"}),
     "branch revert": ([f"{R}/main", "main"], ONE, COMMIT),
-    "branch protect": ([R, "main"], ONE, {"pattern"}),
-    "branch unprotect": ([R, "release-*"], ONE, {"pattern"}),
-    "branch protections": ([R], MANY, {"pattern"}),
-    "branch require": ([R, "main", "quality"], ONE, {"pattern", "check", "prefix"}),
-    "branch unrequire": ([R, "safe-*", "quality"], ONE, {"pattern", "check", "prefix"}),
-    "branch requirements": ([R], MANY, {"pattern", "check", "prefix"}),
-    "tag protect": ([R, "v*"], ONE, {"pattern"}),
-    "tag unprotect": ([R, "old-*"], ONE, {"pattern"}),
-    "tag protections": ([R], MANY, {"pattern"}),
+    "branch protect": ([R, "main"], ONE, RULE),
+    "protection add": ([R, "main", "--check", "quality", "--prefix", "raw/"], ONE, RULE),
+    "protection delete": ([R, "safe-*", "--check", "quality"], ONE, RULE),
+    "protection list": ([R], MANY, RULE),
     "check pass": ([f"{R}/main", "quality"], ONE, CHECK),
     "check fail": ([f"{R}/main", "quality", "it is late"], ONE, CHECK),
     "check withdraw": ([f"{R}/main", "lint"], ONE, {"commit_id", "name"}),
@@ -139,10 +135,9 @@ def test_every_command_is_documented():
 
 
 READS = {
-    *("repo list", "branch list", "branch show", "branch protections", "branch requirements", "check list", "tag list"),
+    *("repo list", "branch list", "branch show", "protection list", "check list", "tag list"),
     *(
         "tag show",
-        "tag protections",
         "fs cat",
         "fs ls",
         "fs stat",
@@ -393,3 +388,123 @@ def test_a_declared_check_stops_a_merge_until_it_passes_or_is_named(run, flights
     merged = run.json("merge", "lakefs://flights/dev", "lakefs://flights/main", *around)
     metadata = run.json("show", "commit", f"lakefs://flights/{merged['reference']}")["metadata"]
     assert metadata["lakeops.checks.despite"] == f"{head} amount\n{head} size"
+
+
+NAMED = {"prefix", "after", "amount"}
+LISTS = {
+    "repo list": ([], "id"),
+    "branch list": ([R], "id"),
+    "tag list": ([R], "id"),
+    "protection list": ([R], "pattern"),
+    "check list": ([f"{R}/main"], "name"),
+    "gc list": ([R], "id"),
+    "fs ls": ([f"{R}/main/"], "path"),
+    "diff": ([f"{R}/main", "left"], "path"),
+    "log": ([f"{R}/main"], "id"),
+    "blame": ([f"{R}/main/"], "path"),
+    "history": ([f"{R}/main/raw/a.csv"], "commit_id"),
+    "reflog": ([R], "sequence"),
+    "audit": ([R], "sequence"),
+}
+"""What has more than one record in ``rich``: its arguments, and the key that ``--after`` goes by."""
+
+
+def _options_of(name: str) -> set[str]:
+    command: Any = typer.main.get_command(app)
+    for word in name.split():
+        command = command.get_command(None, word)
+    return {param.name for param in command.params}
+
+
+def test_every_list_can_be_read_in_parts():
+    names = [name for name, (_, shape, _keys) in COMMANDS.items() if shape in {MANY, LINES}]
+    lists = [*names, *(name for name in ELSEWHERE if name.endswith((" list", "registrations")))]
+    assert {name: NAMED - _options_of(name) for name in lists if not _options_of(name) >= NAMED} == {
+        "blame": {"prefix"},  # the prefix stands in the URI
+        "history": {"prefix"},  # it is of one object
+        "reflog": {"prefix"},  # records without a name
+        "audit": {"prefix"},
+    }
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_the_parts_of_a_list_make_the_list(run, rich, name):
+    args, key = LISTS[name]
+
+    def read(*more: str) -> list[Any]:
+        if name in COMMANDS and COMMANDS[name][1] == LINES:
+            return run.lines(*name.split(), *args, *more)
+        return run.json(*name.split(), *args, *more)
+
+    whole = read()
+    assert whole
+    parts, after = [], []
+    while part := read("--amount", "1", *after):
+        parts += part
+        after = ["--after", str(part[-1][key])]
+        assert len(parts) <= len(whole)
+    assert parts == whole
+    assert read("--amount", "0") == []
+    if "prefix" in _options_of(name) and name not in {"log", "fs ls"}:  # there it goes on with the URI
+        first = str(whole[0][key])
+        assert read("--prefix", first) == [one for one in whole if str(one[key]).startswith(first)]
+        assert read("--prefix", "no-such") == []
+
+
+SHORT = {
+    "merge": ([f"{R}/left"], "main"),
+    "diff": ([f"{R}/main"], "dev"),
+    "cherry-pick": ([f"{R}/left"], "main"),
+    "merge-base": ([f"{R}/main"], "left"),
+    "tag create": ([f"{R}/v2"], "main~1"),
+    "tag move": ([f"{R}/v1"], "main~1"),
+    "branch move": ([f"{R}/dev2"], "main"),
+    "branch revert": ([f"{R}/main"], "main"),
+    "branch create": ([f"{R}/new", "--source"], "main~1"),
+    "branch list": ([R, "--merged"], "main"),
+    "bisect start": ([f"{R}/main"], "v1~1"),
+    "bisect run": ([f"{R}/main~1"], "main"),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_ref_is_short_where_the_repository_is_known(run, rich_again, name):
+    rich_again.create_branch("dev2", source="main~1")
+    args, ref = SHORT[name]
+    more = ["--", "false"] if name == "bisect run" else []
+    assert run(*name.split(), *args, ref, *more).exit_code == 0
+    others = run(*name.split(), *args, f"lakefs://other/{ref}", *more)
+    assert others.exit_code == 2
+
+
+def test_a_branch_with_its_uncommitted_changes_as_lakefs_spells_it(run, flights):
+    assert run.ok("fs", "cat", f"{R}/dev$/raw/c.csv") == run.ok("fs", "cat", f"{R}/dev/raw/c.csv") == "6\n"
+    assert run.lines("diff", f"{R}/dev", f"{R}/dev$") == run.lines("diff", f"{R}/dev") != []
+    flights.create_branch("dev$", source="main")
+    assert run.error("fs", "cat", f"{R}/dev$/raw/c.csv")["kind"] == "object_not_found"
+
+
+@pytest.mark.parametrize(
+    ("words", "signed"),
+    [(["--pre-sign"], True), (["--pre-sign=true"], True), (["--pre-sign=false"], False), ([], False)],
+)
+def test_an_address_that_anyone_can_read(run, flights, words, signed):
+    result = run("fs", "stat", *words, f"{R}/main/raw/a.csv", "--json")
+    assert ("presign" in result.stdout or "kind" in result.stdout) is signed  # local files have no such URLs
+    assert run("fs", "cat", f"{R}/main/raw/a.csv", *words).stdout == "1,2,3\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["a=1,b=2"], {"a": "1", "b": "2"}),
+        (["a=1", "b=2"], {"a": "1", "b": "2"}),
+        (["a=1,2"], {"a": "1,2"}),
+        (["a=b=c"], {"a": "b=c"}),
+        (['"a=1,b=2"'], {"a": "1,b=2"}),
+        (["a="], {"a": ""}),
+    ],
+)
+def test_metadata_in_pairs(run, flights, given, kept):
+    words = [word for text in given for word in ("--meta", text)]
+    assert run.json("repo", "metadata", R, *words)["metadata"] == kept

@@ -117,3 +117,14 @@ def test_the_command_line_names_a_file(run, tmp_path: Path) -> None:
     assert shown["cache_mb"] == {"value": 9, "source": str(file)}
     assert "LAKEOPS_CONFIG" not in os.environ
     assert run.error("--config", str(tmp_path / "none"), "config", "show")["kind"] == "invalid_settings"
+
+
+@pytest.mark.parametrize("engine", ["auto", "local", "spark"])
+def test_the_command_line_names_an_engine(run, monkeypatch, engine: str) -> None:
+    monkeypatch.setenv("LAKEOPS_ENGINE", "local")
+    shown = run.json("--engine", engine, "config", "show")
+    assert shown["engine"] == {"value": engine, "source": "LAKEOPS_ENGINE"}
+    assert os.environ["LAKEOPS_ENGINE"] == "local"
+    monkeypatch.delenv("LAKEOPS_ENGINE")
+    run.json("--engine", engine, "config", "show")
+    assert "LAKEOPS_ENGINE" not in os.environ

@@ -48,7 +48,7 @@ PAGES = {
     "change": "/large/change?before=main~1&after=main&path=a.csv",
     "garbage collection": "/large/gc",
     "mirrors": "/large/mirror",
-    "checks": "/large/checks",
+    "checks": "/large/integrity",
     "moves": "/large/moves",
     "audit": "/large/audit",
     "search": "/large/search?q=nothing+has+this",
@@ -123,7 +123,7 @@ def steps(lake: Lake) -> Iterator[list[int]]:
 
 def forget() -> None:
     """As in a new process."""
-    pages._cache._results.clear()
+    pages._cache.clear()
     history._far.clear()
 
 

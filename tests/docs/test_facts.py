@@ -75,7 +75,15 @@ FACTS = [
     (f"(Spark {_needed('spark')})", "docs/install.md"),
     (f"| Spark | {_needed('spark')} for", "docs/status.md"),
     (SPLIT, "docs/format.md"),
-    *((f"about {A_RANGE}", page) for page in ("docs/concepts.md", "docs/format.md", "docs/glossary.md")),
+    *(
+        (f"about {A_RANGE}", page)
+        for page in (
+            "docs/concepts.md",
+            "docs/format.md",
+            "docs/glossary.md",
+            "docs/adr/0008-content-is-cut-by-path.md",
+        )
+    ),
     (f"{names.MAX_PATH_BYTES:,} UTF-8 bytes", "docs/format.md"),
     (f"longer than {names.MAX_PATH_BYTES:,} bytes", "docs/troubleshooting.md"),
     (f"up to {names.MAX_PATH_BYTES:,} of them", "docs/concepts.md"),
@@ -121,6 +129,25 @@ def test_the_tests_and_files_that_a_page_names_exist(page: str) -> None:
     assert not wrong
     for name, function in named:
         assert not function or f"def {function}(" in (ROOT / name).read_text(encoding="utf-8"), function
+
+
+def test_every_promise_has_tests_and_the_harnesses_their_last_runs() -> None:
+    page = PAGES["docs/PROMISES.md"]
+    rows = dict(re.findall(r"^\| (P\d+) [^|]+ \| ([^|]+) \|", page, re.MULTILINE))
+    assert [*rows] == [f"P{number}" for number in range(1, 21)]
+    assert [name for name, held in rows.items() if not re.search(r"`tests/\w+/test_\w+\.py", held)] == []
+    runs = page.split("## Last runs")[1]
+    kinds = {*re.findall(r"`python -m harness (\w+) ", runs)}
+    assert kinds == {*re.findall(r"make harness KIND=(\w+)", page)}
+    assert (
+        len(
+            re.findall(
+                r"\d{1,2} November 2026, on version [\d.]+ of the source \(commit [0-9a-f]{7}\)",
+                PLAIN["docs/PROMISES.md"],
+            )
+        )
+        >= 2
+    )
 
 
 def test_every_row_of_the_comparison_names_what_shows_it() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from support.references import ALIKE, listing, names, referring, rows
 from support.rows import THOROUGH, Groups, RecordingStore, numbered
 from support.rows import built as built_from
 
-from lakeops.engine.base import LocalEngine
-from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, StoreUnavailable, Transient
+from lakeops.engine.base import LocalEngine, TaskRows
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced as module
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Listed, distinct_ranges, unreferenced
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Cutter, Listed, distinct_ranges, unreferenced
 from lakeops.ranges.metarange import Metarange
+from lakeops.store.local import LocalStore
 from lakeops.testing.faults import Faults
 
 TESTS = Path(__file__).parent.parent
@@ -51,9 +53,8 @@ ENGINES = [LocalEngine(2), Groups(1), Racing(3)]
 
 @pytest.fixture
 def short(monkeypatch):
-    """Short slices and batches, so that little data takes many of them."""
+    """Short slices and tasks, so that little data takes many of them."""
     monkeypatch.setattr(module, "SLICE", 16)
-    monkeypatch.setattr(module, "_BATCH", 5)
     monkeypatch.setattr(module, "_TOGETHER", 1)
 
 
@@ -68,18 +69,6 @@ def found(store, listed_names, ranges, *, engine=None, batch=7, **options):
         pa.concat_tables([LISTED_SCHEMA.empty_table(), *tables])
     )
     return [item for table in tables for item in table.to_pylist()], result
-
-
-def referenced_in(file, addresses, whole=True):
-    """A file of references as the search writes it; one that is not whole ends between two batches."""
-    with pa.ipc.new_stream(file, module._REFERENCED) as out:
-        for start in range(0, len(addresses), 10_000):
-            out.write_batch(pa.record_batch([addresses[start : start + 10_000]], schema=module._REFERENCED))
-        end = file.stat().st_size
-        out.write_batch(pa.record_batch([module._END], schema=module._REFERENCED))
-    if not whole:
-        os.truncate(file, end)
-    return file
 
 
 def spelled(url: str):
@@ -142,27 +131,25 @@ def test_empty_sides(store, engine):
 
 
 @pytest.mark.usefixtures("short")
-def test_each_slice_takes_its_own_references_alone(store, tmp_path, monkeypatch):
+def test_each_slice_takes_its_own_references_alone(store, monkeypatch):
     """So a join holds one slice, and no reference is read again for another one."""
     some = [f"data/1/{number:03}" for number in range(100)]
     seen = []
-    joined = module._joined
+    joined = module.join_slice
 
-    def noting(database, rows, file):
-        with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as stream:
-            references = stream.read_all().column(0).to_pylist()
-        assert references.pop() == module._END[0].as_py()
-        seen.append((rows.column(0).to_pylist(), references))
-        return joined(database, rows, file)
+    def noting(task, place, *, prefixes):
+        references = [name for part in module._read_pieces(place, task.referenced) for name in part[0].to_pylist()]
+        seen.append((task.listed.table[0].to_pylist(), references))
+        return joined(task, place, prefixes=prefixes)
 
-    monkeypatch.setattr(module, "_joined", noting)
+    monkeypatch.setattr(module, "join_slice", noting)
     got, _ = found(store, some, referring(store, ["data/0", *some[::3], "data/2"]).table)
     assert got == rows(set(some) - set(some[::3]))
+    seen.sort()
     assert [name for part, _ in seen for name in part] == some
     assert len(seen) > 5
-    for part, references in seen[:-1]:
-        assert sorted(references) == [name.encode() for name in some[::3] if name in part]
-    assert b"data/0" not in {name for _, references in seen for name in references}
+    for part, references in seen:
+        assert sorted(references) == [name for name in some[::3] if name in part]
 
 
 def test_what_is_below_the_first_slice_or_in_no_slice_is_left_out(store, tmp_path):
@@ -186,139 +173,79 @@ def test_addresses_are_compared_byte_by_byte(store):
 
 
 @pytest.mark.parametrize("size", [1, 3, 11, 12, 13, 4_000, 70_000])
-def test_the_join_tells_any_bytes_apart(tmp_path, size):
-    """Also those that no address has: ends of strings, what is no text, what ends in NULs."""
-    start = b"x" * size
-    some = [start + end for end in (b"", b"\0", b"\0\0", b" ", b"\t", b"\n", b"\xff", b"\xc3", b"\xc3\xa9", b"A", b"a")]
+def test_the_join_tells_any_text_apart(tmp_path, size):
+    start = "x" * size
+    some = [
+        start + end
+        for end in ("", "\0", "\0\0", "\t", "\n", " ", "A", "a", "\x7f", "\xc3", "\xe9", "e\u0301", "\uffff")
+    ]
+    table = pa.table([sorted(some), [1] * len(some), [2] * len(some)], schema=LISTED_SCHEMA)
+    place = LocalStore(tmp_path, fsync=False)
+    cutter = Cutter(place, "", pa.array([start, start + "\U0001f600"]))
     for one in some:
-        file = referenced_in(tmp_path / "0.referenced", [one, start + b"y"])
-        table = pa.table([some, [1] * len(some), [2] * len(some)], names=LISTED_SCHEMA.names)
-        with module._database(tmp_path) as database:
-            met = module._joined(database, table, file)
-        assert [name for name, kept in zip(some, met.tolist(), strict=True) if kept] == [one]
+        pieces = cutter.cut(pa.table([[one, start + "y"]], schema=module._REFERENCED))
+        joined = module.join_slice(module.JoinTask(0, TaskRows(table), tuple(pieces)), place, prefixes=())
+        assert sorted({*some} - {*joined.free.table[0].to_pylist()}) == [one]
 
 
-def test_slices_are_bounded_by_text_too(monkeypatch):
+def test_slices_are_bounded_by_text_too(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "SLICE_BYTES", 10_000)
+    monkeypatch.setattr(module, "_SAMPLES", module.SLICE)
     some = [f"data/1/{number:03}/" + "x" * 900 for number in range(100)]
-    sizes = [part.nbytes for part in Listed(partial(listing, some, 100)).slices()]
+    sizes = [part.nbytes for _, part in Listed(partial(listing, some, 100)).slices(tmp_path)]
     assert len(sizes) > 8
     assert max(sizes) < 13_000
 
 
-def test_a_listing_that_changes_meanwhile_is_refused(store):
-    """A slice that is joined with another slice's references would be found to be unreferenced."""
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    "change", [lambda some: some[50:], lambda some: some[::-1], lambda some: ["data/0", *some, "data/2"]]
+)
+def test_what_is_referred_to_is_kept_of_a_listing_that_changes_meanwhile(store, change):
+    """Whatever comes the second time is joined with the references of its own slice."""
     some = [f"data/1/{number:03}" for number in range(100)]
-    calls = iter([some, some[50:]])
+    calls = iter([some, change(some)])
+    live = referring(store, ["data/0", *some[::3], "data/2"]).table
+    got = set[str]()
     with (
-        pytest.raises(Transient, match="the listing changed"),
-        unreferenced(store, lambda: listing(next(calls)), referring(store, some).table, engine=Groups(2)),
+        suppress(Transient),
+        unreferenced(store, lambda: listing(next(calls)), live, engine=Groups(2)) as result,
     ):
-        pass
+        got = {name for table in result.batches() for name in table[0].to_pylist()}
+    assert got <= {*some} - {*some[::3]}
+    assert next(calls, None) is None
 
 
-def test_more_than_memory_is_joined_over_the_disk(monkeypatch, tmp_path):
-    """What DuckDB may hold is less than one slice: it spills to the scratch directory."""
-    monkeypatch.setattr(module, "MEMORY", "40MB")
-    monkeypatch.setattr(module, "THREADS", 1)
-    some = pa.array([f"data/1/{number:06}/" + "x" * 500 for number in range(100_000)], pa.string())
-    table = pa.table([some, pa.repeat(1, len(some)), pa.repeat(2, len(some))], schema=LISTED_SCHEMA)
-    assert table.nbytes > 48_000_000
-    file = referenced_in(tmp_path / "0.referenced", some.cast(pa.binary()).filter(pa.array([True, False] * 50_000)))
-    with module._database(tmp_path) as database:
-        met = module._joined(database, table, file)
-        assert (tmp_path / "spilled").exists()
-    assert met.tolist() == [True, False] * 50_000
+def test_references_that_are_cut_off_or_changed_stop_everything(store, monkeypatch):
+    some = [f"data/1/{number:03}" for number in range(100)]
+    live = referring(store, some).table
+    for damage in (lambda data: data[:-1], lambda data: data[:-9] + b"x" + data[-8:], lambda data: b""):
+        with monkeypatch.context() as patch:
+            real = LocalStore.get_range
+            patch.setattr(module._Scratch, "get_range", lambda *asked, real=real, damage=damage: damage(real(*asked)))
+            with pytest.raises(Corrupted, match="not what was written there; nothing was deleted"):
+                found(store, some, live)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Cutter, "cut", lambda self, rows, real=Cutter.cut: [self.clear() or one for one in real(self, rows)]
+        )
+        with pytest.raises(LakeopsError, match=r"same storage, .*nothing was deleted", check=has_kind("unsupported")):
+            found(store, some, live)
 
 
-def test_references_that_are_cut_off_stop_everything(tmp_path):
-    """Arrow takes a file that ends between two batches for a whole one."""
-    some = [b"data/1/%05d" % number for number in range(20_000)]
-    table = pa.table([some, [1] * len(some), [2] * len(some)], names=LISTED_SCHEMA.names)
-    file = referenced_in(tmp_path / "0.referenced", some, whole=False)
-    with module._database(tmp_path) as database, pytest.raises(Transient, match="references were lost"):
-        module._joined(database, table, file)
-    os.truncate(file, file.stat().st_size - 100)
-    with (
-        pytest.raises(Transient, match="nothing was deleted", check=has_kind("engine_unavailable")),
-        module._database(tmp_path) as database,
-    ):
-        module._joined(database, table, file)
+@pytest.mark.parametrize("where", ["put", "add"])
+def test_a_disk_that_takes_nothing_is_one_clear_error(store, monkeypatch, where):
+    """Scratch files, and what is found."""
+    live = referring(store, ["data/1/a"]).table
 
-
-def test_references_that_break_off_late_stop_everything(tmp_path, monkeypatch):
-    """DuckDB has given results by then."""
-    some = [b"data/1/%06d" % number for number in range(500_000)]
-    table = pa.table([some, [1] * len(some), [2] * len(some)], names=LISTED_SCHEMA.names)
-    file = referenced_in(tmp_path / "0.referenced", some)
-    os.truncate(file, file.stat().st_size - 1_000)
-    monkeypatch.setattr(module, "_BATCH", 2_048)
-    with (
-        pytest.raises(Transient, match="nothing was deleted", check=has_kind("engine_unavailable")),
-        module._database(tmp_path) as database,
-    ):
-        module._joined(database, table, file)
-
-
-def test_a_disk_that_takes_nothing_is_one_clear_error(store, tmp_path, monkeypatch):
-    """DuckDB wants to spill; and what this process writes itself."""
-    monkeypatch.setattr(module, "MEMORY", "40MB")
-    monkeypatch.setattr(module, "THREADS", 1)
-    some = [b"data/1/%06d" % number + b"x" * 500 for number in range(100_000)]
-    table = pa.table([some, [1] * len(some), [2] * len(some)], names=LISTED_SCHEMA.names)
-    file = referenced_in(tmp_path / "0.referenced", some)
-    nowhere = tmp_path / "gone" / "scratch"
-    with (
-        pytest.raises(
-            Transient,
-            match=r"directory .*; see that .*gone has room, .* nothing was deleted",
-            check=has_kind("engine_unavailable"),
-        ),
-        module._database(nowhere) as database,
-    ):
-        module._joined(database, table, file)
-
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "_joined_here", full)
+    monkeypatch.setattr(*((module._Scratch, "put") if where == "put" else (module.Unreferenced, "add")), full)
     with pytest.raises(
         Transient, match=r"No space left on device; see that .* has room", check=has_kind("engine_unavailable")
     ):
-        found(store, ["data/1/a"], referring(store, ["data/1/a"]).table)
-
-
-def test_a_listing_that_is_not_in_order_after_all_is_refused(store, monkeypatch):
-    """Its slices would be joined with references of others."""
-    monkeypatch.setattr(module.pc, "not_equal", lambda names, _: pa.array([True] * len(names)))
-    some = ["data/1/b", "data/1/a", "data/1/a"]
-    with pytest.raises(Transient, match="not in order"):
-        found(store, some, referring(store, some).table)
-
-
-def test_duckdb_asks_nobody_for_anything(tmp_path):
-    """No extensions from elsewhere, no files, no tables that happen to be Python's."""
-    with module._database(tmp_path) as database:
-        settings = dict(database.sql("select name, value from duckdb_settings()").fetchall())
-    off = ["autoinstall_known_extensions", "autoload_known_extensions", "enable_external_access"]
-    assert [settings[name] for name in [*off, "python_enable_replacements"]] == ["false"] * 4
-    assert settings["allow_unsigned_extensions"] == "false"
-    assert int(settings["threads"]) <= module.THREADS
-    assert settings["temp_directory"].startswith(str(tmp_path))
-    mine = pa.table({"row": [1]})
-    refused = [
-        "install httpfs",
-        "load httpfs",
-        f"from '{tmp_path}/x.parquet'",
-        "from 'https://127.0.0.1:1/x.parquet'",
-        "set enable_external_access = true",
-        "set autoinstall_known_extensions = true",
-        "from mine",
-    ]
-    for statement in refused:
-        with pytest.raises(Transient, check=has_kind("engine_unavailable")), module._database(tmp_path) as database:
-            database.execute(statement)
-    assert mine.num_rows == 1
+        found(store, ["data/1/a", "data/1/b"], live)
 
 
 def test_every_range_file_is_opened_once(store):
@@ -394,6 +321,9 @@ def test_a_lost_result_is_noticed(store, monkeypatch):
     some = [f"data/1/{number:03}" for number in range(100)]
     with pytest.raises(Transient, match=r"gave back \d+ of \d+ ranges"):
         found(store, some, referring(store, some).table, engine=Losing(2))
+    monkeypatch.setattr(module, "SLICE", 16)
+    with pytest.raises(Transient, match="lost a slice"):
+        found(store, some, Metarange.empty().table, engine=Losing(2))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

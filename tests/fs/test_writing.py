@@ -88,8 +88,8 @@ def _in_a_stack(place: Place) -> Iterator[object]:
 
 
 @contextmanager
-def _finally(place: Place) -> Iterator[object]:
-    file = place.fs.open(place.path, "w")
+def _finally(place: Place, cache: str = "") -> Iterator[object]:
+    file = _cached(place, cache).open() if cache else place.fs.open(place.path, "w")
     try:
         yield file
     finally:
@@ -146,6 +146,8 @@ OPENERS: dict[str, Callable[[Place], object]] = {
     "closed by a handler": _by_a_handler,
     "opened in a handler": _inside_a_handler,
     "simplecache": lambda place: _cached(place, "simplecache"),
+    "simplecache finally": lambda place: _finally(place, "simplecache"),
+    "filecache finally": lambda place: _finally(place, "filecache"),
     "transaction": lambda place: _in_transaction(place, "wb"),
     "transaction w": lambda place: _in_transaction(place, "w"),
     "transaction gzip": lambda place: _in_transaction(place, "w", compression="gzip"),

@@ -15,8 +15,8 @@ from lakeops import Commit, Repository
 from lakeops.catalog import tables as t
 from lakeops.catalog.records import commit_values
 from lakeops.model.errors import Corrupted
-from lakeops.model.findings import Severity
 from lakeops.model.ids import make_commit
+from lakeops.ops.fsck.findings import Severity
 
 NOWHERE = "0" * 64
 

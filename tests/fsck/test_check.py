@@ -15,7 +15,7 @@ from support.soundness import assert_sound, worse_than_information
 
 from lakeops import Lake, Repository, Settings
 from lakeops.model.errors import StoreUnavailable, Transient
-from lakeops.model.findings import KINDS, Finding, Severity
+from lakeops.ops.fsck.findings import KINDS, Finding, Severity
 from lakeops.testing import Faults
 
 

@@ -19,7 +19,7 @@ from lakeops.catalog import tables as t
 from lakeops.catalog.database import CheckedJson
 from lakeops.catalog.tables import METADATA
 from lakeops.model.errors import RepositoryNotFound
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 
 PROVEN = {
     # A commit's id covers what it says.

@@ -30,7 +30,7 @@ from support.leaves import small_leaves
 from support.rows import attempt
 
 from lakeops import Repository
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.ranges.range_file import RangeWriter
 from lakeops.store.layout import range_key
 

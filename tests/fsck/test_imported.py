@@ -14,7 +14,7 @@ from support.soundness import assert_sound, worse_than_information
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
 from lakeops.model.errors import StoreError
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.store.base import StoreSettings
 from lakeops.store.open import Stores, open_store
 from lakeops.testing import Call, Faults, ManualClock
@@ -88,7 +88,7 @@ def in_bucket(moto_endpoint: str, buckets, tmp_path: Path) -> Iterator[InBucket]
     faults = Faults()
     stores = Stores(StoreSettings(endpoint_url=moto_endpoint, fsync=False), wrap=faults.around)
     with Lake(open_catalog(settings.catalog_url, clock=ManualClock()), settings, stores=stores) as lake:
-        repo = lake.create_repository("repo", split=Split(30, 40, 100))
+        repo = lake.create_repository("repo", split=Split(40, 50, 100))
         repo.branch("main").import_objects(url, "in/", "import")
         faults.revive()
         yield InBucket(repo, url, faults)

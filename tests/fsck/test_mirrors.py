@@ -10,7 +10,7 @@ import pytest
 from support.damage import head, store
 from support.mirrors import Pair, open_pair
 
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.testing import ManualClock
 
 

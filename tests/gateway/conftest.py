@@ -6,19 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from services.process import die_with_parent
 from support.engines import place
-from support.served import KEYS, Served, fill
+from support.served import KEYS, Served, fill, running
 
 from lakeops import Lake, Settings
-from lakeops.gateway.app import listening, server_of
-from lakeops.model.records import Credentials
 
 __all__ = ["place"]
 
@@ -54,20 +51,7 @@ Serve = Callable[..., str]
 def serve() -> Iterator[Serve]:
     """Starts gateways in threads of this process; gives their URLs."""
     with ExitStack() as started:
-        yield lambda lake, keys=None, **more: started.enter_context(_running(lake, keys, **more))
-
-
-@contextmanager
-def _running(lake: Lake, keys: Credentials | None, *, write: bool = False) -> Iterator[str]:
-    server = server_of(lake, keys, write=write)
-    with listening("127.0.0.1", 0, keys=keys) as opened:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{opened.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+        yield lambda lake, keys=None, **more: started.enter_context(running(lake, keys, **more))
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ from random import Random
 import pytest
 from support.leaves import only_leaves
 from support.mirrors import Pair, open_pair
-from support.quick_joins import quick_joins
 from support.range_stores import fresh_store, store
 
 from lakeops.testing import ManualClock
 
-__all__ = ["fresh_store", "only_leaves", "quick_joins", "store"]
+__all__ = ["fresh_store", "only_leaves", "store"]
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from lakeops import Lake
 from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark.jobs import explained
 from lakeops.model.errors import Corrupted, NamespaceTaken, NotAMirror, PreconditionFailed
-from lakeops.ops.copying import CopyTask, DeleteTask, copy_objects, delete_objects
-from lakeops.ops.replicate import replicate
+from lakeops.ops.mirror.copying import CopyTask, DeleteTask, copy_objects, delete_objects
+from lakeops.ops.mirror.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.copy import known_at
@@ -72,8 +72,8 @@ def test_replication_from_the_old_site_neither_writes_nor_deletes(pair, shown):
 
 @pytest.mark.parametrize(("operation", "at"), [("put", 1), ("put", 4), ("delete", 1), ("delete", 3), ("scan", 2)])
 def test_a_run_under_way_stops_before_its_next_batch(pair, shown, monkeypatch, operation, at):
-    monkeypatch.setattr("lakeops.ops.copying.MOST_OBJECTS", 1)
-    monkeypatch.setattr("lakeops.ops.copying._BATCH", 1)
+    monkeypatch.setattr("lakeops.ops.mirror.copying.MOST_OBJECTS", 1)
+    monkeypatch.setattr("lakeops.ops.mirror.copying._BATCH", 1)
     pair.mirror.delete()  # so that the source may collect what the mirror shows: the worst case
     mirror = pair.there.create_mirror("flights", pair.mirror.storage_namespace, source=pair.here, reports=False)
     mirror.sync()

@@ -16,7 +16,7 @@ import pytest
 from lakeops import Lake, Settings
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import NotAllReplicated
-from lakeops.ops.replicate import MANAGED, replicate
+from lakeops.ops.mirror.replicate import MANAGED, replicate
 from lakeops.store.base import Listing, Opened
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore

@@ -9,7 +9,7 @@ import pytest
 from support.mirrors import SPLIT, read_whole
 
 from lakeops import Lake, Mirror, Repository, Settings
-from lakeops.ops.setup_s3 import carry_out, make_plan
+from lakeops.ops.mirror.setup_s3 import carry_out, make_plan
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 

@@ -1,8 +1,9 @@
-"""Retries of a compare-and-swap: the first answer counts, and so many tries are made."""
+"""Retries: of a compare-and-swap, in which the first answer counts, and of calls after errors that may pass."""
 
 import pytest
 
-from lakeops.model.clock import retry
+from lakeops.model import clock
+from lakeops.model.clock import LONGEST_WAIT, Ids, retry, retrying
 from lakeops.model.errors import Transient
 
 
@@ -17,3 +18,18 @@ def test_nobody_tries_for_ever() -> None:
     with pytest.raises(Transient, match="busy"):
         retry(lambda: asked.append("again"), 3, lambda: Transient("busy"))
     assert len(asked) == 3
+
+
+def test_an_outage_of_hours_is_bridged(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(clock, "pause", waits.append)
+    answers = iter([None] * 3_000)
+
+    def attempt() -> str:
+        if next(answers, "done") is None:
+            raise Transient("no answer")
+        return "done"
+
+    assert retrying(lambda error: isinstance(error, Transient), Ids())(attempt) == "done"
+    assert len(waits) == 3_000
+    assert max(waits) <= LONGEST_WAIT < sum(waits)

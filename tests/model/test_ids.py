@@ -81,35 +81,6 @@ def test_different_commits_differ(one: dict, other: dict) -> None:
     assert (commit_id(**one) == commit_id(**other)) == (one == other)
 
 
-def test_nothing_slips_from_one_field_to_the_next() -> None:
-    same = {"committer": "a", "message": "b", "meta_range_id": "", "creation_date": 0, "metadata": {}, "parents": []}
-    variants = [
-        same,
-        {**same, "committer": "ab", "message": ""},
-        {**same, "committer": "", "message": "ab"},
-        {**same, "message": "", "meta_range_id": "b"},
-        {**same, "metadata": {"b": ""}},
-        {**same, "metadata": {"": "b"}},
-        {**same, "metadata": {"x": "yz"}},
-        {**same, "metadata": {"xy": "z"}},
-        {**same, "metadata": {"x": "1", "y": "2"}},
-        {**same, "metadata": {"x": "2", "y": "1"}},
-        {**same, "parents": ["b"]},
-        {**same, "parents": ["b", "c"]},
-        {**same, "parents": ["c", "b"]},
-        {**same, "parents": ["bc"]},
-        {**same, "creation_date": 1},
-        {**same, "creation_date": -1},
-    ]
-    assert len({commit_id(**fields) for fields in variants}) == len(variants)
-
-
-def test_the_order_of_metadata_does_not_matter() -> None:
-    fields = {"committer": "a", "message": "b", "meta_range_id": "", "creation_date": 0, "parents": []}
-    one, other = {"a": "1", "\uffff": "2", "\U00010000": "3"}, {"\U00010000": "3", "\uffff": "2", "a": "1"}
-    assert commit_id(**fields, metadata=one) == commit_id(**fields, metadata=other)
-
-
 def test_generations_follow_the_highest_parent() -> None:
     def child(*parents):
         return make_commit(parents=parents, committer="a", message="b", creation_date=0, meta_range_id="")

@@ -77,10 +77,9 @@ def test_the_bound_counts_bytes(metadata: dict[str, str]) -> None:
 
 
 def test_messages() -> None:
-    assert check_message("") == ""
     assert check_message("load day 1\n\n日本") == "load day 1\n\n日本"
     assert check_message("x" * MAX_MESSAGE_BYTES)
-    for message in ("x" * (MAX_MESSAGE_BYTES + 1), "a\0", "\udc00", None, b"x"):
+    for message in ("", " \n", "x" * (MAX_MESSAGE_BYTES + 1), "a\0", "\udc00", None, b"x"):
         with pytest.raises(InvalidInput, match="commit message"):
             check_message(message)
 

@@ -99,19 +99,6 @@ def test_invalid_repositories(name: str) -> None:
         check_repository(name)
 
 
-def git_says(name: str) -> bool:
-    """The rules of git-check-ref-format(1) as its page numbers them, for a branch of one component."""
-    return not (
-        name == ""
-        or name.startswith((".", "-"))  # 1, and --branch
-        or name.endswith((".lock", "."))  # 1, 7
-        or ".." in name  # 3
-        or re.search(r"[\x00-\x20\x7f~^:?*\[\\/]", name)  # 4, 5, 6, 10
-        or "@{" in name  # 8
-        or name in ("@", "HEAD")  # 9, and --branch
-    )
-
-
 def ours_alone(name: str) -> bool:
     """Whether one of the rules beyond Git's refuses the name."""
     return (
@@ -134,19 +121,10 @@ def drawn_names(count: int) -> list[str]:
     return ["".join(rng.choices(PIECES, weights, k=rng.randint(1, 6))) for _ in range(count)]
 
 
-def test_random_names_follow_the_rules_of_git() -> None:
-    answers = Counter()
-    for name in drawn_names(20_000):
-        expected = git_says(name.replace(":", "x")) and not ours_alone(name)
-        assert (broken_rule(name) is None) == expected, ascii(name)
-        answers[expected] += 1
-    assert min(answers.values()) > 4000, answers
-
-
 def test_git_itself_agrees(tmp_path) -> None:
     git = GitOracle(tmp_path / "repository.git")
     answers = Counter()
-    for name in [*drawn_names(400), *VALID, *(name for name in INVALID if "\0" not in name and len(name) < 300)]:
+    for name in [*drawn_names(800), *VALID, *(name for name in INVALID if "\0" not in name and len(name) < 300)]:
         if "\ud800" in name or "@{" in name:  # What no process can be told, and what Git would expand first.
             continue
         # A slash is refused like a tilde, a colon taken like a letter; and Git reads "@" as HEAD before it looks at it.

@@ -64,11 +64,6 @@ def test_what_passes_is_what_utf8_can_hold(path: str) -> None:
         assert not fits
 
 
-@given(st.lists(st.one_of(WIDE, st.text())))
-def test_python_orders_text_as_utf8_bytes(paths: list[str]) -> None:
-    assert sorted(paths) == sorted(paths, key=str.encode)
-
-
 @pytest.mark.parametrize(
     ("prefix", "following"),
     [

@@ -57,37 +57,6 @@ def test_a_line_with_a_window_of_three_days(ages, expected):
     assert found[commits[4].id] is RetentionReason.HEAD
 
 
-def test_age_equal_to_the_window_is_expired_to_the_second():
-    commits = history([(), (0,)], [9 * DAY, 0])
-    for age, lives in ((3 * DAY - 1, True), (3 * DAY, False), (3 * DAY + 1, False)):
-        commits[1] = commits[1]._replace(creation_date=NOW - age)
-        found = live(refs(commits, branches={"main": commits[1].id}), Rules(default_retention_days=3), NOW)
-        assert (commits[0].id in found) is lives
-
-
-def test_each_branch_has_its_window_and_the_longest_counts():
-    # 0 <- 1 <- 2 (main); 1 <- 3 (dev)
-    commits = history([(), (0,), (1,), (1,)], [9 * DAY, 8 * DAY, 7 * DAY, 6 * DAY])
-    rules = Rules(
-        default_retention_days=1,
-        branches=(BranchRule(branch_id="main", retention_days=9), BranchRule(branch_id="dev", retention_days=2)),
-    )
-    both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
-    assert set(indexes(live(both, rules, NOW), commits)) == {0, 1, 2, 3}
-    alone = refs(commits, branches={"dev": commits[3].id})
-    # 2 is nobody's first parent now, and older than the default window.
-    assert set(indexes(live(alone, rules, NOW), commits)) == {3}
-
-
-def test_a_merged_source_lives_by_the_default_window_alone():
-    # 0 <- 1 <- 3 (main, merge of 2); 0 <- 2 (deleted branch)
-    parents = [(), (0,), (0,), (1, 2)]
-    for age, expected in ((2 * DAY, {0, 1, 2, 3}), (3 * DAY, {1, 3})):
-        commits = history(parents, [50 * DAY, 40 * DAY, age, DAY])
-        found = live(refs(commits, branches={"main": commits[3].id}), Rules(default_retention_days=3), NOW)
-        assert set(indexes(found, commits)) == expected
-
-
 def test_tags_and_mirrors_keep_one_commit_each():
     commits = history(LINE, [90 * DAY] * 5)
     everything = refs(

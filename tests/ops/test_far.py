@@ -12,7 +12,7 @@ from support.far import PATHS, SPLIT, Requests, objects, open_far, prepare, stag
 
 from lakeops import Lake, Settings
 from lakeops.model.errors import LakeopsError, StoreUnavailable
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.testing import Faults
 
 

@@ -20,7 +20,7 @@ from lakeops import Lake, Repository, Settings
 from lakeops.fs import LakeopsFileSystem
 from lakeops.gateway.app import listening, server_of
 from lakeops.model.errors import Corrupted
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 

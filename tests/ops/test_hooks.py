@@ -14,7 +14,7 @@ from support.scenes import SPLIT
 
 from lakeops import HookEvent, Lake, Repository
 from lakeops.model.errors import InvalidInput, NotFound, PreconditionFailed, StoreUnavailable
-from lakeops.model.records import ACTIONS, Hook
+from lakeops.model.protection import ACTIONS, Hook
 
 Hooked = Callable[[HookEvent], object]
 

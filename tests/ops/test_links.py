@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,21 @@ def test_a_mark_under_way_keeps_only_those_waiting_that_it_may_hold(repo, clock,
     faults.hook("begin_mark", at=1, when="after", action=link)
     repo.gc.mark()
     assert seen
+    check(repo, clock, "young")
+
+
+def test_a_mark_that_begins_between_look_and_link_keeps_no_young_object_waiting(repo, clock, faults):
+    young, begun = orphan(repo, "young"), []
+
+    def begin(_call: object) -> None:
+        def mark(other: Repository) -> None:
+            begun.append(other._ctx.catalog.marks.begin_mark("repo", "m", cutoff=clock.now() - timedelta(days=1)))
+
+        elsewhere(repo, clock, mark)
+
+    faults.hook("put_staged", at=1, when="before", action=begin)
+    repo.branch("main").stage(rows(young=young))
+    assert begun
     check(repo, clock, "young")
 
 

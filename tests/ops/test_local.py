@@ -9,6 +9,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from support.errors import has_kind
 from support.killed_local import run
@@ -250,9 +251,12 @@ OTHERS = ["lakeops-local", f"{PLACE}-old", "x.lakeops-local", "lakeops", "é"]
 
 
 def _planted(repo, name: str) -> str:
-    path = f"raw/notes/{name}/index.json"
-    repo.branch("main").put(path, b"{}")
-    repo.branch("main").commit("planted")
+    """Commit such a file by its address, as another program may have done."""
+    path, branch = f"raw/notes/{name}/index.json", repo.branch("main")
+    entry = branch.put("raw/notes/plain", b"{}")
+    names = ("physical_address", "checksum", "size_bytes", "mtime")
+    branch.stage(pa.table({"path": [path], **{name: [getattr(entry, name)] for name in names}}))
+    branch.commit("planted")
     return path
 
 
@@ -280,6 +284,18 @@ def _got(lake, repo, tmp_path: Path, name: str) -> None:
     LakeopsFileSystem(lake=lake).get("repo/main/raw", str(tmp_path / "got"), recursive=True)
 
 
+def _batched(lake, repo, tmp_path: Path, name: str) -> None:
+    with repo.branch("main").batch() as batch:
+        batch.put(f"raw/{name}/index.json", b"{}")
+
+
+def _written(lake, repo, tmp_path: Path, name: str) -> None:
+    with repo.branch("main").output("raw/") as url:
+        file = Path(url.removeprefix("file://")) / name / "index.json"
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+
+
 ENTRANCES = {
     "clone": lambda lake, repo, at, name: _planted(repo, name) and repo.ref("main").clone(at / "clone"),
     "pull": _pulled,
@@ -289,6 +305,15 @@ ENTRANCES = {
     "import": lambda lake, repo, at, name: repo.branch("main").import_objects(
         _directory(at, name).as_uri(), "imported", message="all"
     ),
+    "put": lambda lake, repo, at, name: repo.branch("main").put(f"raw/{name}/index.json", b"{}"),
+    "batch": _batched,
+    "named upload": lambda lake, repo, at, name: repo.branch("main").upload(
+        _directory(at, name) / "notes" / name / "index.json", f"raw/{name}/index.json"
+    ),
+    "copy": lambda lake, repo, at, name: repo.branch("main").copy("raw/plain", f"raw/{name}/index.json"),
+    "move": lambda lake, repo, at, name: repo.branch("main").rename("raw/plain", f"raw/{name}"),
+    "fsspec": lambda lake, repo, at, name: LakeopsFileSystem(lake=lake).pipe(f"repo/main/raw/{name}/lock", b""),
+    "output": _written,
 }
 
 
@@ -296,6 +321,8 @@ ENTRANCES = {
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_a_clone_s_own_files_come_from_no_other_one(lake, repo, tmp_path, name, entrance):
     """Whoever writes them decides which repository the next commit goes to."""
+    repo.branch("main").put("raw/plain", b"plain")
+    repo.branch("main").commit("plain")
     with pytest.raises((InvalidInput, InvalidPath), match=r"clone|not a regular file"):
         ENTRANCES[entrance](lake, repo, tmp_path, name)
     assert not [*tmp_path.glob("[cgo]*/**/index.json")][1:]
@@ -305,6 +332,8 @@ def test_a_clone_s_own_files_come_from_no_other_one(lake, repo, tmp_path, name, 
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_names_that_are_alike_are_files(lake, repo, tmp_path, name, entrance):
+    repo.branch("main").put("raw/plain", b"plain")
+    repo.branch("main").commit("plain")
     ENTRANCES[entrance](lake, repo, tmp_path, name)
 
 

@@ -15,7 +15,7 @@ from lakeops import Lake, Repository
 from lakeops.catalog.open import open_catalog
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import AlreadyExists, InvalidInput, NamespaceTaken, PreconditionFailed
-from lakeops.ops.replicate import replicate
+from lakeops.ops.mirror.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.open import Stores, StoreSettings, above, lies_in, overlap, real_place, same_server
 from lakeops.testing import Faults, ManualClock

@@ -87,7 +87,7 @@ def test_a_verb_that_is_overtaken_says_expired(
                 lose(repo, key)
 
     faults.hook("get" if kind == "metarange" else "get_range", when="before", action=collect)
-    with pytest.raises(CommitExpired, match=f"commit {old[:16]} is expired"):
+    with pytest.raises(CommitExpired, match=f"commit {old} is expired"):
         VERBS[verb](fresh(repo).repository("repo"), old)
 
 

@@ -30,7 +30,7 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Transient,
 )
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.store.base import StoreSettings
 from lakeops.store.s3 import S3Store, direct
 from lakeops.store.s3.client import client

@@ -13,7 +13,7 @@ from support.errors import has_kind
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.model.errors import CommitExpired, InvalidInput, MarkRefused, RefNotFound
-from lakeops.model.findings import Severity
+from lakeops.ops.fsck.findings import Severity
 from lakeops.testing import ManualClock
 
 RULES = {"default_retention_days": 1, "log_days": 30, "key_days": 10}

@@ -22,8 +22,9 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from lakeops.ops import copying, deletion_limit
-from lakeops.ops.replicate import MANAGED, Replicated, replicate
+from lakeops.ops import deletion_limit
+from lakeops.ops.mirror import copying
+from lakeops.ops.mirror.replicate import MANAGED, Replicated, replicate
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore

@@ -22,7 +22,8 @@ from lakeops.model.errors import (
     NotFound,
     PreconditionFailed,
 )
-from lakeops.model.records import Hook, Split
+from lakeops.model.protection import Hook
+from lakeops.model.records import Split
 from lakeops.testing import ManualClock
 
 SPLIT = Split(2, 4, 8)
@@ -227,22 +228,8 @@ def test_the_audit_has_the_login_that_the_server_checked(team: dict[str, Lake]) 
 
 
 PATTERNS = [
-    "main",
-    "rel*",
-    "r?l",
-    "[a-c]x",
-    "[!a]x",
-    "a.c",
-    "[",
-    "x[",
-    "[]a]x",
-    "v+(1)",
-    "a\\b",
-    "*",
-    "",
-    "[^a]x",
-    "é*",
-]
+    "main", "rel*", "r?l", "[a-c]x", "[!a]x", "a.c", "[", "x[", "[]a]x", "v+(1)", "a\\b", "*", "", "[^a]x", "é*",
+]  # fmt: skip
 NAMES = ["main", "rel", "release-1", "ax", "dx", "]x", "abc", "a.c", "[", "x[", "v+(1)", "a\\b", "^x", "x", "été", "é"]
 
 

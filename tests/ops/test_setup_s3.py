@@ -16,8 +16,8 @@ from support.http_answers import Answers, error
 
 from lakeops import Lake, Settings, Split
 from lakeops.model.errors import InvalidInput, LakeopsError, PreconditionFailed, StoreError, Transient
-from lakeops.ops import setup_s3
-from lakeops.ops.setup_s3 import carry_out, make_plan, make_removal_plan
+from lakeops.ops.mirror import setup_s3
+from lakeops.ops.mirror.setup_s3 import carry_out, make_plan, make_removal_plan
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 from lakeops.store.s3.replication_rules import lifecycle_id, replication_id

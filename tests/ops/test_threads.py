@@ -14,8 +14,8 @@ from support.scenes import SPLIT, open_faulty, tree
 from lakeops import Lake, Repository, Settings
 from lakeops.model.clock import pause
 from lakeops.model.errors import CommitExpired, LakeopsError, MergeConflict, PreconditionFailed, StoreUnavailable
-from lakeops.model.findings import Severity
 from lakeops.ops import publish as publishing
+from lakeops.ops.fsck.findings import Severity
 from lakeops.testing import Crash, Faults
 
 THREADS = 6

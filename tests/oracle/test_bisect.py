@@ -9,8 +9,9 @@ import pytest
 from support.git_oracle import GitOracle, Node
 from support.graphs import History, make_history, random_dates, random_parents
 
-from lakeops.model.graph import Search, between, is_ancestor
+from lakeops.model.graph import is_ancestor
 from lakeops.model.records import Commit
+from lakeops.ops.bisection import Search, between
 
 SEEDS = range(14)
 

@@ -97,23 +97,8 @@ def test_ancestry(git: GitOracle, twins: list[Twin]) -> None:
 
 def test_steps(git: GitOracle, twins: list[Twin]) -> None:
     pieces = [
-        "^",
-        "~",
-        "^0",
-        "~0",
-        "^1",
-        "^2",
-        "^3",
-        "^4",
-        "~1",
-        "~2",
-        "~3",
-        "~7",
-        "~100",
-        "^02",
-        "~0003",
-        "~2147483647",
-    ]
+        "^", "~", "^0", "~0", "^1", "^2", "^3", "^4", "~1", "~2", "~3", "~7", "~100", "^02", "~0003", "~2147483647",
+    ]  # fmt: skip
     asked: list[tuple[Twin, str, str]] = []
     for twin in twins:
         for _ in range(EXPRESSIONS):

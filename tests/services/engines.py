@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Spark with Delta Lake and S3A, Spark with Iceberg, DuckDB with httpfs, and Trino, in build/ where they are missing.
+"""Spark with Delta Lake and S3A, Spark with Iceberg, DuckDB with extensions, and Trino, in build/ where missing.
 
-The Spark that the project pins has no Delta and no Iceberg yet, and its DuckDB no httpfs on the package index. So they
-live in environments of their own. Trino is its small server, with the plugin of the Hive connector. Everything is
+The Spark that the project pins has no Delta and no Iceberg yet, and its DuckDB no extensions on the package index. So
+they live in environments of their own. Trino is its small server, with the plugins of two connectors. Everything is
 pinned by its SHA-256. ``engines.py COMMAND...`` runs a command with the place in LAKEOPS_TEST_ENGINES.
 """
 
@@ -47,10 +47,11 @@ ICEBERG_JARS = {
 TRINO = {
     "io.trino:trino-server-core:476:tar.gz": "0f388f9967c177ae70a47c099082fc95387f0c3cb96d8000d1d41fc3a5223158",
     "io.trino:trino-hive:476:zip": "611bacdb07d9f3cf7b9d47f97ecc76fa2e7ff8bfe8a9728c3d06adc1bfb8662e",
+    "io.trino:trino-iceberg:476:zip": "99edba5b491ed94d599aeb61e0794272d3569d8b563f3bb8569e8a49daa87b6c",
 }
-"""The server, and the plugin of its Hive connector. No later release is among Maven's packages."""
+"""The server, and the plugins of its Hive and Iceberg connectors. No later release is among Maven's packages."""
 
-DUCKDB = Path(__file__).with_name("httpfs.lock")
+DUCKDB = Path(__file__).with_name("duckdb.lock")
 PLACE = Path(__file__).parents[2] / "build" / "engines-1"
 
 
@@ -65,7 +66,7 @@ def class_path(place: Path, folder: str = "jars") -> str:
 
 
 def install() -> Path:
-    """Where it is. Maven and pip fetch what is missing: 2.3 GB, which takes some minutes."""
+    """Where it is. Maven and pip fetch what is missing: 2.6 GB, which takes some minutes."""
     for environment, packages in (("spark", SPARK), ("iceberg", SPARK_OF_ICEBERG)):
         pins = "".join(f"{pin} --hash=sha256:{digest}\n" for pin, digest in packages.items())
         _make_environment(environment, pins)
@@ -83,12 +84,11 @@ def install() -> Path:
 
 
 def _make_environment(name: str, pins: str) -> None:
-    done = PLACE / name / "installed"
-    if done.exists():
+    done, wanted = PLACE / name / "installed", PLACE / name / "requirements.txt"
+    if done.exists() and wanted.read_text() == pins:
         return
     print(f"Installing {name} (some minutes) ...", file=sys.stderr, flush=True)
     venv.create(PLACE / name, with_pip=True, clear=True)
-    wanted = PLACE / name / "requirements.txt"
     wanted.write_text(pins)
     pip = [str(python(PLACE, name)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "--require-hashes", "--requirement", str(wanted)], check=True)

@@ -1,4 +1,4 @@
-"""A Trino server of one node, with the Hive connector. ``services/engines.py`` has put the program there."""
+"""A Trino server of one node, with one connector. ``services/engines.py`` has put the program there."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class TrinoError(Exception):
 
 
 @contextmanager
-def running(place: Path, folder: Path, catalog: str) -> Iterator[Query]:
+def running(place: Path, folder: Path, catalog: str, plugin: str = "trino-hive") -> Iterator[Query]:
     """A server whose catalog ``lake`` has these properties; gives what runs a statement and returns its rows."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     (folder / "etc" / "catalog").mkdir(parents=True)
     (folder / "etc" / "catalog" / "lake.properties").write_text(catalog)
-    config = {**SMALL, "http-server.http.port": str(port), "discovery.uri": url, "plugin.dir": place / "trino-hive"}
+    config = {**SMALL, "http-server.http.port": str(port), "discovery.uri": url, "plugin.dir": place / plugin}
     (folder / "etc" / "config.properties").write_text("".join(f"{name}={value}\n" for name, value in config.items()))
     (lib,) = place.glob("trino-server-core/*/lib")
     options = ["-Xmx1G", "-XX:TieredStopAtLevel=1", "-Djdk.attach.allowAttachSelf=true", "-Dnode.environment=test"]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 import pytest
 from support.rows import SMALL, attempt, built, numbered, staged_table
 
@@ -13,39 +17,87 @@ from lakeops.ranges.apply import plan
 from lakeops.ranges.rewrite import RANGE_SECONDS
 
 
-class Ready(SparkEngine):
-    """A session that is there, of so many cores."""
+class Cluster(SparkEngine):
+    """A cluster of so many cores, which says so once it is asked. It counts how often it was started."""
 
-    def __init__(self, cores: int) -> None:
-        super().__init__()
-        self._found = cores
+    def __init__(self, cores: int, *, cold: bool = True) -> None:
+        super().__init__("spark://somewhere:7077")
+        self._found, self._cold, self.starts = cores, cold, 0
 
     @property
     def ready(self) -> bool:
-        return True
+        return not self._cold
 
     @property
     def cores(self) -> int:
+        assert self.ready, "nobody has asked it"
         return self._found
+
+    def ask(self) -> None:
+        self._cold = False
+        self.starts += 1
+
+
+def ready(cores: int) -> Cluster:
+    return Cluster(cores, cold=False)
 
 
 def chosen(ranges: int, spark: SparkEngine, cores: int = 2) -> str:
     return ChoosingEngine(LocalEngine(), lambda: spark, cores=cores).for_work(ranges * RANGE_SECONDS).name
 
 
-def crossover(spark: SparkEngine, cores: int = 2) -> int:
-    """The least work that goes to Spark."""
-    low, high = 1, 1_000_000
+def crossover(make: Callable[[], SparkEngine], cores: int = 2) -> int | None:
+    """The least ranges that go to Spark, None where none do."""
+    low, high = 1, 10_000_000
+    if chosen(high, make(), cores) != "on spark":
+        return None
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if chosen(middle, spark, cores) == "on spark" else (middle + 1, high)
+        low, high = (low, middle) if chosen(middle, make(), cores) == "on spark" else (middle + 1, high)
     return low
 
 
-def test_a_big_cluster_that_is_ready_takes_work_early_and_a_cold_one_late():
-    assert 250 <= crossover(Ready(100)) <= 500
-    assert 4_000 <= crossover(SparkEngine("spark://somewhere:7077")) <= 8_000
-    assert crossover(Ready(4), cores=1) > crossover(Ready(100), cores=1)
+@pytest.mark.parametrize("here", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("there", [1, 2, 8, 16, 32, 100, 1_000])
+@pytest.mark.parametrize("seconds", [0.5, 5, 30, 120, 1_000, 20_000])
+def test_the_engine_that_is_chosen_is_the_right_one(here, there, seconds):
+    """Within a third of the quicker one, start included, and never half as quick as it could be by much work."""
+    for cold in (True, False):
+        spark = Cluster(there, cold=cold)
+        engine = ChoosingEngine(LocalEngine(), lambda spark=spark: spark, cores=here)
+        name = engine.for_work(seconds).name
+        assert engine.for_work(seconds).name == name, "it decides again as it did"
+        started = spark.starts * 7.0
+        here_seconds, there_seconds = seconds / here, ready(there).estimate(seconds, here)
+        took = started + (there_seconds if name == "on spark" else here_seconds)
+        assert took <= 1.5 * here_seconds
+        assert spark.starts <= (cold and here_seconds > 2 * 7.4)
+        if there >= 8 * here and here_seconds > 60:
+            assert name == "on spark", "any cluster that much larger is worth it, cold or not"
+        if there <= 2 * here:
+            assert name == "in process"
+
+
+@pytest.mark.parametrize("cores", [2, 8, 16])
+def test_the_page_has_the_thresholds(cores):
+    (row,) = [
+        line
+        for line in (Path(__file__).parents[2] / "docs/spark.md").read_text().splitlines()
+        if line.startswith(f"| {cores} |")
+    ]
+    found = [crossover(partial(Cluster, there, cold=cold), cores) for cold in (False, True) for there in (32, 100)]
+    shown = ["never" if each is None else f"{round(each, 2 - len(str(each))):,}" for each in found]
+    assert [cell.strip() for cell in row.strip("|").split("|")] == [str(cores), *shown]
+
+
+def test_why_is_in_the_log(caplog):
+    caplog.set_level("INFO", "lakeops.engine.choose")
+    assert chosen(100_000, Cluster(2)) == "in process"
+    assert chosen(100_000, Cluster(64)) == "on spark"
+    assert [record.message for record in caplog.records] == [
+        "in process: 400.0 s of work on 2 cores here, 413.7 s on Spark",
+        "on spark: 400.0 s of work on 2 cores here, 13.3 s on Spark",
+    ]
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[*,4]", "local[3]"])
@@ -63,12 +115,12 @@ def test_without_a_master_and_a_session_work_stays_here(monkeypatch):
 
 
 def test_a_machine_as_big_as_the_cluster_keeps_its_work():
-    assert chosen(1_000_000, Ready(16), cores=16) == "in process"
+    assert chosen(1_000_000, ready(16), cores=16) == "in process"
 
 
 def test_estimates_grow_with_the_work_and_shrink_with_cores():
-    assert Ready(100).estimate(60, 2) < Ready(10).estimate(60, 2) < Ready(10).estimate(120, 2)
-    assert SparkEngine("spark://somewhere:7077").estimate(1, 2) - Ready(32).estimate(1, 2) == pytest.approx(7)
+    assert ready(100).estimate(60, 2) < ready(10).estimate(60, 2) < ready(10).estimate(120, 2)
+    assert SparkEngine("spark://somewhere:7077").estimate(1_000, 2) == pytest.approx(7.55)
 
 
 def test_small_work_asks_for_no_spark():

@@ -159,7 +159,7 @@ def test_tables_of_refs_whose_tasks_run_twice(distributed, tmp_path):
 @pytest.mark.usefixtures("slices")
 def test_a_twin_of_a_join_changes_nothing(distributed, store, monkeypatch):
     metarange = referring(store, LISTED[::2])
-    monkeypatch.setattr(unreferenced, "referenced_names", slow_first_reading)
+    monkeypatch.setattr(unreferenced, "read_references", slow_first_reading)
     files = [item.key for item in store.list(RANGES)]
     got, *counts = found(store, distributed, LISTED, metarange.table)
     assert got == rows(LISTED[1::2])

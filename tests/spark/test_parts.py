@@ -49,9 +49,9 @@ def test_big_streams_lie_in_the_store_until_the_run_is_over(store):
     assert all(packed.task.data == b"" for packed in packed_tasks)
     assert [unpack(packed, store) for packed in packed_tasks] == [Number(value, BIG) for value in (0, 1, 0, 1)]
     assert len(list(store.list(TASKS))) == 4
-    parking.clear()
+    parking.close()
     assert len(list(store.list(TASKS))) == 2
-    other.clear()
+    other.close()
     assert list(store.list(TASKS)) == []
 
 

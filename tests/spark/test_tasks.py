@@ -8,10 +8,10 @@ from support.rows import SMALL, built, numbered
 from lakeops.engine.base import Engine, LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.errors import NotAllReplicated
-from lakeops.ops import copying
 from lakeops.ops.fsck.ranges import Uses, check_ranges
+from lakeops.ops.mirror import copying
 from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence
-from lakeops.ops.replicate import Replicated, replicate
+from lakeops.ops.mirror.replicate import Replicated, replicate
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import StoreSettings
 from lakeops.store.layout import CLAIM

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.references import ALIKE, LISTED, found, names, referring, rows
-from support.spark_work import LONGEST, reading_again, reading_for_ever, reading_less
+from support.spark_work import LONGEST, reading_again, reading_for_ever
 
 from lakeops.engine.base import LocalEngine
-from lakeops.model.errors import Corrupted, Transient
+from lakeops.engine.spark import engine
+from lakeops.model.errors import Corrupted
 from lakeops.ops.gc import unreferenced
 from lakeops.ops.gc.unreferenced import distinct_ranges
 from lakeops.store.layout import TASKS
@@ -42,7 +43,7 @@ def test_it_is_what_is_found_in_process(spark, tmp_path_factory, data):
 @pytest.mark.usefixtures("slices")
 def test_a_task_that_is_tried_again_changes_nothing(spark, store, monkeypatch):
     metarange = referring(store, LISTED[::3])
-    monkeypatch.setattr(unreferenced, "referenced_names", reading_again)
+    monkeypatch.setattr(unreferenced, "read_references", reading_again)
     got, *counts = found(store, spark, LISTED, metarange.table)
     assert got == rows(set(LISTED) - set(LISTED[::3]))
     assert counts == [1_500, 500]
@@ -71,16 +72,6 @@ def test_a_worker_says_which_range_is_damaged(spark, store):
     assert list(store.list(TASKS)) == []
 
 
-@pytest.mark.usefixtures("slices")
-def test_what_spark_loses_is_noticed(spark, store, monkeypatch):
-    """A lost reference would be a lost object."""
-    metarange = referring(store, LISTED)
-    monkeypatch.setattr(unreferenced, "referenced_names", reading_less)
-    with pytest.raises(Transient, match="lost some of what the ranges refer to"):
-        found(store, spark, LISTED, metarange.table)
-    assert list(store.list(TASKS)) == []
-
-
 def test_slices_of_a_listing_lie_in_the_store_until_they_are_joined(spark, store, monkeypatch):
     monkeypatch.setattr("lakeops.engine.spark.engine.PARK_ABOVE", 0)
     got, *counts = found(store, spark, LISTED, referring(store, LISTED[:7]).table)
@@ -96,12 +87,14 @@ def test_an_interrupted_join_ends_its_jobs(spark, store, monkeypatch):
     class Interrupted(KeyboardInterrupt):
         pass
 
-    def interrupted(self, timeout=None):
+    def interrupted(*waiting, real=engine.wait, **how):
+        if told:
+            return real(*waiting, **how)
         raise Interrupted
 
     jobs, metarange = spark._connected().jobs, referring(store, LISTED[:7])
-    monkeypatch.setattr(unreferenced, "referenced_names", reading_for_ever)
-    monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+    monkeypatch.setattr(unreferenced, "read_references", reading_for_ever)
+    monkeypatch.setattr(engine, "wait", interrupted)
     monkeypatch.setattr(jobs, "cancel", lambda tag, real=jobs.cancel: (told.append(tag), real(tag)))
     begun = monotonic()
     with pytest.raises(Interrupted):

@@ -14,7 +14,7 @@ from services.s3 import S3_KINDS
 from support.http_answers import Answers, answer, error
 
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
-from lakeops.ops import replicate
+from lakeops.ops.mirror import replicate
 from lakeops.store.base import MIN_PART_BYTES, ObjectStore, StoredObject
 from lakeops.store.copy import copy_object
 from lakeops.store.local import LocalStore

@@ -16,6 +16,8 @@ from lakeops.store.open import AddressPolicy, Stores, StoreSettings, normalise_n
 from lakeops.store.s3 import S3Store
 from lakeops.testing import Faults, FaultyStore
 
+ARN = "arn:aws:s3:eu-west-1:123456789012:accesspoint"
+
 GOOD = [
     ("file:///data/flights", "file:///data/flights"),
     ("file:///data/flights/", "file:///data/flights"),
@@ -32,11 +34,19 @@ GOOD = [
     ("s3://bucket/a/b/c//", "s3://bucket/a/b/c"),
     ("s3://my.bucket-1/a b/é=%20", "s3://my.bucket-1/a b/é=%20"),
     ("s3://Old_Bucket/x", "s3://Old_Bucket/x"),
+    (f"s3://{ARN}/raw", f"s3://{ARN}:raw"),
+    (f"s3://{ARN}:raw/a b/", f"s3://{ARN}:raw/a b"),
+    (
+        "s3://arn:aws-us-gov:s3:us-gov-west-1:123456789012:accesspoint/raw/x",
+        "s3://arn:aws-us-gov:s3:us-gov-west-1:123456789012:accesspoint:raw/x",
+    ),
     ("gs://bucket/a b/", "gs://bucket/a b"),
     ("az://container", "az://container"),
 ]
 
 BAD = [
+    f"gs://{ARN}/raw", "s3://arn:aws:s3:::bucket/x", "s3://arn:aws:s3:eu-west-1:1:accesspoint/raw",
+    f"s3://{ARN}", "s3://arn:aws:sns:eu-west-1:123456789012:accesspoint/raw",
     "", "x", "/data/flights", "data/flights", "C:\\data", "file:", "file:/data", "file://", "file:///", "file:////",
     "file://host/data", "file://data", "file:///a/../b", "file:///a/%2e%2e/b", "file:///a/..", "file:///./a",
     "file:///a?x=1", "file:///a#f", "file:///a%00b", "file:///%ff", "file:///a\ud800", "FILE:///a", "file:///..",
@@ -119,6 +129,8 @@ def test_a_resolver_wraps_what_it_opens():
         ("file:///ns", "file:///import/a%20b/c%23d", "file:///import/a%20b", "c#d"),
         ("file:///ns", "file:///top", "file:///".rstrip("/") + "/", "top"),
         ("s3://bucket/ns", "s3://bucket/ns/data/x", "s3://bucket/ns", "data/x"),
+        ("file:///ns", f"s3://{ARN}/raw/a/b", f"s3://{ARN}:raw", "a/b"),
+        (f"s3://{ARN}:raw/ns", f"s3://{ARN}:raw/ns/data/x", f"s3://{ARN}:raw/ns", "data/x"),
     ],
 )
 def test_addresses_lead_to_a_store_and_a_key(namespace, address, url, key):

@@ -13,15 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import pytest
 from support.forked import run_forked
+from support.http_answers import error
 
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable, Transient
 from lakeops.model.records import Credentials
 from lakeops.store.base import PutResult, StoreSettings
 from lakeops.store.s3 import S3Store, direct
+from lakeops.store.s3.client import client
 
 DIRECT = "lakeops"
 """What obstore calls itself to the server. botocore's name is longer."""
@@ -436,3 +439,30 @@ def test_mocks_of_botocore_are_asked(monkeypatch):
 
     assert moto
     assert direct._is_intercepted()
+
+
+AT_AWS = {
+    "bucket": "bucket.s3.eu-west-1.amazonaws.com",
+    "arn:aws:s3:eu-west-1:123456789012:accesspoint:raw": "raw-123456789012.s3-accesspoint.eu-west-1.amazonaws.com",
+}
+
+
+@pytest.mark.parametrize(("name", "host"), AT_AWS.items(), ids=["bucket", "access point"])
+def test_the_host_of_a_bucket_or_access_point_at_aws(aws_environment, monkeypatch, name, host):
+    """Both clients ask it. A bucket is in the region of the settings, and an access point in that of its name."""
+    hosts: list[str] = []
+    for variable in filter(direct._TRUST.fullmatch, list(os.environ)):
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr(direct, "_is_intercepted", lambda: False)
+    monkeypatch.setattr(direct, "_connect", lambda *given: hosts.append(given[3]["endpoint"].removeprefix("https://")))
+    region = "eu-west-1" if name == "bucket" else "us-east-2"
+    store = S3Store(name, "p", StoreSettings(region=region, max_attempts=1, connect_timeout=7))
+
+    def send(request: object, **_: object) -> object:
+        hosts.append(urlsplit(request.url).netloc)
+        return error(404, "NoSuchKey")
+
+    client(store.settings).meta.events.register("before-send.s3.GetObject", send)
+    with pytest.raises(ObjectNotFound):
+        store.get("a")
+    assert hosts == [host] * 2

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import threading
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
+from services.s3 import QUICK, S3_KINDS
 from support.http_answers import error
+from support.lying_s3 import Asked, LyingServer
 
 from lakeops.model.errors import AlreadyExists, StoreUnavailable
 from lakeops.store.base import MIN_PART_BYTES as PART
+from lakeops.store.copy import copy_object
+from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 from lakeops.store.s3.upload import _growing_parts
 
@@ -141,3 +150,95 @@ def test_a_write_is_one_round_trip(s3, on_event):
     s3.put("big", Meter(PART + 1))
     assert len(asked) >= 5  # the small one, and begin, two parts and end of the big one
     assert set(asked) == {None}
+
+
+CHECKSUMS = {
+    "content-md5": lambda body: hashlib.md5(body).digest(),
+    "x-amz-checksum-sha256": lambda body: hashlib.sha256(body).digest(),
+    "x-amz-checksum-crc32": lambda body: zlib.crc32(body).to_bytes(4, "big"),
+}
+
+WRITES: dict[str, Callable[[S3Store, S3Store], object]] = {
+    "bytes": lambda store, _: store.put("new", b"x"),
+    "nothing": lambda store, _: store.put("new", b""),
+    "a new key": lambda store, _: store.put("new", b"x", if_absent=True),
+    "a type": lambda store, _: store.put("new", b"x", content_type="text/csv"),
+    "a name that obstore changes": lambda store, _: store.put("new /./k", b"x"),
+    "a stream": lambda store, _: store.put("new", io.BytesIO(b"x")),
+    "one part": lambda store, _: store.put("new", Meter(PART)),
+    "parts": lambda store, _: store.put("new", Meter(2 * PART + 1)),
+    "parts of a new key": lambda store, _: store.put("new", bytes(2 * PART), if_absent=True),
+    "the first of a swap": lambda store, _: store.swap("new", b"x", expected=None),
+    "a swap": lambda store, _: store.swap("old", b"x", expected=b"old"),
+    "a copy by the server": lambda store, _: copy_object(
+        store, S3Store(store.bucket, "to", store.settings), listed(store)
+    ),
+    "a copy by hand": lambda store, other: copy_object(other, store, listed(other)),
+    "deletions": lambda store, _: store.delete(["old", "none"]),
+    "a probe": lambda store, _: store.probe(),
+}
+
+
+def listed(store: S3Store):
+    return next(store.list("old"))
+
+
+@pytest.fixture(params=["directly", *S3_KINDS])
+def watched(request, endpoint_of, buckets) -> Iterator[tuple[Callable[..., S3Store], LyingServer]]:
+    """Makes stores behind a proxy that keeps their requests, by obstore and botocore, and by botocore alone."""
+    kind = request.param
+    if kind == "directly":
+        request.getfixturevalue("directly")
+    endpoint = endpoint_of("moto" if kind == "directly" else kind)
+    bucket, prefix = buckets(endpoint), f"t/{uuid.uuid4().hex}"
+    with LyingServer(endpoint) as proxy:
+        yield lambda **more: S3Store(bucket, prefix, replace(QUICK, endpoint_url=proxy.url, **more)), proxy
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_every_body_that_is_written_has_a_checksum(watched, make_s3, write):
+    """Buckets with Object Lock and default retention refuse any other."""
+    make, proxy = watched
+    store, other = make(), make_s3("moto")
+    for one in (store, other):
+        one.put("old", b"old")
+    proxy.asked.clear()
+    write(store, other)
+    written = [asked for asked in proxy.asked if asked.operation in {"put", "part", "delete many"}]
+    assert written or any(asked.operation == "copy" for asked in proxy.asked)
+    for asked in written:
+        given = {name: asked.headers[name] for name in CHECKSUMS if name in asked.headers}
+        assert given, f"{asked.method} {asked.path} has no checksum"
+        assert given == {name: base64.b64encode(CHECKSUMS[name](asked.body)).decode() for name in given}
+
+
+READS: dict[str, Callable[[S3Store, S3Store], object]] = {
+    "read": lambda store, _: store.get("old"),
+    "read a range": lambda store, _: store.get_range("old", 1, 1),
+    "open": lambda store, _: store.open("old").read(),
+    "open checked": lambda store, _: store.open_checked(listed(store)).file.read(),
+    "describe": lambda store, _: store.head("old"),
+    "list": lambda store, _: list(store.list()),
+    "scan": lambda store, _: list(store.scan()),
+}
+
+
+def named_by_requester(asked: Asked) -> bool:
+    return asked.headers.get("x-amz-request-payer") == "requester"
+
+
+PAID = READS | {name: WRITES[name] for name in ("bytes", "parts", "a swap", "a copy by the server", "deletions")}
+
+
+@pytest.mark.parametrize("verb", PAID.values(), ids=PAID)
+def test_who_pays_for_requests_says_so_in_each(watched, make_s3, verb):
+    make, proxy = watched
+    store, other = make(requester_pays=True), make_s3("moto")
+    for one in (store, other):
+        one.put("old", b"old")
+    verb(store, other)
+    assert all(map(named_by_requester, proxy.asked)), [one.path for one in proxy.asked if not named_by_requester(one)]
+    assert "x-amz-request-payer=requester" in store.presign("old")
+    asked = len(proxy.asked)
+    make().put("new", b"x")
+    assert not any(map(named_by_requester, proxy.asked[asked:]))

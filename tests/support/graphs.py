@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import CommitSource, best_ancestors
+from lakeops.model.graph import CommitSource, merge_bases
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
 
 
 def merge_base(get: CommitSource, left: str, right: str) -> str | None:
     """The first of the best common ancestors of two commits."""
-    return next((commit.id for commit in best_ancestors(get, [left], [right])), None)
+    found = merge_bases(get, [left], [right])
+    return min(found, key=lambda one: (-one.generation, -one.creation_date, one.id)).id if found else None
 
 
 def random_parents(rng: random.Random, size: int) -> list[tuple[int, ...]]:

@@ -300,10 +300,12 @@ class LyingServer:
     Attributes:
         endpoint: the real server.
         told: operations that were lied about since ``tell``.
+        asked: every request.
     """
 
     endpoint: str
     told: list[str] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         self._lie: Lie | None = None
@@ -338,6 +340,7 @@ class LyingServer:
 
     def answer(self, asked: Asked) -> Answer:
         """What a request gets."""
+        self.asked.append(asked)
         if asked.path.startswith("/sign-in"):
             return _plain(HTML)
         with self._lock:

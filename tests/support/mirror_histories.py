@@ -27,7 +27,7 @@ from support.unruly import Unruly
 
 from lakeops import Commit, Lake, Settings
 from lakeops.model import errors
-from lakeops.ops.replicate import replicate
+from lakeops.ops.mirror.replicate import replicate
 from lakeops.store.base import ObjectStore
 from lakeops.testing import Crash
 

@@ -20,7 +20,7 @@ ADDRESSES = {
     "/{repository}/diff": "/repo/diff?left=main~3&right=main@&two_way=true",
     "/{repository}/gc": "/repo/gc",
     "/{repository}/mirror": "/repo/mirror",
-    "/{repository}/checks": "/repo/checks",
+    "/{repository}/integrity": "/repo/integrity",
     "/{repository}/moves": "/repo/moves",
     "/{repository}/audit": "/repo/audit",
 }

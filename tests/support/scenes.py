@@ -220,6 +220,45 @@ def _check_collection(repo: Repository) -> None:
     assert "swept" in {mark.state.value for mark in repo.gc.marks()}
 
 
+def _iceberg(repo: Repository, branch: str) -> Any:
+    """The Iceberg tables of a branch."""
+    from lakeops.iceberg import RefCatalog
+    from lakeops.iceberg.tables import RefTables
+
+    catalog = RefCatalog("tables", warehouse=f"lakefs://repo/{branch}/t")
+    vars(catalog)["_tables"] = RefTables(repo, branch, "t")  # of this lake, whose effects are counted
+    return catalog
+
+
+def _append(repo: Repository, branch: str, amount: int) -> None:
+    table = _iceberg(repo, branch).load_table("web.sales")
+    if not any(one.summary["run"] == str(amount) for one in table.snapshots() if one.summary):
+        table.append(pa.table({"amount": pa.array([amount])}), snapshot_properties={"run": str(amount)})
+    repo.branch(branch).commit(f"Append {amount}", idempotency_key=f"append-{amount}")
+
+
+def _prepare_tables(repo: Repository) -> None:
+    catalog = _iceberg(repo, "main")
+    catalog.create_namespace("web")
+    catalog.create_table("web.sales", pa.schema([("amount", pa.int64())]))
+    _append(repo, "main", 1)
+    repo.create_branch("dev")
+    _append(repo, "main", 2)
+
+
+def _write_tables(repo: Repository) -> None:
+    _append(repo, "dev", 3)
+    repo.merge("dev", "main", tables="rebase", idempotency_key="merge")
+
+
+def _check_tables(repo: Repository) -> None:
+    assert sorted(_iceberg(repo, "main").load_table("web.sales").scan().to_arrow()["amount"].to_pylist()) == [1, 2, 3]
+    assert [one.message for one in repo.log("main", first_parent=True)][:2] == [
+        "Merge 'dev' into 'main'",
+        "Append 2",
+    ]
+
+
 SCENES = {
     scene.name: scene
     for scene in (
@@ -231,6 +270,7 @@ SCENES = {
         Scene("put", _prepare_put, _put, _check_put),
         Scene("output", _prepare_put, _output, _check_output),
         Scene("import", _prepare_import, _import, _check_import),
+        Scene("tables", _prepare_tables, _write_tables, _check_tables),
         Scene("collect", _prepare_collection, _collect, _check_collection, days=9),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,22 +14,15 @@ import pytest
 from botocore.config import Config
 
 from lakeops import Lake, Repository, Settings
+from lakeops.gateway.app import listening, server_of
 from lakeops.model.records import Credentials
 
 KEYS = Credentials("reader", "a secret of the tests: +/=~")
 
 ODD = (
-    "a b.txt",
-    "a+b.txt",
-    "a%2Fb.txt",
-    "~é@main.txt",
-    "Ünï/çø∂é.txt",
-    "x&y<z>'\".txt",
-    "tab\there.txt",
-    "/",
-    "//x",
+    "a b.txt", "a+b.txt", "a%2Fb.txt", "~é@main.txt", "Ünï/çø∂é.txt", "x&y<z>'\".txt", "tab\there.txt", "/", "//x",
     "../up",
-)
+)  # fmt: skip
 BIG = bytes(range(256)) * 12_000
 """About 3 MiB: more than one piece."""
 
@@ -72,6 +66,20 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     """A lake on this machine's clock, which signatures are compared with."""
     with Lake.open(settings=Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")) as lake:
         yield lake
+
+
+@contextmanager
+def running(lake: Lake, keys: Credentials | None = KEYS, *, write: bool = False) -> Iterator[str]:
+    """A gateway in a thread of this process, which tests can patch; gives its URL."""
+    server = server_of(lake, keys, write=write)
+    with listening("127.0.0.1", 0, keys=keys) as opened:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{opened.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakeops import Repository
-from lakeops.model.findings import Finding, Severity
+from lakeops.ops.fsck.findings import Finding, Severity
 
 
 def worse_than_information(repo: Repository, *, data: bool = False) -> list[Finding]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable
-from lakeops.ops.gc.unreferenced import referenced_names
+from lakeops.ops.gc.unreferenced import References, read_references
 from lakeops.ranges.rewrite import Task, TaskResult, run_task
 
 LONGEST = 60.0
@@ -114,39 +114,28 @@ def slow_first_try(task: Task, store) -> TaskResult:
     return result
 
 
-def slow_first_reading(batches, *, store):
-    """``referenced_names``; the first partition's first try waits until another try of it is done."""
+def slow_first_reading(task, store, **how) -> References:
+    """``read_references``; the first task's first try waits until another try of it is done."""
     from pyspark import TaskContext
 
-    context = TaskContext.get()
-    yield from referenced_names(batches, store=store)
-    if context.partitionId() == 0:
+    found = read_references(task, store, **how)
+    if task.index == 0:
         done = Path(store.root) / "twin-done"
-        wait_for(done) if context.attemptNumber() == 0 else done.touch()
+        wait_for(done) if TaskContext.get().attemptNumber() == 0 else done.touch()
+    return found
 
 
-def reading_again(batches, *, store):
-    """``referenced_names``; each partition's first try fails when its work is done."""
-    from pyspark import TaskContext
-
-    yield from referenced_names(batches, store=store)
-    unavailable_at_first(Number(TaskContext.get().partitionId()), store)
-
-
-def reading_less(batches, *, store):
-    """``referenced_names``; the last task of a partition is lost."""
-    *some, _ = [batch for batch in batches for batch in _one_by_one(batch)]
-    yield from referenced_names(some, store=store)
+def reading_again(task, store, **how) -> References:
+    """``read_references``; each task's first try fails when its work is done."""
+    found = read_references(task, store, **how)
+    unavailable_at_first(Number(task.index), store)
+    return found
 
 
-def reading_for_ever(batches, *, store):
-    """``referenced_names``, which waits for what does not come."""
+def reading_for_ever(task, store, **how) -> References:
+    """``read_references``, which waits for what does not come."""
     wait_for(Path(store.root) / "never")
-    yield from referenced_names(batches, store=store)
-
-
-def _one_by_one(batch):
-    return [batch.slice(number, 1) for number in range(batch.num_rows)]
+    return read_references(task, store, **how)
 
 
 def failing_rows(batches):

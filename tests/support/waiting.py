@@ -15,11 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk.bases import sensor as airflow_sensor
 from airflow.sdk.module_loading import import_string
 
 from lakeops.airflow import triggers
-from lakeops.airflow.compat import TaskDeferred
 from lakeops.model.errors import InvalidInput
 
 FORMS = ("poke", "reschedule", "deferrable")

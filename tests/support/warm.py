@@ -15,15 +15,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 LIBRARIES = [
-    "lakeops.lake",
-    "pyarrow.compute",
-    "pyarrow.parquet",
-    "rich.console",
-    "rich.progress",
-    "rich.table",
-    "sqlalchemy.dialects.sqlite",
-    "typer",
-]
+    "lakeops.lake", "pyarrow.compute", "pyarrow.parquet", "rich.console", "rich.progress", "rich.table",
+    "sqlalchemy.dialects.sqlite", "typer",
+]  # fmt: skip
 """What commands import. None of it looks at the environment or a terminal when it is imported."""
 
 CONTEXT = multiprocessing.get_context("forkserver")

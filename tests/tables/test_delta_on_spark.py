@@ -18,9 +18,9 @@ from services import engines
 from starlette.responses import Response
 from support.doc_pages import blocks
 from support.engines import Driver
+from support.served import KEYS, running
 
 from lakeops import Lake, Repository, Settings
-from lakeops.gateway.app import serving
 from lakeops.gateway.signature import S3Request
 from lakeops.gateway.writing import Writing
 
@@ -55,8 +55,15 @@ def shop(lake: Lake) -> Repository:
 
 @pytest.fixture(scope="module")
 def options(lake: Lake) -> Iterator[dict[str, str]]:
-    with serving(lake, write=True) as options:
-        yield options
+    with running(lake, write=True) as url:
+        yield {
+            "aws_endpoint_url": url,
+            "aws_access_key_id": KEYS.access_key,
+            "aws_secret_access_key": KEYS.secret_key,
+            "aws_region": "us-east-1",
+            "aws_allow_http": "true",
+            "aws_conditional_put": "etag",
+        }
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import bz2
+import json
+import re
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -73,7 +77,10 @@ def catalog(request: pytest.FixtureRequest, lake: Lake, alone: Open) -> Iterator
 
 @pytest.fixture
 def published(shop: Repository, catalog: Open) -> Repository:
-    main = catalog("main")
+    return publish(shop, catalog("main"))
+
+
+def publish(shop: Repository, main: Catalog) -> Repository:
     main.create_namespace("web", {"owner": "ada"})
     main.create_table("web.sales", rows().schema).append(rows(1, 2))
     shop.branch("main").commit("Create the table")
@@ -262,7 +269,7 @@ def test_a_manifest_that_decodes_to_too_much_is_not_decoded(
     shop: Repository, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
     """A few kilobytes of Avro may hold gigabytes of zeros, or claim more records than they have bytes."""
-    from lakeops.iceberg import files as iceberg
+    from lakeops.ops.iceberg import files as iceberg
 
     packed = {
         "deflate": lambda data: zlib.compress(data, wbits=-15),
@@ -295,7 +302,7 @@ def test_a_manifest_that_decodes_to_too_much_is_not_decoded(
 def test_a_commit_reads_manifests_through_the_check(
     published: Repository, alone: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lakeops.iceberg import files as iceberg
+    from lakeops.ops.iceberg import files as iceberg
 
     assert amounts(alone("main")) == [1, 2]
     table = alone("main").load_table("web.sales")
@@ -444,3 +451,121 @@ def test_a_gateway_that_only_reads(lake: Lake, shop: Repository, alone: Open) ->
         assert amounts(catalog) == [1]
         with pytest.raises(ForbiddenError, match="start it with --write"):
             catalog.drop_table("web.sales")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A table that somebody asks for wrongly: where it is, and its metadata as the protocol gives it."""
+
+    repo: Repository
+    url: str
+    headers: dict[str, str]
+    metadata: dict[str, Any]
+
+    def send(self, method: str, path: str, body: object = None) -> requests.Response:
+        return requests.request(method, f"{self.url}/shop/{path}", json=body, headers=self.headers, timeout=60)
+
+    def commit(self, *updates: dict[str, Any], ref: str = "main", table: str = "sales") -> requests.Response:
+        path = f"namespaces/{ref}%1Fwarehouse%1Fweb/tables/{table}"
+        return self.send("POST", path, {"requirements": [], "updates": [*updates]})
+
+    def create(self, namespace: str = "main%1Fwarehouse%1Fweb", **more: object) -> requests.Response:
+        body = {"name": "made", "schema": self.metadata["schemas"][0], **more}
+        return self.send("POST", f"namespaces/{namespace}/tables", body)
+
+    def snapshot(self, **more: object) -> dict[str, Any]:
+        newest = self.metadata["snapshots"][-1]
+        numbers = {"sequence-number": newest["sequence-number"] + 1, "parent-snapshot-id": newest["snapshot-id"]}
+        return {"action": "add-snapshot", "snapshot": {**newest, **numbers, "snapshot-id": 77, **more}}
+
+    def register(self, size: int, at: str = "{location}/metadata/00009-x.metadata.json") -> requests.Response:
+        place = at.format(location=self.metadata["location"])
+        if size:
+            with Path(urlsplit(place).path).open("wb") as file:
+                file.truncate(size)
+        body = {"name": "made", "metadata-location": place}
+        return self.send("POST", "namespaces/main%1Fwarehouse%1Fweb/register", body)
+
+    def protect(self) -> None:
+        self.repo.protect("main")
+
+
+PROPERTY = {"action": "set-properties", "updates": {"a": "b"}}
+BAD: dict[str, tuple[Callable[[Asked], requests.Response], int, str]] = {
+    "an unknown ref": (lambda ask: ask.commit(PROPERTY, ref="none"), 404, "'none'"),
+    "a tag": (lambda ask: ask.commit(PROPERTY, ref="v1"), 400, "'v1' is no branch: tables can only be read there"),
+    "a commit": (lambda ask: ask.commit(PROPERTY, ref=ask.repo.ref("v1").commit_id), 400, "is no branch"),
+    "an older commit": (lambda ask: ask.commit(PROPERTY, ref="main~1"), 400, "branch"),
+    "a protected branch": (lambda ask: (ask.protect(), ask.commit(PROPERTY))[1], 403, "protected"),
+    "an unknown table": (lambda ask: ask.commit(PROPERTY, table="none"), 404, "no table"),
+    "an unknown namespace": (lambda ask: ask.create("main%1Fnone"), 404, "no namespace"),
+    "a namespace with a slash": (lambda ask: ask.create("main%1Fa%2Fb"), 400, "no slash"),
+    "a table with a slash": (lambda ask: ask.create(name="a/b"), 400, "no slash"),
+    "a table with a dot": (lambda ask: ask.create(name="../up"), 400, "no slash"),
+    "a table of files": (lambda ask: ask.create(name="_lakefs"), 400, "no slash"),
+    "a location elsewhere": (
+        lambda ask: ask.create(location="file:///etc"),
+        400,
+        "create the table without a location",
+    ),
+    "a location in a bucket": (lambda ask: ask.create(location="s3://other/t"), 400, "is not where tables"),
+    "files elsewhere": (
+        lambda ask: ask.commit({"action": "set-properties", "updates": {"write.data.path": "file:///etc"}}),
+        400,
+        "is not where tables",
+    ),
+    "another location": (lambda ask: ask.commit({"action": "set-location", "location": "file:///x"}), 400, "location"),
+    "a manifest list of this machine": (
+        lambda ask: ask.commit(ask.snapshot(**{"manifest-list": "file:///etc/passwd"})),
+        400,
+        "is not where tables",
+    ),
+    "a manifest list that is not there": (
+        lambda ask: ask.commit(ask.snapshot(**{"manifest-list": f"{ask.metadata['location']}/metadata/none.avro"})),
+        400,
+        "is not there",
+    ),
+    "an expired snapshot": (
+        lambda ask: ask.commit(
+            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 4711}
+        ),
+        400,
+        "cannot be updated",
+    ),
+    "format version 3": (
+        lambda ask: ask.commit({"action": "upgrade-format-version", "format-version": 3}),
+        400,
+        "1 or 2",
+    ),
+    "files that engines delete": (
+        lambda ask: ask.commit({"action": "set-properties", "updates": {"gc.enabled": "true"}}),
+        400,
+        "lakeops gc deletes them",
+    ),
+    "metadata of 200 MB": (lambda ask: ask.register(200 << 20), 400, "bytes"),
+    "metadata that is none": (lambda ask: ask.register(100), 400, "is no metadata of an Iceberg table"),
+    "metadata elsewhere": (lambda ask: ask.register(0, "file:///etc/passwd"), 400, "is not where tables"),
+    "an update that nobody knows": (lambda ask: ask.commit({"action": "nothing"}), 400, "action"),
+    "a body that is none": (lambda ask: ask.send("POST", "tables/rename", [1]), 400, "source|object|model"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_error_of_icebergs_shape_and_stages_nothing(
+    shop: Repository, alone: Open, address: dict[str, str], name: str
+) -> None:
+    publish(shop, alone("main")).create_tag("v1", "main")
+    key, secret = address["credential"].split(":")
+    form = {"grant_type": "client_credentials", "client_id": key, "client_secret": secret}
+    token = requests.post(address["oauth2-server-uri"], form, timeout=30).json()["access_token"]
+    metadata = json.loads(alone("main").load_table("web.sales").metadata.model_dump_json())
+    ask = Asked(shop, f"{address['uri']}/v1", {"Authorization": f"Bearer {token}"}, metadata)
+    do, status, says = BAD[name]
+    answer = do(ask)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, status), error
+    assert re.search(says, error["message"]), error
+    assert error["type"].endswith("Exception")
+    assert "\n" not in error["message"]
+    assert list(shop.branch("main").uncommitted()) == []
+    assert amounts(alone("main")) == [1, 2]

@@ -1,26 +1,33 @@
 """Iceberg tables on refs, written by real Spark drivers through the REST catalog of the gateway.
 
-``make test-engines`` brings Spark and the jars. The files lie on this machine.
+``make test-engines`` brings Spark, the jars and an S3 server. The files lie on this machine, and in a bucket, where
+Spark reads and writes them by Iceberg's own ``S3FileIO``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from services import engines
+from pyiceberg.catalog import load_catalog
+from services import engines, trino
+from support.budget import examples
 from support.doc_pages import blocks
-from support.engines import Driver
+from support.engines import Driver, spark_environment
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.app import serving
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
-(PAGE,) = blocks("gateway.md", "iceberg")
+PAGE, TRINO, ATTACH = blocks("gateway.md", "iceberg")
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,9 @@ class Shop:
 
     repo: Repository
     drivers: list[Driver]
+    home: Path
+    endpoint: str | None
+    options: dict[str, str]
 
     def sql(self, statement: str, driver: int = 0) -> list[list]:
         """The rows of a statement that has to work."""
@@ -41,17 +51,27 @@ class Shop:
         return self.drivers[0].start(f"spark.sql({statement!r}).collect()")()["error"]
 
 
-@pytest.fixture(scope="module")
-def shop(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    settings = Settings.model_construct(home=tmp_path_factory.mktemp("home"), fsync=False, committer="tester")
+@pytest.fixture(scope="module", params=["files", pytest.param("real", marks=pytest.mark.s3)])
+def shop(
+    request: pytest.FixtureRequest,
+    place: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    endpoint_of: Callable[[str], str],
+    buckets: Callable[[str], str],
+) -> Iterator[Shop]:
+    endpoint = None if request.param == "files" else endpoint_of(request.param)
+    namespace = None if endpoint is None else f"s3://{buckets(endpoint)}/shop"
+    settings = Settings.model_construct(
+        home=tmp_path_factory.mktemp("home"), fsync=False, committer="tester", s3_endpoint_url=endpoint
+    )
     with Lake.open(settings=settings) as lake, serving(lake, write=True) as options, ExitStack() as started:
-        repo = lake.create_repository("shop")
+        repo = lake.create_repository("shop", namespace)
         drivers = []
         for name in ("one", "two"):
             folder = tmp_path_factory.mktemp("spark") / name
             drivers.append(Driver(place, folder, _configuration(place, options), "iceberg"))
             started.callback(drivers[-1].stop)
-        shop = Shop(repo, drivers)
+        shop = Shop(repo, drivers, settings.home, endpoint, options)
         shop.sql("CREATE NAMESPACE shop.main.web")
         yield shop
 
@@ -124,18 +144,29 @@ def test_branches_and_a_tag_side_by_side(shop: Shop, mode: str) -> None:
     assert f"'v-{name}' is no branch: tables can only be read there" in error
 
 
-def test_two_drivers_append_at_once_and_no_row_is_lost(shop: Shop) -> None:
-    shop.sql(
-        "CREATE TABLE shop.main.web.appends (id BIGINT) USING iceberg TBLPROPERTIES ('commit.retry.num-retries' = '50')"
-    )
+def test_two_drivers_and_pyiceberg_append_at_once_and_no_row_is_lost(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retries = "'commit.retry.num-retries' = '50'"
+    shop.sql(f"CREATE TABLE shop.main.web.appends (id BIGINT) USING iceberg TBLPROPERTIES ({retries})")
+    if shop.endpoint:
+        monkeypatch.setenv("LAKEOPS_S3_ENDPOINT_URL", shop.endpoint)
+    number = examples(8)
     append = (
-        "for number in range({0}, {0} + 8):\n    spark.sql(f'INSERT INTO shop.main.web.appends VALUES ({{number}})')"
+        f"for number in range({{0}}, {{0}} + {number}):\n"
+        "    spark.sql(f'INSERT INTO shop.main.web.appends VALUES ({number})')"
     )
-    under_way = [driver.start(append.format(100 * place)) for place, driver in enumerate(shop.drivers)]
+    under_way = [driver.start(append.format(1000 * place)) for place, driver in enumerate(shop.drivers)]
+    properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "lakeops.home": str(shop.home)}
+    table = load_catalog("shop", **properties, warehouse="lakefs://shop/main").load_table("web.appends")
+    for one in range(2000, 2000 + number):
+        table.append(pa.table({"id": pa.array([one], pa.int64())}))
     assert [wait()["error"] for wait in under_way] == ["", ""]
+    expected = [one for start in (0, 1000, 2000) for one in range(start, start + number)]
     shop.sql("REFRESH TABLE shop.main.web.appends")
-    rows = shop.sql("SELECT id FROM shop.main.web.appends ORDER BY id")
-    assert rows == [[number] for start in (0, 100) for number in range(start, start + 8)]
+    assert shop.sql("SELECT id FROM shop.main.web.appends ORDER BY id") == [[one] for one in expected]
+    assert sorted(table.refresh().scan().to_arrow()["id"].to_pylist()) == expected
+    assert len(table.snapshots()) == len(expected)
 
 
 def test_the_second_of_two_who_contradict_gets_icebergs_own_conflict(shop: Shop) -> None:
@@ -179,3 +210,86 @@ def test_refusals_say_why_and_change_nothing(shop: Shop) -> None:
     assert shop.sql("DROP TABLE IF EXISTS shop.none.web.t") == []
     assert list(shop.repo.branch("main").uncommitted()) == []
     assert shop.sql("SELECT id FROM shop.main.web.kept ORDER BY id") == [[0], [1], [2]]
+
+
+def test_the_job_of_the_example_dag(shop: Shop, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes a day twice, and the second time replaces the first."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("LAKEOPS_HOME", str(shop.home))
+    if shop.endpoint:
+        monkeypatch.setenv("LAKEOPS_S3_ENDPOINT_URL", shop.endpoint)
+    for name, value in spark_environment(place, "iceberg").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    jars = engines.class_path(place, "iceberg-jars")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--master local[1] --driver-class-path {jars} pyspark-shell")
+    from publish_iceberg import tables_at, write_with_spark
+
+    shop.repo.create_branch("job")
+    for damage in (["lost"], []):
+        write_with_spark(str(engines.python(place, "iceberg")), "shop", "job", "2026-01-01", damage)
+    found = {name: tables_at("shop", "job").load_table(f"web.{name}").scan().to_arrow() for name in ("orders", "lines")}
+    assert {name: rows.num_rows for name, rows in found.items()} == {"orders": 100, "lines": 200}
+    assert sum(found["lines"]["amount"].to_pylist()) == sum(found["orders"]["amount"].to_pylist()) == 3000
+
+
+def test_trino_reads_and_writes_the_same_tables(
+    shop: Shop, place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    shop.sql("CREATE TABLE shop.main.web.shared USING iceberg AS SELECT id FROM range(3)")
+    shop.repo.branch("main").commit("A table of Spark")
+    shop.repo.create_tag("v-trino", "main")
+    text = TRINO.text.replace("http://127.0.0.1:8010", shop.options["aws_endpoint_url"])
+    text = text.replace("KEY:SECRET", f"{shop.options['aws_access_key_id']}:{shop.options['aws_secret_access_key']}")
+    if shop.endpoint:
+        keys = {
+            "aws-access-key": os.environ["AWS_ACCESS_KEY_ID"],
+            "aws-secret-key": os.environ["AWS_SECRET_ACCESS_KEY"],
+        }
+        more = {**keys, "endpoint": shop.endpoint, "region": "us-east-1", "path-style-access": "true"}
+        text += "fs.native-s3.enabled=true\n" + "".join(f"s3.{name}={value}\n" for name, value in more.items())
+    else:
+        text += "fs.native-local.enabled=true\nlocal.location=/\n"
+    with trino.running(place, tmp_path_factory.mktemp("trino"), text, "trino-iceberg") as query:
+        read = 'SELECT id FROM lake."{}.web".shared ORDER BY id'
+        assert query(read.format("v-trino")) == [[0], [1], [2]]
+        query('INSERT INTO lake."main.web".shared VALUES 3, 4')
+        query('DELETE FROM lake."main.web".shared WHERE id = 0')
+        assert query(read.format("main")) == [[1], [2], [3], [4]]
+        with pytest.raises(trino.TrinoError, match="is no branch: tables can only be read there"):
+            query('INSERT INTO lake."v-trino.web".shared VALUES 5')
+    shop.sql("REFRESH TABLE shop.main.web.shared")
+    assert shop.sql("SELECT id FROM shop.main.web.shared ORDER BY id") == [[1], [2], [3], [4]]
+
+
+DUCKDB = """
+import json, sys
+import duckdb
+from duckdb_extensions import import_extension
+connection = duckdb.connect()
+for extension in ("httpfs", "avro", "iceberg"):
+    import_extension(extension)
+    connection.execute(f"LOAD {extension}")
+print(json.dumps([connection.execute(one).fetchall() for one in sys.stdin.read().split(";") if one.strip()]))
+"""
+
+
+def test_duckdb_reads_and_writes_the_same_tables(shop: Shop, place: Path) -> None:
+    shop.sql("CREATE TABLE shop.main.web.ducks USING iceberg AS SELECT id FROM range(3)")
+    shop.repo.branch("main").commit("A table of Spark")
+    shop.repo.create_tag("v-duck", "main")
+    text = ATTACH.text.rpartition(";")[0].replace("http://127.0.0.1:8010", shop.options["aws_endpoint_url"])
+    text = text.replace("'KEY'", f"'{shop.options['aws_access_key_id']}'")
+    text = text.replace("'SECRET'", f"'{shop.options['aws_secret_access_key']}'")
+    if shop.endpoint:
+        keys = f"KEY_ID '{os.environ['AWS_ACCESS_KEY_ID']}', SECRET '{os.environ['AWS_SECRET_ACCESS_KEY']}'"
+        where = f"ENDPOINT '{shop.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false"
+        text += f";CREATE SECRET files (TYPE s3, {keys}, {where})"
+    text += """;INSERT INTO shop."main.web".ducks VALUES (3);
+        SELECT id FROM shop."main.web".ducks ORDER BY id; SELECT id FROM shop."v-duck.web".ducks ORDER BY id"""
+    command = [str(engines.python(place, "duckdb")), "-c", DUCKDB]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])[-2:] == [[[0], [1], [2], [3]], [[0], [1], [2]]]
+    shop.sql("REFRESH TABLE shop.main.web.ducks")
+    assert shop.sql("SELECT id FROM shop.main.web.ducks ORDER BY id") == [[0], [1], [2], [3]]

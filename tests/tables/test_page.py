@@ -22,8 +22,10 @@ def test_the_lines_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     names: dict[str, Any] = {}
     session = Session(names)
     shown = blocks("read.md", "tables")
-    assert len(shown) == 2
-    for block in shown:
+    assert len(shown) == 3
+    for block in shown[:2]:
         session.run(block)
         assert (names["now"].num_rows, names["before"].num_rows) == (6, 3)
+    session.run(shown[2])
+    assert names["merged"].num_rows == 12
     names["lake"].close()

@@ -23,7 +23,9 @@ def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(opt_in)
     for number, example in enumerate(examples):
         (tmp_path / f"test_{number}.py").write_text(example)
-    environment = {**os.environ, "LAKEOPS_HOME": "/nowhere", "LAKEOPS_DATABASE_URL": "postgresql+psycopg://nowhere/x"}
+    nowhere = {"LAKEOPS_HOME": "/nowhere", "LAKEOPS_DATABASE_URL": "postgresql+psycopg://nowhere/x"}
+    airflow = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite:////nowhere/airflow.db"}
+    environment = {**os.environ, **nowhere, **airflow}
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
         cwd=tmp_path,

@@ -63,7 +63,7 @@ QUERIES = {
     "/{repository}/diff": {"left", "right", "prefix", "after"},
     "/{repository}/gc": set(),
     "/{repository}/mirror": set(),
-    "/{repository}/checks": set(),
+    "/{repository}/integrity": set(),
     "/{repository}/moves": {"of", "before"},
     "/{repository}/audit": {"actor", "before"},
 }

@@ -18,8 +18,8 @@ from support.catalogs import expire_commits
 pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
-from lakeops.model.findings import ReportKind
 from lakeops.model.ids import Origin
+from lakeops.model.records import ReportKind
 from lakeops.testing import ManualClock
 from lakeops.web import objects, pages
 from lakeops.web.app import application, listening
@@ -105,9 +105,16 @@ def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository,
     assert text.index(" main default") < text.index(" dev "), "the default branch comes first"
     assert "1 ahead 1 behind" in text
     assert "2 behind" in text, "load-day=2 lacks its own merge and a commit of main"
-    assert "2 not committed" in text
+    assert "2 uncommitted" in text
     assert "load-day=2" in shown(ask("/flights?q=load"))
     assert "dev" not in shown(ask("/flights?q=load")).partition("Last commit")[2]
+
+
+def test_a_branch_without_a_commit_of_its_own_names_who_made_it(lake: Lake, flights: Repository, ask: Any) -> None:
+    with Lake.open(settings=lake.settings.model_copy(update={"committer": "eve"})) as theirs:
+        theirs.repository("flights").create_branch("new")
+    assert "created by eve" in shown(ask("/flights?q=new"))
+    assert "created by" not in shown(ask("/flights?q=main"))
 
 
 def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +124,7 @@ def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatc
     for name in ("OBJECTS", "STAGED", "TRACED"):
         monkeypatch.setattr(objects, name, 2)
     monkeypatch.setattr(pages, "LISTED", 1)
-    pages._cache._results.clear()
+    pages._cache.clear()
     for number in range(3):
         flights.branch("dev").put(f"many/{number}", b"1")
         flights.create_tag(f"t{number}", "main")
@@ -187,9 +194,9 @@ def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> No
 
 def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "COUNTED", 1)
-    pages._cache._results.clear()
+    pages._cache.clear()
     assert "at least 1 added" in shown(ask("/flights/diff?left=main~2&right=main&two_way=true"))
-    pages._cache._results.clear()
+    pages._cache.clear()
 
 
 def test_long_metadata_is_there_as_a_whole(flights: Repository, ask: Any) -> None:
@@ -332,17 +339,17 @@ def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: A
 
 
 def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
-    assert "never checked" in shown(ask("/flights/checks"))
+    assert "never checked" in shown(ask("/flights/integrity"))
     check = flights.fsck()
     assert list(check) == []
     assert check.note()
-    assert "everything is in order" in shown(ask("/flights/checks"))
+    assert "everything is in order" in shown(ask("/flights/integrity"))
     entry = next(iter(flights.ref("main").list("flights/")))
     Path(entry.physical_address.removeprefix("file://")).unlink()
     check = flights.fsck(data=True)
     list(check)
     check.note()
-    text = shown(ask("/flights/checks"))
+    text = shown(ask("/flights/integrity"))
     for told in ("1 error", "object_missing", entry.path, "restore the object from a version", "Do not sweep"):
         assert told in text
     assert len(flights._ctx.catalog.audit.reports("flights", ReportKind.CHECK)) == 1
@@ -600,3 +607,15 @@ def test_each_page_with_a_branch_or_commit_shows_its_checks(
         assert word in text, path
         assert "approval: rejected not today" in text, path
     assert "by bob" in shown(ask(f"/flights/commit/{head}"))
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/tags", "/ref/main", "/blame/main", "/versions/main?path=README.md", "/search?q=load"]
+)
+def test_narrow_screens_show_who_committed(flights: Repository, ask: Any, path: str) -> None:
+    """The column of names is hidden there. Each row has the name once more, in a cell that stays."""
+    flights.create_tag("seen", "main")
+    text = ask(f"/flights{path}").text
+    rows = text.partition("<tbody>")[2].partition("</tbody>")[0].count("<tr>")
+    assert rows
+    assert text.count('class="narrow"') == rows

@@ -19,7 +19,7 @@ repositories that are worked on at a time:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from airflow.sdk import DAG
 
 from lakeops.airflow.dags.admin import (
     admin_dags,
@@ -33,21 +33,6 @@ from lakeops.airflow.dags.admin import (
 )
 from lakeops.airflow.dags.upkeep import create_mirror_dag, fsck_dag, gc_dag, mirror_dag
 
-if TYPE_CHECKING:
-    from airflow.sdk import DAG
-
-    lakeops_branch: DAG
-    lakeops_create_mirror: DAG
-    lakeops_fsck: DAG
-    lakeops_gc: DAG
-    lakeops_import: DAG
-    lakeops_merge: DAG
-    lakeops_mirror: DAG
-    lakeops_reset: DAG
-    lakeops_revert: DAG
-    lakeops_sweep: DAG
-    lakeops_tag: DAG
-
 __all__ = [
     "admin_dags",
     "branch_dag",
@@ -55,17 +40,6 @@ __all__ = [
     "fsck_dag",
     "gc_dag",
     "import_dag",
-    "lakeops_branch",
-    "lakeops_create_mirror",
-    "lakeops_fsck",
-    "lakeops_gc",
-    "lakeops_import",
-    "lakeops_merge",
-    "lakeops_mirror",
-    "lakeops_reset",
-    "lakeops_revert",
-    "lakeops_sweep",
-    "lakeops_tag",
     "merge_dag",
     "mirror_dag",
     "reset_dag",
@@ -73,16 +47,14 @@ __all__ = [
     "sweep_dag",
     "tag_dag",
 ]
+__all__ += [f"lakeops_{name.removesuffix('_dag')}" for name in __all__ if name.endswith("_dag")]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> DAG:
     # A DAG is made when it is asked for: Airflow registers each one that comes into being while it reads a file, so
     # making all of them here would give a file DAGs that it never named.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = globals()[f"{name.removeprefix('lakeops_')}_dag"]()
+    value: DAG = globals()[f"{name.removeprefix('lakeops_')}_dag"]()
+    globals()[name] = value
     return value
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from datetime import timedelta
+from functools import update_wrapper
 from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
@@ -35,6 +36,7 @@ REPOSITORY = "^[a-z0-9][a-z0-9-]{2,62}$"
 NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
 """Branches and tags. The task says more precisely what is wrong with a name."""
 REF = r"^\S+$"
+SHOWN_FIRST = "The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all."
 WHERE: dict[str, Any] = {"repo": "{{ params.repository or '' }}", "lakeops_conn_id": "{{ params.connection }}"}
 
 
@@ -84,21 +86,36 @@ def switch(title: str, description: str, *, on: bool = False) -> Param:
     return Param(on, type="boolean", title=title, description=description)
 
 
-def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any], fields: Mapping[str, Param]) -> DAG:
-    """Make a DAG that is a form: its fields between those that all forms share."""
-    given = dict(arguments)
-    params = {
-        "repository": maybe(
-            "Repository",
-            "Its name, without lakefs://. Empty: the connection's default repository.",
-            given.pop("repository", None),
-            pattern=REPOSITORY,
-        ),
-        **fields,
-        "dry_run": switch("Dry run", "Show what would be done, and do nothing.", on=True),
-        "connection": connection_field(given.pop("connection", DEFAULT_CONN_ID)),
-    }
-    return made(function, dag_id, given, params, schedule=None, tags=["lakeops", "admin"])
+Form = Callable[..., DAG]
+"""A function that makes a form. It takes the name of the DAG, and arguments of Airflow's ``DAG``."""
+
+
+def form(**fields: Param) -> Callable[[Callable[[], None]], Form]:
+    """A decorator for a function that makes a form's tasks. ``fields`` stand between those that all forms share."""
+
+    def decorate(tasks: Callable[[], None]) -> Form:
+        def make(dag_id: str = f"lakeops_{tasks.__name__.removesuffix('_dag')}", **arguments: Any) -> DAG:
+            given = dict(arguments)
+            params = {
+                "repository": maybe(
+                    "Repository",
+                    "Its name, without lakefs://. Empty: the connection's default repository.",
+                    given.pop("repository", None),
+                    pattern=REPOSITORY,
+                ),
+                **fields,
+                "dry_run": switch("Dry run", "Show what would be done, and do nothing.", on=True),
+                "connection": connection_field(given.pop("connection", DEFAULT_CONN_ID)),
+            }
+            with made(make, dag_id, given, params, schedule=None, tags=["lakeops", "admin"]) as dag:
+                tasks()
+            return dag
+
+        made_by = update_wrapper(make, tasks)
+        made_by.__doc__ = f"{inspect.getdoc(tasks)}\n\n{SHOWN_FIRST}"
+        return made_by
+
+    return decorate
 
 
 def pinned(*names: str) -> dict[str, str]:
@@ -144,175 +161,138 @@ def do_one_of(noun: str, *actions: Any) -> None:
     preview(f"{{{{ params.action }}}} {noun}") >> chosen() >> list(actions)
 
 
-def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
-    """Create, move or delete a branch.
-
-    The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
-    """
-    fields = {
-        "action": action(
-            "Moving restores what a branch showed, by a commit of its reflog. Deleting drops uncommitted changes too; "
-            "commits stay until retention takes them."
-        ),
-        "branch": text("Branch", "The branch to create, move or delete.", pattern=NAME),
-        "source": maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
-    }
-    with form(branch_dag, dag_id, arguments, fields) as dag:
-        branch, shown = {"branch": "{{ params.branch }}"}, pinned("shown")
-        do_one_of(
-            "branch",
-            do("create", LakeopsCreateBranchOperator, **branch, **pinned("source")),
-            do("move", LakeopsMoveBranchOperator, **branch, ref=pinned("source")["source"], **shown),
-            do("delete", LakeopsDeleteBranchOperator, **branch, **shown),
-        )
-    return dag
+@form(
+    action=action(
+        "Moving restores what a branch showed, by a commit of its reflog. Deleting drops uncommitted changes too; "
+        "commits stay until retention takes them."
+    ),
+    branch=text("Branch", "The branch to create, move or delete.", pattern=NAME),
+    source=maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
+)
+def branch_dag() -> None:
+    """Create, move or delete a branch."""
+    branch, shown = {"branch": "{{ params.branch }}"}, pinned("shown")
+    do_one_of(
+        "branch",
+        do("create", LakeopsCreateBranchOperator, **branch, **pinned("source")),
+        do("move", LakeopsMoveBranchOperator, **branch, ref=pinned("source")["source"], **shown),
+        do("delete", LakeopsDeleteBranchOperator, **branch, **shown),
+    )
 
 
-def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
-    """Merge a ref into a branch.
-
-    The task `preview` shows what the merge changes, or its conflicts; with *Dry run*, which is on at first, that is
-    all. Otherwise exactly that is published, or nothing.
-    """
-    fields = {
-        "source": text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
-        "destination": maybe("Destination", "The branch to merge into. Empty: the default branch.", pattern=NAME),
-        "strategy": Param(
-            "fail",
-            type="string",
-            enum=["fail", "source-wins", "dest-wins"],
-            values_display={
-                "fail": "Publish nothing, and list the conflicts",
-                "source-wins": "The source wins",
-                "dest-wins": "The destination wins",
-            },
-            title="Conflicts",
-            description="What to do where both sides changed a path.",
-        ),
-        "message": maybe("Message", "The merge commit's message."),
-        "despite_checks": maybe(
-            "Despite checks",
-            "Checks that commits declare and that are gone around, with commas between them. The commit says which.",
-        ),
-    }
-    with form(merge_dag, dag_id, arguments, fields) as dag:
-        preview("merge") >> do(
-            "merge",
-            LakeopsMergeOperator,
-            **pinned("source", "destination", "shown"),
-            strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
-            message="{{ params.message or 'Merge ' ~ params.source }}",
-            despite_checks="{{ (params.despite_checks or '').split(',') | map('trim') | select | list }}",
-        )
-    return dag
+@form(
+    source=text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
+    destination=maybe("Destination", "The branch to merge into. Empty: the default branch.", pattern=NAME),
+    strategy=Param(
+        "fail",
+        type="string",
+        enum=["fail", "source-wins", "dest-wins"],
+        values_display={
+            "fail": "Publish nothing, and list the conflicts",
+            "source-wins": "The source wins",
+            "dest-wins": "The destination wins",
+        },
+        title="Conflicts",
+        description="What to do where both sides changed a path.",
+    ),
+    message=maybe("Message", "The merge commit's message."),
+    despite_checks=maybe(
+        "Despite checks",
+        "Checks that commits declare and that are gone around, with commas between them. The commit says which.",
+    ),
+)
+def merge_dag() -> None:
+    """Merge a ref into a branch."""
+    preview("merge") >> do(
+        "merge",
+        LakeopsMergeOperator,
+        **pinned("source", "destination", "shown"),
+        strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
+        message="{{ params.message or 'Merge ' ~ params.source }}",
+        despite_checks="{{ (params.despite_checks or '').split(',') | map('trim') | select | list }}",
+    )
 
 
-def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
-    """Undo what a commit did, by one new commit.
-
-    The task `preview` shows what that changes; with *Dry run*, which is on at first, that is all. Otherwise exactly
-    that is published, or nothing.
-    """
-    fields = {
-        "branch": text("Branch", "The branch to undo it on.", "main", pattern=NAME),
-        "ref": text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
-        "parent_number": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Parent",
-            description="For a merge commit: the number of the parent to go back to, mostly 1.",
-        ),
-        "message": maybe("Message", "The commit's message. Empty: Revert '...'."),
-    }
-    with form(revert_dag, dag_id, arguments, fields) as dag:
-        preview("revert") >> do(
-            "revert",
-            LakeopsRevertOperator,
-            branch="{{ params.branch }}",
-            **pinned("ref", "shown"),
-            parent_number="{{ params.parent_number or '' }}",
-            message="{{ params.message or '' }}",
-        )
-    return dag
+@form(
+    branch=text("Branch", "The branch to undo it on.", "main", pattern=NAME),
+    ref=text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
+    parent_number=Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="Parent",
+        description="For a merge commit: the number of the parent to go back to, mostly 1.",
+    ),
+    message=maybe("Message", "The commit's message. Empty: Revert '...'."),
+)
+def revert_dag() -> None:
+    """Undo what a commit did, by one new commit."""
+    preview("revert") >> do(
+        "revert",
+        LakeopsRevertOperator,
+        branch="{{ params.branch }}",
+        **pinned("ref", "shown"),
+        parent_number="{{ params.parent_number or '' }}",
+        message="{{ params.message or '' }}",
+    )
 
 
-def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
-    """Create, move or delete a tag.
-
-    The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
-    """
-    fields = {
-        "action": action("Who reads by a tag's name sees the other commit once it is moved."),
-        "tag": text("Tag", "The tag to create, move or delete.", pattern=NAME),
-        "ref": maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
-    }
-    with form(tag_dag, dag_id, arguments, fields) as dag:
-        do_one_of(
-            "tag",
-            do("create", LakeopsCreateTagOperator, tag="{{ params.tag }}", **pinned("ref")),
-            do("move", LakeopsMoveTagOperator, tag="{{ params.tag }}", **pinned("ref", "shown")),
-            do("delete", LakeopsDeleteTagOperator, tag="{{ params.tag }}", **pinned("shown")),
-        )
-    return dag
+@form(
+    action=action("Who reads by a tag's name sees the other commit once it is moved."),
+    tag=text("Tag", "The tag to create, move or delete.", pattern=NAME),
+    ref=maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
+)
+def tag_dag() -> None:
+    """Create, move or delete a tag."""
+    do_one_of(
+        "tag",
+        do("create", LakeopsCreateTagOperator, tag="{{ params.tag }}", **pinned("ref")),
+        do("move", LakeopsMoveTagOperator, tag="{{ params.tag }}", **pinned("ref", "shown")),
+        do("delete", LakeopsDeleteTagOperator, tag="{{ params.tag }}", **pinned("shown")),
+    )
 
 
-def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
-    """Drop uncommitted changes.
-
-    The task `preview` shows which; with *Dry run*, which is on at first, that is all.
-    """
-    fields = {
-        "branch": text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
-        "prefix": maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
-    }
-    with form(reset_dag, dag_id, arguments, fields) as dag:
-        where = {"branch": "{{ params.branch }}", "prefix": "{{ params.prefix or '' }}"}
-        preview("reset") >> do("reset", LakeopsResetBranchOperator, **where, **pinned("shown"))
-    return dag
+@form(
+    branch=text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
+    prefix=maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
+)
+def reset_dag() -> None:
+    """Drop uncommitted changes."""
+    where = {"branch": "{{ params.branch }}", "prefix": "{{ params.prefix or '' }}"}
+    preview("reset") >> do("reset", LakeopsResetBranchOperator, **where, **pinned("shown"))
 
 
-def sweep_dag(dag_id: str = "lakeops_sweep", **arguments: Any) -> DAG:
-    """Delete what a mark of garbage collection holds.
-
-    The task `preview` shows what that is; with *Dry run*, which is on at first, that is all.
-    """
-    fields = {
-        "mark": text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
-        "force": switch("Force", "Also a mark that holds most of the repository."),
-    }
-    with form(sweep_dag, dag_id, arguments, fields) as dag:
-        swept = do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
-        preview("sweep") >> swept
-    return dag
+@form(
+    mark=text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
+    force=switch("Force", "Also a mark that holds most of the repository."),
+)
+def sweep_dag() -> None:
+    """Delete what a mark of garbage collection holds."""
+    swept = do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
+    preview("sweep") >> swept
 
 
-def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
-    """Make a folder hold what a bucket's prefix holds, without copying.
-
-    The task `preview` counts what there is to import and to replace; with *Dry run*, which is on at first, that is all.
-    """
-    fields = {
-        "source": text(
-            "Source",
-            "s3://bucket/prefix, az://, gs:// or file:///directory. The objects stay where they are.",
-            pattern="^(s3|az|gs|file)://.+$",
-        ),
-        "branch": text("Branch", "The branch to import to.", "main", pattern=NAME),
-        "prefix": maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
-        "message": maybe("Message", "The commit's message. Empty: Import ..."),
-    }
-    with form(import_dag, dag_id, arguments, fields) as dag:
-        preview("import") >> do(
-            "import",
-            LakeopsImportOperator,
-            source="{{ params.source }}",
-            branch="{{ params.branch }}",
-            prefix="{{ params.prefix or '' }}",
-            message="{{ params.message or '' }}",
-            **pinned("shown"),
-        )
-    return dag
+@form(
+    source=text(
+        "Source",
+        "s3://bucket/prefix, az://, gs:// or file:///directory. The objects stay where they are.",
+        pattern="^(s3|az|gs|file)://.+$",
+    ),
+    branch=text("Branch", "The branch to import to.", "main", pattern=NAME),
+    prefix=maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
+    message=maybe("Message", "The commit's message. Empty: Import ..."),
+)
+def import_dag() -> None:
+    """Make a folder hold what a bucket's prefix holds, without copying."""
+    preview("import") >> do(
+        "import",
+        LakeopsImportOperator,
+        source="{{ params.source }}",
+        branch="{{ params.branch }}",
+        prefix="{{ params.prefix or '' }}",
+        message="{{ params.message or '' }}",
+        **pinned("shown"),
+    )
 
 
 def admin_dags(prefix: str = "lakeops_", **arguments: Any) -> list[DAG]:

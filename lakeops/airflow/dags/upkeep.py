@@ -44,13 +44,14 @@ def gc_dag(
     only_show: bool = False,
     **arguments: Any,
 ) -> DAG:
-    """Garbage collection: idle branches go, and what nothing needs is marked and swept.
+    """Garbage collection: idle branches and those of runs that are gone go; what nothing needs is marked and swept.
 
     The report of each mark is in the log of its `mark` task, and in its XCom. The form's *Dry run*, which is on unless
     somebody turns it off, changes neither branches nor commits nor objects. Scheduled runs do the work. With *Ask
     above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the mark back, and its
     commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A repository
-    without rules keeps every commit, and loses only what was never committed.
+    without rules keeps every commit, and loses only what was never committed. Branches that runs have left which are
+    deleted or have failed go some days after their last change; the log of `expire` names them.
 
     With ``only_show``, scheduled runs change nothing either.
     """
@@ -64,6 +65,13 @@ def gc_dag(
             minimum=0,
             title="Ask above (GiB)",
             description="A person must agree before a sweep that deletes more. Empty: nobody is asked.",
+        ),
+        "abandoned_after_days": Param(
+            7,
+            type=["null", "integer"],
+            minimum=0,
+            title="Branches of runs (days)",
+            description="A deleted or failed run's branch goes so long after its last change. Empty: never.",
         ),
         "connection": connection_field(connection),
     }
@@ -97,7 +105,8 @@ def collect(repo: str, show: str, parallel: int) -> None:
         "max_active_tis_per_dagrun": parallel,
         "map_index_template": "{{ task.repo }}",
     }
-    expire = LakeopsExpireRefsOperator(task_id="expire", only_show=show, **where)
+    abandoned = "{{ '' if params.abandoned_after_days is none else params.abandoned_after_days }}"
+    expire = LakeopsExpireRefsOperator(task_id="expire", only_show=show, abandoned_after_days=abandoned, **where)
     mark = LakeopsGcMarkOperator(task_id="mark", only_show=show, **where)
     mark_id = "{{ ti.xcom_pull(task_ids='collect.mark', map_indexes=ti.map_index)['id'] or '' }}"
     approve = LakeopsGcApprovalOperator(

@@ -9,8 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
+
 from lakeops.airflow import idempotent
-from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure
+from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.previews import DiffSummary, ImportOutcome, MergeOutcome, require_shown
 from lakeops.airflow.task import (
@@ -25,13 +27,12 @@ from lakeops.airflow.task import (
 )
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
 from lakeops.model.names import as_folder
-from lakeops.model.records import APPROVAL, PASSED
-from lakeops.store.open import parse_location
+from lakeops.model.protection import APPROVAL, PASSED
 
 if TYPE_CHECKING:
     from lakeops.airflow.idempotent import TaskRun
     from lakeops.lake import Branch, Repository
-    from lakeops.model.records import Change, Commit, StrategyName
+    from lakeops.model.records import Change, Commit, StrategyName, TablesMode
 
 OnEmpty = Literal["succeed", "skip", "fail"]
 """The end of a task that finds nothing to change."""
@@ -237,6 +238,8 @@ class LakeopsImportOperator(LakeopsPublishOperator):
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         def on_head(head: str) -> None:
             if self.shown:
+                from lakeops.store.open import parse_location
+
                 source, folder = parse_location(self.source).url, as_folder(self.prefix)
                 with LakeopsHook(self.lakeops_conn_id).get_conn() as lake:
                     now = ImportOutcome.of(lake, repository, head, source, folder).shown
@@ -268,6 +271,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         source: the ref to merge.
         destination: the branch to merge into; the repository's default branch when left out.
         strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
+        tables: ``rebase`` makes changes of Iceberg tables again on the destination's, where both sides have some.
         metadata: key/value pairs kept with the merge commit.
         shown: the effect that a preview or an approval has shown. When it would be another by now, nothing is merged.
         checks: names of checks that the source must have passed, ``approval`` for one: a ``LakeopsApprovalOperator``
@@ -283,6 +287,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         "source",
         "destination",
         "strategy",
+        "tables",
         "message",
         "metadata",
         "shown",
@@ -297,6 +302,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         source: str,
         destination: str | None = None,
         strategy: StrategyName | str | None = None,
+        tables: TablesMode | None = None,
         message: str | None = None,
         metadata: Mapping[str, str] | None = None,
         shown: str | None = None,
@@ -309,6 +315,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         self.source = source
         self.destination = destination
         self.strategy = strategy
+        self.tables = tables
         self.message = message
         self.metadata = metadata
         self.shown = shown
@@ -340,6 +347,7 @@ class LakeopsMergeOperator(LakeopsOperator):
                 require_shown(now, self.shown, f"merge of {self.source!r} into {into!r}")
 
         options: dict[str, Any] = {"message": self.message, "strategy": strategy, "on_head": on_head}
+        options |= {"tables": self.tables or None}
         options |= {"checks": self.checks, "despite_checks": tuple(self.despite_checks)}
         result = idempotent.merge(repository, self.source, into, run, metadata=self.metadata, **options)
         if result.source_uncommitted:
@@ -368,6 +376,3 @@ class LakeopsMergeOperator(LakeopsOperator):
         made = record["reference"]
         changed = self.page(repository, "diff", left=f"{made}^1", right=made, two_way="true")
         return {**found, "commit": self.page(repository, "commit", made), "diff": changed}
-
-    def sides(self, repository: Repository) -> dict[str, str]:
-        return {"source": self.source, "destination": self.target(repository)}

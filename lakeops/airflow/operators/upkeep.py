@@ -7,20 +7,26 @@ same time and again: see ``lakeops.ops.mirror.sync``.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lakeops.airflow import idempotent
 from lakeops.airflow.compat import LakeopsFailure
+from lakeops.airflow.metrics import emit
 from lakeops.airflow.previews import describe_mark
-from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, texts, truth
-from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound
-from lakeops.model.findings import Finding, Severity
+from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, number, texts, truth
+from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import CommitExpired, InvalidInput, LakeopsError, NotAsSeen, PreconditionFailed, RefNotFound
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.sanitising import safe
+from lakeops.ops.fsck.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,6 +34,10 @@ if TYPE_CHECKING:
     from lakeops.airflow.idempotent import TaskRun
     from lakeops.lake import Lake, Repository
     from lakeops.model.mirrors import MirrorStatus, RefStatus
+    from lakeops.model.records import RefRecord
+
+
+DAY = 24 * 3600
 
 
 class _CollectionOperator(LakeopsOperator):
@@ -38,32 +48,126 @@ class _CollectionOperator(LakeopsOperator):
 
 
 class LakeopsExpireRefsOperator(_CollectionOperator):
-    """Deletes branches and tags that have been idle for longer than the rule ``expire_after_days`` allows.
+    """Deletes idle branches and tags, and branches left by runs that are deleted or have failed.
 
     Returns ``deleted`` and ``kept``, lists of records (``type``, ``id``, ``commit_id``, ``idle_days``, ``kept``: the
-    reason why it stays). Default and protected branches stay, and those with uncommitted changes.
+    reason why it stays). Default and protected branches stay. Idle is what the rule ``expire_after_days`` calls so; it
+    stays with uncommitted changes. Branches of runs are those that ``WriteAuditPublish`` gives its own names. They stay
+    with commits of anybody else, and where Airflow does not know the DAG: the run may be another Airflow's.
 
     Args:
         only_show: delete nothing; ``deleted`` then lists what would be deleted.
+        abandoned_after_days: days without a change after which a branch of such a run goes, with its uncommitted
+            changes. None of them goes when this is empty.
     """
 
-    template_fields: Any = (*_CollectionOperator.template_fields, "only_show")
+    template_fields: Any = (*_CollectionOperator.template_fields, "only_show", "abandoned_after_days")
 
-    def __init__(self, *, only_show: bool | str = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, only_show: bool | str = False, abandoned_after_days: int | str | None = 7, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.only_show = only_show
+        self.abandoned_after_days = abandoned_after_days
 
-    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         only_show = truth("only_show", self.only_show)
-        found = repository.gc.idle_refs() if only_show else repository.gc.expire_refs()
-        for ref in found:
-            end = f"stays: {ref.kept}" if ref.kept else "would be deleted" if only_show else "is deleted"
-            name = f"{ref.type} lakefs://{repository.id}/{ref.id}"
-            self.log.info("%s, idle for %d days, %s", name, ref.idle_days, end)
+        days = number("abandoned_after_days", self.abandoned_after_days)
+        if days is not None and days < 0:
+            raise InvalidInput(f"abandoned_after_days is 0 or more, not {days}")
+        repository = lake.repository(name)
+        refs = repository.gc.idle_refs() if only_show else repository.gc.expire_refs()
+        idle = ((ref.to_json(), "") for ref in refs)
+        now = unix_seconds(lake.catalog.now())
+        left = () if days is None else _abandoned(repository, now, days * DAY, context["ti"], delete=not only_show)
+        found = {(ref["type"], ref["id"]): (ref, run) for ref, run in chain(idle, left)}
+        for ref, run in found.values():
+            end = f"stays: {ref['kept']}" if ref["kept"] else "would be deleted" if only_show else "is deleted"
+            what = f"{ref['type']} lakefs://{name}/{ref['id']}{run}, at {ref['commit_id'][:16]}"
+            self.log.info("%s, idle for %d days, %s", what, ref["idle_days"], end)
+        records = [ref for ref, _ in found.values()]
         return {
-            "deleted": [ref.to_json() for ref in found if ref.kept is None],
-            "kept": [ref.to_json() for ref in found if ref.kept is not None],
+            "deleted": [ref for ref in records if ref["kept"] is None],
+            "kept": [ref for ref in records if ref["kept"] is not None],
         }
+
+
+_OF_A_RUN = re.compile(r"([^:]+):[^:]+:(.+)")
+"""The name that ``WriteAuditPublish`` gives a branch: DAG, group, run, and the index in a mapped group."""
+_RUN_ID = re.compile(r"([a-z_]+__\d{4}-\d\d-\d\dT[\d:.]+\+00:00(?:_\w+)?)(?::\d+)?")
+"""A run id of Airflow's making, and that index. Another id may have been changed to become part of a name."""
+
+
+def _abandoned(
+    repository: Repository, now: int, seconds: int, instance: Any, *, delete: bool
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Delete branches that have not changed for so long and whose run is deleted or has failed; each with its run."""
+
+    @cache
+    def known(dag_id: str) -> bool:
+        try:
+            return bool(instance.get_dag(dag_id))
+        except Exception:  # noqa: BLE001 - Airflow says so by an error; in doubt the branch stays
+            return False
+
+    def is_gone(dag_id: str, run_id: str) -> str | None:
+        if not instance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
+            return "is deleted"
+        return "has failed" if instance.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=["failed"]) else None
+
+    branches = list(repository.branches())
+    named = {ref: match for ref in branches if (match := _OF_A_RUN.fullmatch(ref.id))}
+    others = [ref.id for ref in branches if ref not in named]
+    protections = [*repository.protections(), *(one.pattern for one in repository.required_checks())]
+    for ref, (dag_id, rest) in ((ref, match.groups()) for ref, match in named.items()):
+        pinned = repository.branch(ref.id).pin()  # before the looks
+        last = _last_change(repository, ref)
+        run_id = _run_of(repository, ref, dag_id, rest, others) if now - last >= seconds else None
+        how = run_id and is_gone(dag_id, run_id)
+        if not how:
+            continue
+        protected = next((pattern for pattern in protections if fnmatchcase(ref.id, pattern)), None)
+        kept = None if protected is None else f"it is protected by {protected!r}"
+        if how == "is deleted" and not known(dag_id):
+            kept = f"Airflow knows no DAG {dag_id!r}"
+        if kept is None and delete:
+            try:
+                if idempotent.delete_branch(repository, ref.id, pinned=pinned) is None:
+                    continue
+            except (NotAsSeen, PreconditionFailed) as error:
+                kept = error.message
+        record = {"type": "branch", "id": ref.id, "commit_id": ref.commit_id, "idle_days": (now - last) // DAY}
+        yield {**record, "kept": kept}, f" of run {run_id!r} of DAG {dag_id!r}, which {how}"
+
+
+def _last_change(repository: Repository, ref: RefRecord) -> int:
+    """When a branch was moved, or something was staged on it, the last time, in Unix seconds."""
+    branch = repository.branch(ref.id)
+    staged = (branch.find(change.path) for change in branch.uncommitted())
+    moved = (move.at for move in repository.reflog(ref.id, limit=1))
+    return max(chain(moved, (entry.mtime for entry in staged if entry is not None)), default=0)
+
+
+def _run_of(repository: Repository, ref: RefRecord, dag_id: str, rest: str, others: Sequence[str]) -> str | None:
+    """The run that a branch of a block belongs to. None with commits of anybody else, and when nothing tells the run.
+
+    ``rest`` is the branch's name without DAG and group, and ``others`` are branches that a block may begin at.
+    """
+    run_id = None
+    try:
+        for commit in repository.log(ref.commit_id, first_parent=True):
+            theirs = commit.metadata.get("airflow_run_id", "")
+            name = re.escape(theirs.replace("~", "-"))
+            if commit.metadata.get("airflow_dag_id") == dag_id and re.fullmatch(rf"{name}(:\d+)?", rest):
+                run_id = theirs
+                continue
+            if any(idempotent.contains(repository, other, commit.id) for other in others):
+                made_up = _RUN_ID.fullmatch(rest)
+                return run_id or (made_up and made_up[1])
+            return None
+    except CommitExpired:
+        return None
+    return None
 
 
 class LakeopsGcMarkOperator(_CollectionOperator):
@@ -114,6 +218,7 @@ class LakeopsGcSweepOperator(_CollectionOperator):
         swept = repository.gc.sweep(self.mark_id, force=truth("force", self.force))
         for key, reason in swept.mark.failures:
             self.log.warning("The store refused to delete %s: %s", safe(key), safe(str(reason)))
+        emit("lakeops.gc.bytes_freed", swept.bytes, repository=repository.id)
         self.log.info("Deleted %d files, %s, of lakefs://%s", swept.deleted, human_size(swept.bytes), repository.id)
         return swept.to_json()
 
@@ -236,6 +341,7 @@ class LakeopsMirrorDiscoverOperator(LakeopsOperator):
         waiting = [{"repo": name, "branch": None, "tag": None, str(ref.kind): ref.id} for ref in refs if ref.candidate]
         for ref in refs:
             self.log.info("%s", _described(ref))
+        _emit_lag(name, status)
         return {**status.to_json(), "waiting": waiting}
 
 
@@ -280,6 +386,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
                 since = shown if shown != ref.promoted else None
                 head = mirror.ref(ref.promoted).commit.to_json()
                 self.announce(context, mirror, branch, head, since=since, more={"mirror": ref.to_json()})
+        _emit_lag(name, status)
         for ref in (*status.branches.values(), *status.tags.values()):
             if ref.stalled and (only is None or RefName(ref.kind, ref.id) in only):
                 raise LakeopsError(
@@ -296,6 +403,13 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
         if not self.commit_id:
             raise RefNotFound(said)
         self.log.info("%s any more", said)
+
+
+def _emit_lag(mirror: str, status: MirrorStatus) -> None:
+    for branch, ref in status.branches.items():
+        emit("lakeops.mirror.lag_seconds", ref.lag_seconds, repository=mirror, branch=branch)
+        if ref.lag_commits is not None:
+            emit("lakeops.mirror.lag_commits", ref.lag_commits, repository=mirror, branch=branch)
 
 
 def _described(ref: RefStatus) -> str:

@@ -7,10 +7,6 @@ from alembic import context
 from lakeops.catalog.database import VERSION_TABLE
 from lakeops.catalog.migrations.run import CONNECTION
 
-context.configure(
-    connection=context.config.attributes[CONNECTION],
-    version_table=VERSION_TABLE,
-    transactional_ddl=True,
-)
+context.configure(connection=context.config.attributes[CONNECTION], version_table=VERSION_TABLE, transactional_ddl=True)
 with context.begin_transaction():
     context.run_migrations()

@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, suppress
-from itertools import islice
+from contextlib import closing, suppress
+from itertools import chain, islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import Any
 
 from lakeops.engine.base import R, T
 from lakeops.engine.spark.jobs import PARK_ABOVE, Jobs, Outcome, PackedTask, Parking, Performer, translated, warm_up
@@ -24,17 +22,11 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import LakeopsError, Transient
 from lakeops.store.base import ObjectStore
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 _TASK_SECONDS = 0.05
 _JOB_SECONDS = 0.4
 _START_SECONDS = 7.0
 _LARGEST_TASK_SECONDS = 1.5
 """As measured: what a task, a job and a start take, and what the largest task has to do."""
-
-_ASSUMED_CORES = 32
-"""The cores of a cluster that was not asked yet."""
 
 _JOBS_AT_ONCE = 2
 _TASKS_PER_CORE = 3
@@ -83,22 +75,30 @@ class SparkEngine:
         with translated():
             return jobs.cores
 
+    def ask(self) -> None:
+        """Have a cluster say how many cores it has: start the session, and wait for its first worker."""
+        if not is_local(self.master or ""):
+            self._connected()
+
     def estimate(self, seconds: float, cores_here: int) -> float:
         """Seconds that work takes here which one core would take ``seconds`` for. Connects only to what is ready.
+
+        A cluster that has not started yet gets the estimate of the largest one.
 
         Args:
             seconds: the work.
             cores_here: how many this process may use, which ``local[*]`` has too.
         """
-        ready, master = self.ready, self.master or ""
-        cores = _ASSUMED_CORES
-        if ready:
+        start, master = (0.0 if self.ready else _START_SECONDS) + _JOB_SECONDS, self.master or ""
+        if self.ready:
             cores = self.cores
         elif is_local(master):
             threads = re.match(r"local\[(\d+)", master)
             cores = int(threads[1]) if threads else cores_here if "*" in master else 1
+        else:
+            return start + _TASKS_PER_CORE * _TASK_SECONDS
         tasks = max(_TASKS_PER_CORE * cores, seconds / _LARGEST_TASK_SECONDS)
-        return (0.0 if ready else _START_SECONDS) + _JOB_SECONDS + (seconds + tasks * _TASK_SECONDS) / cores
+        return start + (seconds + tasks * _TASK_SECONDS) / cores
 
     def for_work(self, seconds: float) -> SparkEngine:  # noqa: ARG002 - the protocol's
         """The engine itself."""
@@ -120,33 +120,13 @@ class SparkEngine:
         with translated():
             performer = Performer(work, store, last_try=connection.jobs.tries - 1)
             size = connection.jobs.cores
-        with self.parking(store) as parking:
-            packed_tasks = (parking.pack(task) for some in (first, source) for task in some)
-            with closing(_run(connection.jobs, performer, packed_tasks, size)) as outcomes:
-                for outcome in outcomes:
-                    yield outcome.value()
-
-    @contextmanager
-    def parking(self, store: ObjectStore) -> Iterator[Parking]:
-        """Where the big fields of tasks lie until the end of the block."""
         # A directory that only this machine has would swallow what workers elsewhere write: let them prove they see it.
-        everything = not self._connected().here and store.url.startswith("file:")
+        everything = not connection.here and store.url.startswith("file:")
         parking = Parking(store, -1 if everything else PARK_ABOVE)
-        try:
-            yield parking
-        finally:
-            parking.clear()
-
-    def collect(self, frame: Callable[[Jobs], DataFrame]) -> pa.Table:
-        """The rows of a frame, once they are all there. Its jobs end when this is interrupted. Raises as ``run``."""
-        jobs, tag = self._connected().jobs, f"lakeops-{Ids().new()}"
-        with ThreadPoolExecutor(1, thread_name_prefix="spark-job") as pool, translated():
-            rows = pool.submit(lambda: jobs.collect(frame(jobs), tag))
-            try:
-                return rows.result()
-            finally:
-                if not rows.done():
-                    _cancel(jobs, tag, {rows})
+        packed_tasks = (parking.pack(task) for task in chain(first, source))
+        with closing(parking), closing(_run(connection.jobs, performer, packed_tasks, size)) as outcomes:
+            for outcome in outcomes:
+                yield outcome.value()
 
     def group(self, items: int, *, at_once: bool = False) -> int:  # noqa: ARG002 - the protocol's
         """A few tasks a core. Connects when there is more than one piece of work to divide."""

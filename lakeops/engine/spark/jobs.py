@@ -36,7 +36,7 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.layout import TASKS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 PARK_ABOVE = 256 * 1024
 """Bytes from which on a stream is parked."""
@@ -91,7 +91,7 @@ class Parking:
                 parked.append(Parked(field.name, key, sha256(data).hexdigest(), rows))
         return PackedTask(replace(plain, **{one.field: b"" for one in parked}), tuple(parked))
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Remove the parked fields, once no worker needs them. Garbage collection takes what is left."""
         with contextlib.suppress(LakeopsError):
             self._store.delete(self._keys)
@@ -171,14 +171,10 @@ def in_arrow(
     perform: Callable[[Iterable[PackedTask[T]]], Iterator[Outcome[R]]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Pickled outcomes for batches of one column of pickled packed tasks, for ``mapInArrow``."""
-    for outcome in perform(packed_tasks_of(batches)):
+    # As the driver of this very job wrote them: nothing of them lay in a store.
+    packed_tasks = (data for batch in batches for data in map(pickle.loads, batch.column(0).to_pylist()))
+    for outcome in perform(packed_tasks):
         yield pa.record_batch({"outcome": pa.array([pickle.dumps(outcome)], pa.binary())})
-
-
-def packed_tasks_of(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedTask[Any]]:
-    """The packed tasks of a partition, as the driver of this very job wrote them: nothing of them lay in a store."""
-    for batch in batches:
-        yield from map(pickle.loads, batch.column(0).to_pylist())
 
 
 def warm_up(packed_tasks: Iterable[PackedTask[T]]) -> Iterator[Outcome[R]]:
@@ -274,19 +270,21 @@ class Jobs:
 
     def run(self, perform: Perform, packed_tasks: Sequence[PackedTask[Any]], tag: str) -> list[Outcome[Any]]:
         """The outcomes of all packed tasks. At most ``cores`` of them, so that each is a partition of its own."""
-        found = self.collect(self.over(partial(in_arrow, perform), packed_tasks, "outcome binary"), tag)
-        return [pickle.loads(data) for data in found.column(0).to_pylist()]  # noqa: S301 - as Spark's RDDs do
-
-    def over(
-        self,
-        work: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-        packed_tasks: Sequence[PackedTask[Any]],
-        schema: str,
-    ) -> DataFrame:
-        """The frame of ``work`` over batches of pickled packed tasks, on the workers. ``work`` is pickled too."""
         table = pa.table({"packed": pa.array([pickle.dumps(packed) for packed in packed_tasks], pa.binary())})
         with self._current():
-            return self._session.createDataFrame(table).mapInArrow(work, schema)
+            frame = self._session.createDataFrame(table).mapInArrow(partial(in_arrow, perform), "outcome binary")
+        # A session's own tags end nothing that another thread began, where the JVM belongs to this process.
+        add, remove = (
+            (self._session.addTag, self._session.removeTag)
+            if self._context is None
+            else (self._context.addJobTag, self._context.removeJobTag)
+        )
+        add(tag)
+        try:
+            found = frame.toArrow()
+        finally:
+            remove(tag)
+        return [pickle.loads(data) for data in found.column(0).to_pylist()]  # noqa: S301 - as Spark's RDDs do
 
     @contextmanager
     def _current(self) -> Iterator[None]:
@@ -305,20 +303,6 @@ class Jobs:
                 yield
             finally:
                 kind._instantiatedSession, kind._activeSession = before  # noqa: SLF001
-
-    def collect(self, frame: DataFrame, tag: str) -> pa.Table:
-        """The rows of a frame, once they are all there."""
-        # A session's own tags end nothing that another thread began, where the JVM belongs to this process.
-        add, remove = (
-            (self._session.addTag, self._session.removeTag)
-            if self._context is None
-            else (self._context.addJobTag, self._context.removeJobTag)
-        )
-        add(tag)
-        try:
-            return frame.toArrow()
-        finally:
-            remove(tag)
 
     def cancel(self, tag: str) -> None:
         """End the jobs that run under this tag."""

@@ -47,10 +47,10 @@ _MODULES = (
     "__init__.py",
     "machine.py",
     "ops/__init__.py",
-    "ops/copying.py",
     "ops/gc/__init__.py",
     "ops/gc/unreferenced.py",
     "ops/mirror/__init__.py",
+    "ops/mirror/copying.py",
     "ops/mirror/presence.py",
     "version.py",
 )

@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
-from lakeops.model.findings import NAMED, Finding, ReportKind, Severity, found
 from lakeops.model.formatting import counted
 from lakeops.model.ids import id_of
 from lakeops.model.names import check_branch, check_path
-from lakeops.model.records import Commit, Split
+from lakeops.model.records import Commit, ReportKind, Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
+from lakeops.ops.fsck.findings import NAMED, Finding, Severity, found
 from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from lakeops.catalog.audit import Upload
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import LakeopsError, ObjectNotFound
-from lakeops.model.findings import Finding, found
 from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.context import Context
+from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ops.overlap import claim_of, is_claim_of
 from lakeops.ops.owner import find_owner
 from lakeops.store import layout

@@ -10,21 +10,19 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
-from os.path import commonprefix
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
-from lakeops.model.findings import Finding, found
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
+from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
 from lakeops.ops.read import relative
@@ -33,16 +31,12 @@ from lakeops.ranges.validation import proper
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.in_flight import read_ahead
 from lakeops.store.layout import is_absolute
-from lakeops.store.open import AddressPolicy, Stores, is_bucket
+from lakeops.store.listing import present
+from lakeops.store.open import is_bucket
 
 _PIECE = 1 << 20
 _CHANGE_MARK = re.compile(r"mtime-(-?\d+)-\d+")
 _MOST_REMEMBERED = 1_000_000
-_WORTH_LISTING = 20
-_LISTED_FOR_EACH = 50
-"""Objects that a listing may pass over for each that is wanted: a page has a thousand."""
-
-
 _ADDRESSES = ("path", "physical_address")
 _OBJECTS = (*_ADDRESSES, "checksum", "size_bytes")
 
@@ -136,9 +130,21 @@ class Entries:
                 self._settled_elsewhere.add((address, digest))
             listed_as = self._inventory.stored(row) if row >= 0 else None
             wanted.append(_Wanted(path, address, checksum, size, listed_as))
-        elsewhere = [item.address for item in wanted if item.listed is None and is_absolute(item.address)]
-        known = listed_elsewhere(self._stores, self._policy, elsewhere)
-        return [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
+        known = self._found_elsewhere(item.address for item in wanted if item.listed is None)
+        return [replace(item, listed=known.get(item.address, item.listed)) for item in wanted]
+
+    def _found_elsewhere(self, addresses: Iterable[str]) -> dict[str, StoredObject]:
+        """Objects of other buckets, listed where that is cheaper. What is left out has to be asked for."""
+        places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
+        for address in filter(is_bucket, addresses):
+            with suppress(LakeopsError):  # told when it is asked for
+                store, key = self._stores.locate(self._policy, address)
+                places.setdefault(store.url, (store, {}))[1][key] = address
+        found: dict[str, StoredObject] = {}
+        for store, keys in places.values():
+            with suppress(LakeopsError):  # a reader who may not list may still read
+                found |= {keys[key]: item for key, item in present(store, keys).items()}
+        return found
 
     def _look(self, wanted: _Wanted) -> tuple[_Wanted, tuple[str, str] | None]:
         """Find an object and check it. Returns a kind of finding, and words that follow its address, if one is due."""
@@ -150,36 +156,6 @@ class Entries:
             return wanted, ("object_missing", "is not there")
         except LakeopsError as error:
             return wanted, ("object_unreadable", f"cannot be read: {error.message}")
-
-
-def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[str]) -> dict[str, StoredObject]:
-    """List objects of other buckets, where a listing is cheaper than a question an object.
-
-    What a listing does not show within its budget is left out: it has to be asked for. Directories are not listed.
-    """
-    places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
-    for address in addresses:
-        if is_bucket(address):
-            try:
-                store, key = stores.locate(policy, address)
-            except LakeopsError:
-                continue  # told when it is asked for
-            places.setdefault(store.url, (store, {}))[1][key] = address
-    found: dict[str, StoredObject] = {}
-    for store, keys in places.values():
-        if len(keys) >= _WORTH_LISTING:
-            first, last = min(keys, key=str.encode), max(keys, key=str.encode)
-            budget = _LISTED_FOR_EACH * len(keys)
-            try:
-                prefix = commonprefix([first, last])  # noqa: RUF071 - of keys, which are text
-                for item in islice(store.list(prefix, first[:-1]), budget):
-                    if item.key in keys:
-                        found[keys[item.key]] = item
-                    elif item.key.encode() > last.encode():
-                        break
-            except LakeopsError:
-                continue  # a reader who may not list may still read
-    return found
 
 
 def _flaw(

@@ -13,9 +13,9 @@ import pyarrow as pa
 from lakeops.catalog.audit import CatalogSnapshot
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
-from lakeops.model.findings import Finding, found
 from lakeops.model.records import Split
 from lakeops.model.sanitising import excerpt
+from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID, METARANGE_SCHEMA, Metarange, RangeRow, fixed_bytes, ranges_for
 from lakeops.ranges.read import RangeReader

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import Corrupted, InvalidInput, MarkRefused, ObjectNotFound, PreconditionFailed
 from lakeops.model.marks import SWEEPABLE, Mark, MarkState
-from lakeops.model.records import check_asked
+from lakeops.model.names import check_asked
 from lakeops.ops.context import Context
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, managed, read_stream
 from lakeops.store import layout
@@ -321,8 +321,10 @@ def own_objects(ctx: Context, addresses: pa.ChunkedArray) -> pa.Array:
     return inside.filter(pc.match_substring_regex(inside, layout.OBJECT_NAME))
 
 
-def cleared(ctx: Context, objects: pa.Array, written: Mapping[str, int] | None = None) -> frozenset[str]:
-    """The marks that hold none of these objects and never will, or have nothing left to delete.
+def cleared(
+    ctx: Context, objects: pa.Array, written: Mapping[str, int] | None = None
+) -> tuple[frozenset[str], frozenset[str]]:
+    """The marks that hold none of these objects and never will, or are swept; and those that are not known to.
 
     Args:
         objects: addresses as ``own_objects`` gives them.
@@ -331,10 +333,11 @@ def cleared(ctx: Context, objects: pa.Array, written: Mapping[str, int] | None =
     Raises:
         PreconditionFailed: ``object_collected``: one of them holds one of the objects.
     """
-    found = set()
+    found, unclear = set(), set()
     for mark in ctx.catalog.marks.on_record(ctx.repository_id):
         within = _begun_by(objects, written or {}, mark.cutoff)
         if mark.state is MarkState.MARKING and len(within):
+            unclear.add(mark.id)
             continue
         found.add(mark.id)
         if mark.state not in SWEEPABLE or not len(within):
@@ -349,7 +352,7 @@ def cleared(ctx: Context, objects: pa.Array, written: Mapping[str, int] | None =
                         "upload the contents again",
                         kind="object_collected",
                     )
-    return frozenset(found)
+    return frozenset(found), frozenset(unclear)
 
 
 def check_present(ctx: Context, objects: pa.Array) -> None:

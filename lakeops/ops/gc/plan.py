@@ -15,14 +15,17 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+from lakeops.catalog.records import ChangeCounter, ExpectedState
 from lakeops.catalog.retention import ExpiryStep
 from lakeops.model.clock import parse_grace, retry, unix_seconds
-from lakeops.model.errors import BranchMoved, InvalidInput, MarkRefused, NotAsSeen, RefNotFound
+from lakeops.model.encoding import JsonRecord
+from lakeops.model.errors import InvalidInput, MarkRefused, NotAsSeen, RefNotFound
 from lakeops.model.graph import Lineage, RefMove
 from lakeops.model.marks import Mark
-from lakeops.model.records import TAG_PROTECTION, JsonRecord, Protection, RefRecord
+from lakeops.model.protection import TAG_PROTECTION, Protection
+from lakeops.model.records import RefRecord
 from lakeops.model.retention import DAY, RetentionReason, Rules, live, only_for_mirrors, parse_rules, read_rules
-from lakeops.ops.branch import delete_tag, drop_branch
+from lakeops.ops.branch import delete_branch, delete_tag
 from lakeops.ops.context import Context, pages
 from lakeops.ops.diff import uncommitted_page
 
@@ -284,8 +287,9 @@ def _delete_if_unmoved(ctx: Context, found: IdleRef) -> bool:
         state = ctx.catalog.refs.branch(ctx.repository_id, found.id)
         if state.commit_id != found.commit_id:
             return False
-        drop_branch(ctx, found.id, state)
-    except (BranchMoved, NotAsSeen, RefNotFound):
+        unused = ExpectedState(state, ChangeCounter("", below=True, total=0))
+        delete_branch(ctx, found.id, pinned=unused)
+    except (NotAsSeen, RefNotFound):
         return False
     return True
 

@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.retention import PrunePlan
 from lakeops.model.clock import unix_seconds
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
 from lakeops.model.marks import Mark, MarkState
-from lakeops.model.records import REFS_DUMP, JsonRecord, check_asked
+from lakeops.model.names import check_asked
+from lakeops.model.protection import REFS_DUMP
 from lakeops.model.retention import DAY, KEY_DAYS, LOG_DAYS
 from lakeops.ops.context import Context
 from lakeops.ops.deletion_limit import SHARE, exceeded

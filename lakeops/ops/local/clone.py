@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import as_folder
-from lakeops.model.records import Change, Commit, Entry, JsonRecord
+from lakeops.model.records import Change, Commit, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, resolve_commit
 from lakeops.ops.files import PLACE, translated

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.errors import InvalidInput, MergeConflict, NoChanges
-from lakeops.model.ids import check_commit_metadata
+from lakeops.model.ids import check_commit_metadata, check_message
 from lakeops.model.names import check_path
 from lakeops.model.records import (
     DEFAULT_CONTENT_TYPE,
@@ -29,7 +29,6 @@ from lakeops.model.records import (
     IdempotentRequest,
 )
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, begin_staging, lookup, resolve_commit
 from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes

@@ -19,8 +19,8 @@ from lakeops.model.errors import (
 )
 from lakeops.model.ids import SOURCE_ETAG
 from lakeops.model.mirrors import MirrorRecord, SourceReference
-from lakeops.model.names import check_repository
-from lakeops.model.records import RepositoryRecord, check_asked
+from lakeops.model.names import check_asked, check_repository
+from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.record_validation import check_repository_metadata

@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrow import array
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, LakeopsError, NamespaceTaken, NotFound
 from lakeops.model.graph import CommitSource
 from lakeops.model.mirrors import MirrorRecord, MirrorState, RefName
-from lakeops.model.records import Commit, JsonRecord
+from lakeops.model.records import Commit
 from lakeops.ops.context import Context, history_of, lookup
 from lakeops.ops.mirror.create import unregister
 from lakeops.ops.mirror.inspection import check_options, disagreement, list_error

@@ -134,7 +134,7 @@ def _flaw(commit: Commit) -> str | None:
     if len(set(commit.parents)) < len(commit.parents) or commit.id in commit.parents:
         return "a parent comes twice, or is the commit itself"
     ids.check_text("committer", commit.committer, at_most=MAX_COMMITTER_BYTES)
-    ids.check_message(commit.message)
+    ids.check_text("commit message", commit.message, at_most=ids.MAX_MESSAGE_BYTES)
     # Imports add what they did to the caller's metadata.
     ids.check_metadata(commit.metadata, at_most=2 * (ids.COMMIT_METADATA_BYTES + ids.ALONG_BYTES))
     if not ids.EARLIEST <= commit.creation_date <= ids.LATEST:

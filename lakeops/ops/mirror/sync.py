@@ -29,7 +29,6 @@ from lakeops.model.errors import (
     RefNotFound,
     Transient,
 )
-from lakeops.model.findings import ReportKind
 from lakeops.model.mirrors import (
     SAMPLE,
     MirrorRecord,
@@ -41,7 +40,7 @@ from lakeops.model.mirrors import (
     Remaining,
     Wait,
 )
-from lakeops.model.records import Commit
+from lakeops.model.records import Commit, ReportKind
 from lakeops.ops.context import Context, lookup
 from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged
 from lakeops.ops.mirror.source import BATCH, Source, SourceState, check_replica, copy_history
@@ -111,7 +110,8 @@ def _observe_and_agree(
         known, before = before or ctx.catalog.mirrors.mirror_state(ctx.repository_id), None
         theirs = source.state(known.mirror, initial)
         if theirs.rules is not None and theirs.rules != (known.mirror.rules, known.mirror.protections):
-            ctx.catalog.mirrors.note_rules(ctx.repository_id, *theirs.rules)
+            rules, protections = theirs.rules
+            ctx.catalog.mirrors.note(ctx.repository_id, rules=rules, protections=list(protections))
         if theirs.metadata is not None and theirs.metadata != metadata:
             ctx.catalog.mirrors.note_metadata(ctx.repository_id, theirs.metadata)
         broken.update(theirs.refused)
@@ -348,10 +348,10 @@ def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[st
         yield before, initial, metadata
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
-            ctx.catalog.mirrors.note_sync(ctx.repository_id, error.message)
+            ctx.catalog.mirrors.note(ctx.repository_id, error=error.message)
         raise
     if before.mirror.error is not None:
-        ctx.catalog.mirrors.note_sync(ctx.repository_id, None)
+        ctx.catalog.mirrors.note(ctx.repository_id, error=None)
 
 
 def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
@@ -377,7 +377,7 @@ def _note_refused(ctx: Context, before: MirrorRecord, errors: Iterable[LakeopsEr
     """Record what was refused of the source, where that is something else than ``before``."""
     reasons = [" ".join(error.message.split())[:_REASON] for error in errors if isinstance(error, RecordRefused)]
     if (len(reasons), tuple(reasons[:SAMPLE])) != (before.refusals, before.refused):
-        ctx.catalog.mirrors.note_refused(ctx.repository_id, len(reasons), reasons[:SAMPLE])
+        ctx.catalog.mirrors.note(ctx.repository_id, refusals=len(reasons), refused=reasons[:SAMPLE])
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:

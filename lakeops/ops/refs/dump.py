@@ -22,9 +22,10 @@ from typing import Any
 from lakeops.catalog.backups import Cut, Since, Write
 from lakeops.catalog.records import from_epoch_micros
 from lakeops.model.clock import retry
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import LakeopsError, NotAMirror, ObjectNotFound, PreconditionFailed, Transient
 from lakeops.model.ids import LATEST
-from lakeops.model.records import REFS_DUMP, JsonRecord
+from lakeops.model.protection import REFS_DUMP
 from lakeops.ops.context import Context
 from lakeops.ops.owner import check_owner
 from lakeops.store import layout

@@ -19,22 +19,20 @@ from typing import TYPE_CHECKING, Any
 from lakeops.catalog.backups import DumpedRepository
 from lakeops.model import ids as texts
 from lakeops.model.clock import LONGEST, Ids
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_repository, flaw
-from lakeops.model.records import (
+from lakeops.model.protection import (
     BRANCH_PROTECTION,
     CHECK_PROTECTION,
     FAILED,
     MAX_FINDINGS,
     PASSED,
     TAG_PROTECTION,
-    Commit,
     Hook,
-    JsonRecord,
-    RepositoryRecord,
-    Split,
 )
+from lakeops.model.records import Commit, RepositoryRecord, Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim

@@ -45,7 +45,7 @@ def _connect(settings: StoreSettings) -> S3Client:
     import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
-    from botocore.handlers import add_expect_header
+    from botocore.handlers import add_expect_header, convert_body_to_file_like_object
 
     config = Config(
         signature_version="s3v4",
@@ -54,7 +54,7 @@ def _connect(settings: StoreSettings) -> S3Client:
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.read_timeout,
         max_pool_connections=settings.max_connections,
-        # Older servers answer the newer checksum trailers with 411. Contents stay protected: the signature covers them.
+        # Older servers answer checksum trailers with 411. Each write has its checksum in a header.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         user_agent_extra="lakeops",
@@ -86,7 +86,12 @@ def _connect(settings: StoreSettings) -> S3Client:
         raise StoreError(
             f"boto3's configuration does not allow an S3 client ({kind}); correct the AWS settings"
         ) from None
-    made.meta.events.register_last("before-call.s3.DeleteObjects", _add_content_md5)
+    for operation in ("PutObject", "UploadPart", "DeleteObjects"):
+        made.meta.events.register_last(f"before-call.s3.{operation}", _add_content_md5)
+        # Bytes go to the socket as they are. Of a file botocore sends 16 KiB at a time.
+        made.meta.events.unregister(f"before-parameter-build.s3.{operation}", convert_body_to_file_like_object)
+    if settings.requester_pays:
+        made.meta.events.register("before-sign.s3", _name_requester)
     # With `Expect: 100-continue` each write would wait for two answers. Our bodies are small, or sent in parts.
     made.meta.events.unregister("before-call.s3", add_expect_header)
     # With a star botocore calls it before its own handler for all answers, which would parse the page once more.
@@ -105,9 +110,17 @@ def _log_lost_try(attempts: int, caught_exception: Exception | None = None, resp
 
 
 def _add_content_md5(params: dict[str, Any], **_: Any) -> None:  # noqa: ANN401 - botocore passes what it likes
-    """Digest the body the way servers asked for it before checksum headers existed; some still insist."""
-    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
-    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+    """Digest a body that has no checksum. Buckets with Object Lock demand one, and older servers know no other."""
+    headers = params["headers"]
+    if not any(name.lower().startswith("x-amz-checksum-") for name in headers):
+        digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+        headers["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _name_requester(request: Any, **_: Any) -> None:  # noqa: ANN401 - botocore's
+    # Whoever opens a presigned URL sends no headers.
+    place = request.params if request.context.get("is_presign_request") else request.headers
+    place["x-amz-request-payer"] = "requester"
 
 
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})

@@ -26,7 +26,7 @@ from urllib.parse import unquote_plus
 from lakeops.model.clock import stopwatch
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoredObject, StoreSettings
-from lakeops.store.bucket import PerProcess, is_plain, threads_lost
+from lakeops.store.bucket import ACCESS_POINT, PerProcess, is_plain, threads_lost
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials as BotoCredentials
@@ -393,6 +393,7 @@ def _open(bucket: str, settings: StoreSettings) -> Direct | None:
         except BotoCoreError:
             return None
     options = _where(bucket, settings.endpoint_url, settings.region or region or DEFAULT_REGION)
+    options = options and {**options, "request_payer": settings.requester_pays}
     return Direct(bucket, settings, partial(_current_keys, given, found), options) if options else None
 
 
@@ -425,9 +426,13 @@ def _where(bucket: str, endpoint: str | None, region: str) -> dict[str, Any]:
     if endpoint is None:
         if any(_NAMES_SERVER.fullmatch(name) for name in os.environ):
             return {}
-        if not (_REGION.fullmatch(region) and _BUCKET.fullmatch(bucket)):
+        place, point = f"{bucket}.s3", ACCESS_POINT.fullmatch(bucket)
+        if point is not None:
+            region, account, name = point.groups()
+            place = f"{name}-{account}.s3-accesspoint"
+        if not (_REGION.fullmatch(region) and (point or _BUCKET.fullmatch(bucket))):
             return {}
-        endpoint = f"https://{bucket}.s3.{region}.amazonaws.com"
+        endpoint = f"https://{place}.{region}.amazonaws.com"
     # Everything is said here. obstore would ask variables of its own for what is left out.
     return {
         "endpoint": endpoint,
@@ -436,8 +441,8 @@ def _where(bucket: str, endpoint: str | None, region: str) -> dict[str, Any]:
         "virtual_hosted_style_request": by_host,
         "skip_signature": False,
         "unsigned_payload": False,
+        "checksum_algorithm": "SHA256",
         "conditional_put": "etag",
-        "request_payer": False,
         "s3_express": False,
     }
 

@@ -280,7 +280,7 @@ def merged_replication(found: Document | None, wish: Replication) -> Document:
     kept_role = (found or {}).get("Role", "")
     if not (wish.role or kept_role):
         raise InvalidInput(
-            f"bucket {wish.source!r} has no replication role yet: pass --role ARN; without --check and --apply "
+            f"bucket {wish.source!r} has no replication role yet: pass --role ARN; without --dry-run and --apply "
             "the command prints the rights that the role needs"
         )
     if kept_role and wish.role and kept_role != wish.role:

@@ -9,6 +9,7 @@ carries a mark of this very write, and reading it back tells whose object is the
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
+from zlib import crc32
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -56,14 +58,17 @@ class ObjectWrite:
     def write(self, data: bytes | BinaryIO) -> PutResult:
         """Send the contents. Raises ``AlreadyExists`` with ``if_absent``, and botocore's errors as they are."""
         if isinstance(data, bytes) and len(data) <= self.settings.part_bytes:  # as it is, without a copy
-            etag = self._write_whole(data)
-            return PutResult(len(data), hashlib.sha256(data).hexdigest(), etag.strip('"'))
+            sha256 = hashlib.sha256(data)
+            return PutResult(len(data), sha256.hexdigest(), self._write_whole(data, sha256.digest()).strip('"'))
         digested = _DigestedParts(_growing_parts(pieces(data, self.settings.part_bytes)))
         first, second = next(digested, b""), next(digested, None)
-        etag = self._write_whole(first) if second is None else self._write_parts(chain((first, second), digested))
+        if second is None:
+            etag = self._write_whole(first, digested.digest.digest())
+        else:
+            etag = self._write_parts(chain((first, second), digested))
         return PutResult(digested.size, digested.digest.hexdigest(), etag.strip('"'))
 
-    def _write_whole(self, body: bytes) -> str:
+    def _write_whole(self, body: bytes, sha256: bytes) -> str:
         """Write in one request, on a condition where the key must be new and the server has conditions."""
         way = direct(self.bucket, self.settings)
         if way is not None:
@@ -72,7 +77,7 @@ class ObjectWrite:
             etag = way.write(self.name, body, {**attributes, **marked}, new=self.if_absent)
             if etag is not None:
                 return etag
-        params: dict[str, Any] = {**self._target, **self._kind, "Body": body}
+        params: dict[str, Any] = {**self._target, **self._kind, "Body": body, "ChecksumSHA256": _base64(sha256)}
         if self.if_absent:
             params["Metadata"] = {MARK: self.mark}
             try:
@@ -106,12 +111,15 @@ class ObjectWrite:
             self._refuse_existing()
         client, target = self._client, self._target
 
-        def send(part: tuple[int, bytes]) -> str:
-            return client.upload_part(**target, UploadId=upload, PartNumber=part[0], Body=part[1])["ETag"]
+        def send(part: tuple[int, bytes]) -> dict[str, Any]:
+            number, body = part
+            told: dict[str, Any] = {"PartNumber": number, "ChecksumCRC32": _base64(crc32(body).to_bytes(4, "big"))}
+            return {**told, "ETag": client.upload_part(**target, UploadId=upload, Body=body, **told)["ETag"]}
 
-        with _multipart_upload(client, target, **self._kind, Metadata={MARK: self.mark}) as upload:
-            etags = in_flight(send, enumerate(parts, 1), self.settings.parallel_parts)
-            params: dict[str, Any] = {**target, "UploadId": upload, "MultipartUpload": _parts(etags)}
+        kept = {**self._kind, "Metadata": {MARK: self.mark}, "ChecksumAlgorithm": "CRC32"}
+        with _multipart_upload(client, target, **kept) as upload:
+            sent = in_flight(send, enumerate(parts, 1), self.settings.parallel_parts)
+            params: dict[str, Any] = {**target, "UploadId": upload, "MultipartUpload": {"Parts": list(sent)}}
             if self.if_absent:
                 self._refuse_existing()
                 params["IfNoneMatch"] = "*"
@@ -173,8 +181,8 @@ def _multipart_upload(client: S3Client, target: dict[str, Any], **params: Any) -
         raise
 
 
-def _parts(etags: Iterator[str]) -> Any:  # noqa: ANN401 - boto3's
-    return {"Parts": [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]}
+def _base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
 
 
 class _DigestedParts:
@@ -403,7 +411,7 @@ class ServerCopy:
         head = self.client.head_object(**self.source)
         kept: dict[str, Any] = {"Metadata": head["Metadata"], "ContentType": head.get("ContentType", "")}
 
-        def copy(span: tuple[int, tuple[int, int]]) -> str:
+        def copy(span: tuple[int, tuple[int, int]]) -> Any:  # noqa: ANN401 - botocore's
             number, (start, end) = span
             answer = self.client.upload_part_copy(
                 **self.target,
@@ -413,12 +421,12 @@ class ServerCopy:
                 CopySourceRange=f"bytes={start}-{end - 1}",
                 **self._unchanged,
             )
-            return answer["CopyPartResult"]["ETag"]
+            return {"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]}
 
         with _multipart_upload(self.client, self.target, **kept) as upload:
-            etags = in_flight(copy, enumerate(pairwise([0, *accumulate(sizes)]), 1), self.parallel)
+            copied = in_flight(copy, enumerate(pairwise([0, *accumulate(sizes)]), 1), self.parallel)
             answer = self.client.complete_multipart_upload(
-                **self.target, UploadId=upload, MultipartUpload=_parts(etags)
+                **self.target, UploadId=upload, MultipartUpload={"Parts": list(copied)}
             )
         return answer.get("ETag") or self.client.head_object(**self.target)["ETag"]
 

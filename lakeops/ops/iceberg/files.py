@@ -13,8 +13,7 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
-    from lakeops.lake import Repository
-    from lakeops.lake.repository import TableFiles
+    from lakeops.ops.tables import TableFiles
 
 MOST_METADATA, MOST_DECODED = 64 << 20, 256 << 20
 """Bytes of the largest metadata file or manifest that is read, and what a manifest may decode to."""
@@ -27,15 +26,15 @@ class TableFileIO(FileIO):  # type: ignore[misc] # pyiceberg's classes are not t
     Garbage collection takes what no ref needs.
     """
 
-    def __init__(self, repository: Repository, properties: dict[str, str] | None = None) -> None:
-        super().__init__(properties or {})
-        self._repository = repository
+    def __init__(self, files: TableFiles) -> None:
+        super().__init__({})
+        self.files = files
 
     def new_input(self, location: str) -> TableFile:
-        return TableFile(location, self._repository)
+        return TableFile(location, self.files)
 
     def new_output(self, location: str) -> TableFile:
-        return TableFile(location, self._repository)
+        return TableFile(location, self.files)
 
     def delete(self, location: Any) -> None:
         pass
@@ -44,13 +43,12 @@ class TableFileIO(FileIO):  # type: ignore[misc] # pyiceberg's classes are not t
 class TableFile(InputFile, OutputFile):  # type: ignore[misc]
     """One file of a table."""
 
-    def __init__(self, location: str, repository: Repository) -> None:
+    def __init__(self, location: str, files: TableFiles) -> None:
         super().__init__(location)
-        self._files = repository.table_files
+        self._files = files
 
     def __len__(self) -> int:
-        size: int = self._files.size(self.location)
-        return size
+        return self._files.size(self.location)
 
     def exists(self) -> bool:
         try:

@@ -10,13 +10,12 @@ has the same table for people.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
-from lakeops.model.records import JsonRecord
+from lakeops.model.encoding import JsonRecord
 
 
 class Severity(StrEnum):
@@ -160,28 +159,3 @@ KINDS: dict[str, Kind] = {
     "stray_files": _info("lakeops leaves them alone; move them elsewhere if they should not be here"),
 }
 """Every kind of finding."""
-
-
-class ReportKind(StrEnum):
-    """The subject of a report."""
-
-    CHECK = "check"
-    LAG = "lag"
-
-
-KEPT = {ReportKind.CHECK: 1, ReportKind.LAG: 300}
-"""How many reports of a kind a repository keeps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The report of a run, at a time in Unix seconds. ``found`` has the keys of its kind."""
-
-    at: int
-    actor: str
-    found: Mapping[str, Any]
-
-    def number(self, name: str) -> int:
-        """A number of ``found``. 0 where there is none of this name."""
-        value = self.found.get(name)
-        return value if isinstance(value, int) else 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from lakeops.engine.base import Engine, first_of_each
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import (
     InvalidInput,
     NamespaceTaken,
@@ -20,9 +21,17 @@ from lakeops.model.errors import (
     ObjectNotFound,
     PreconditionFailed,
 )
-from lakeops.model.records import JsonRecord, Progress, quiet
-from lakeops.ops.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, delete_tasks, gives_up
+from lakeops.model.records import Progress, quiet
 from lakeops.ops.deletion_limit import exceeded
+from lakeops.ops.mirror.copying import (
+    Moved,
+    copy_objects,
+    copy_seconds,
+    copy_tasks,
+    delete_objects,
+    delete_tasks,
+    gives_up,
+)
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES

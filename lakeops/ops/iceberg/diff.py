@@ -1,0 +1,128 @@
+"""What changed in an Iceberg table between two refs: files, rows, columns and snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from lakeops.model.errors import LakeopsError
+from lakeops.model.formatting import counted
+from lakeops.model.sanitising import safe
+from lakeops.ops.context import Context
+from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
+from lakeops.ops.iceberg.metadata import POINTER, manifests_of, parsed
+from lakeops.ops.read import find, read_entry
+from lakeops.ops.tables import TableFiles
+
+Files = dict[str, DataFile]
+
+
+@dataclass(frozen=True)
+class FileDelta:
+    """The files that a table has more, and those that it has no longer, by their addresses."""
+
+    added: Files
+    removed: Files
+    operations: frozenset[Operation | None]
+    """What the side's snapshots did; None among them where that is not known."""
+
+    @classmethod
+    def of(cls, io: TableFileIO, base: TableMetadata | None, side: TableMetadata | None) -> FileDelta:
+        """Compare the manifests of two current snapshots. What both have is not read."""
+        first, last = (one and one.current_snapshot() for one in (base, side))
+        old, new = (
+            {one.manifest_path: one for one in manifests_of(io, snapshot)} if snapshot else {}
+            for snapshot in (first, last)
+        )
+        had, has = (
+            {
+                entry.data_file.file_path: entry.data_file
+                for path, manifest in mine.items()
+                if path not in other
+                for entry in manifest.fetch_manifest_entry(io)
+            }
+            for mine, other in ((old, new), (new, old))
+        )
+        added = {path: file for path, file in has.items() if path not in had}
+        removed = {path: file for path, file in had.items() if path not in has}
+        at, operations = last, set[Operation | None]()
+        while at is not None and at != first:
+            operations.add(at.summary.operation if at.summary else None)
+            at = side.snapshot_by_id(at.parent_snapshot_id) if side and at.parent_snapshot_id is not None else None
+        if at != first:
+            operations.add(None)
+        return cls(added, removed, frozenset(operations))
+
+    @property
+    def compacted(self) -> bool:
+        """Whether files were removed, and all their rows are in others."""
+        return bool(self.removed) and self.operations <= {Operation.APPEND, Operation.REPLACE}
+
+    @property
+    def deletes(self) -> bool:
+        """Whether files that delete rows of others came or went."""
+        return any(
+            file.content != DataFileContent.DATA for each in (self.added, self.removed) for file in each.values()
+        )
+
+
+@dataclass(frozen=True)
+class TableDiff:
+    """What changed in a table. ``rows`` are those of files that came and went: a rewritten row is in both numbers.
+
+    ``columns`` are the schemas before and after: names with types. ``snapshots`` counts the new ones.
+    """
+
+    table: str
+    rows: tuple[int, int]
+    deletes: bool
+    snapshots: int
+    columns: tuple[dict[str, str], dict[str, str]]
+
+    def __str__(self) -> str:
+        old, new = self.columns
+        added, removed = (f"{number:,} {name}" for number, name in zip(self.rows, ("added", "deleted"), strict=True))
+        parts = [f"rows: {added}, {removed}" + (", more by delete files" if self.deletes else "")]
+        parts += [f"column {name} {kind} added" for name, kind in new.items() if name not in old]
+        parts += [f"column {name} {kind} removed" for name, kind in old.items() if name not in new]
+        parts += [
+            f"column {name} was {old[name]}, is {new[name]}" for name in old if new.get(name, old[name]) != old[name]
+        ]
+        return safe(f"table {self.table}: {'; '.join([*parts, counted(self.snapshots, 'new snapshot')])}")
+
+
+def table_diffs(ctx: Context, left: str, right: str, paths: Iterable[str]) -> list[TableDiff]:
+    """The changes of the tables whose current metadata files are among some paths that differ between two refs.
+
+    A path that is no table's is left out, and so is a table that cannot be read.
+    """
+    found, io = [], TableFileIO(TableFiles(ctx))
+    for path in paths:
+        try:
+            old, new = (
+                None if entry is None or entry.size_bytes > MOST_METADATA else parsed(read_entry(ctx, entry), path)
+                for entry in (find(ctx, ref, path) for ref in (left, right))
+            )
+            if old is None and new is None:
+                continue
+            delta = FileDelta.of(io, old, new)
+        except (LakeopsError, FileNotFoundError):
+            continue
+        rows = [
+            sum(one.record_count for one in files.values() if not one.content) for files in (delta.added, delta.removed)
+        ]
+        known = {one.snapshot_id for one in old.snapshots} if old else set()
+        columns = [
+            {one.name: str(one.field_type) for one in each.schema().fields} if each else {} for each in (old, new)
+        ]
+        fresh = sum(one.snapshot_id not in known for one in new.snapshots) if new else 0
+        found.append(
+            TableDiff(
+                path.removesuffix(f"/{POINTER}"), (rows[0], rows[1]), delta.deletes, fresh, (columns[0], columns[1])
+            )
+        )
+    return found

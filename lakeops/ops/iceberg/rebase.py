@@ -1,0 +1,297 @@
+"""Tables that both sides of a merge changed: the source's change is made again on the destination's table.
+
+It follows Iceberg's rules for writers of one table. An append follows any change. Files that a compaction replaces have
+to be live still, with no new deletes. Any other change follows compactions of other files alone. The rest stays a
+conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import ValidationException
+from pyiceberg.table import CommitTableResponse, Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import update_table_metadata
+
+from lakeops.model.arrow import STAGED_SCHEMA
+from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.records import Entry, Summary
+from lakeops.ops.ancestor import Ancestor
+from lakeops.ops.context import Context
+from lakeops.ops.iceberg.diff import FileDelta
+from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
+from lakeops.ops.iceberg.metadata import POINTER, file_after, parsed, table_change
+from lakeops.ops.read import read_entry
+from lakeops.ops.stage import tombstones
+from lakeops.ops.tables import TableChange, TableFiles, rows_of
+from lakeops.ranges.diff import diff
+from lakeops.ranges.merge import MergePlan
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import entries
+from lakeops.store import layout
+
+_STRUCTURE = (
+    *("format_version", "schemas", "current_schema_id", "last_column_id", "partition_specs", "default_spec_id"),
+    *("last_partition_id", "sort_orders", "default_sort_order_id"),
+)
+"""What describes the rows of a table. Only one side may have changed any of it."""
+
+
+class NotRebased(Exception):
+    """Iceberg's rules do not let a source's change follow that of the destination. The message says why."""
+
+
+def rebase(
+    ctx: Context, base: Ancestor, source: Metarange, dest: Metarange, plan: MergePlan, *, publish: bool
+) -> tuple[MergePlan, list[str]]:
+    """Settle the conflicts of a merge that are tables, as far as their changes can follow one another.
+
+    Args:
+        ctx: the repository.
+        base: the merge base.
+        source: what is merged.
+        dest: what it is merged into.
+        plan: the plan of the merge, path by path.
+        publish: write the metadata that the plan refers to.
+
+    Returns:
+        The plan with the conflicts that are left, and for each table among them why it is one.
+    """
+    reasons = []
+    for path in plan.conflicts:
+        if path.rpartition("/")[2] == POINTER:
+            sides = [
+                reader.stat(side, path)
+                for reader, side in ((base.reader, base.metarange), (ctx.reader, source), (ctx.reader, dest))
+            ]
+            if all(sides):
+                folder = path.removesuffix(POINTER)
+                try:
+                    table = _RebasedTable(ctx, folder, [one for one in sides if one])
+                    table.check()
+                    plan = _with_table(ctx, base, (source, dest), plan, table, publish=publish)
+                except (
+                    NotRebased,
+                    InvalidInput,
+                    ObjectNotFound,
+                    FileNotFoundError,
+                    ValidationException,
+                    ValueError,
+                ) as error:
+                    reasons.append(f"table {folder[:-1]}: {error}")
+    return plan, reasons
+
+
+class _RebasedTable:
+    """A table as three commits have it, with what the source changed made again on the destination's.
+
+    Args:
+        ctx: the repository.
+        folder: the table's folder, with a slash at its end.
+        pointers: the table's current metadata file at the merge base, the source and the destination.
+    """
+
+    def __init__(self, ctx: Context, folder: str, pointers: list[Entry]) -> None:
+        self.folder = folder
+        self.files = _Draft(ctx)
+        self._io = TableFileIO(self.files)
+        for entry in pointers:
+            if entry.size_bytes > MOST_METADATA:
+                raise NotRebased(f"its metadata has {entry.size_bytes:,} bytes")
+        self._base, self._source, self._dest = (parsed(read_entry(ctx, one), one.path) for one in pointers)
+        self._at = layout.absolute(ctx.repository.storage_namespace, pointers[2].physical_address)
+        self._theirs = FileDelta.of(self._io, self._base, self._source)
+        self._ours = FileDelta.of(self._io, self._base, self._dest)
+        # Both sides have what an earlier merge brought.
+        self._added = {path: file for path, file in self._theirs.added.items() if path not in self._ours.added}
+
+    @property
+    def root(self) -> str:
+        """The key of the table's location, with a slash at its end."""
+        return f"{self.files.key(self._dest.location)}/"
+
+    @property
+    def added(self) -> set[str]:
+        """The keys of the source's files that the destination's table gets."""
+        return set(map(self.files.key, self._added))
+
+    def check(self) -> None:
+        """Raise ``NotRebased`` where the source's change cannot follow the destination's."""
+        theirs, ours = self._theirs, self._ours
+        if len({(one.table_uuid, one.location) for one in (self._base, self._source, self._dest)}) > 1:
+            raise NotRebased("one side made it anew")
+        if theirs.deletes:
+            raise NotRebased("the source changed files that delete rows of others")
+        if theirs.removed.keys() & ours.removed.keys():
+            raise NotRebased("both sides replaced or deleted the same files")
+        if theirs.removed and ours.deletes:
+            raise NotRebased("the destination deleted rows that may lie in files which the source replaced or deleted")
+        changed = bool(ours.added or ours.removed) and not ours.operations <= {Operation.REPLACE}
+        if theirs.removed and not theirs.compacted and changed:
+            raise NotRebased("the source deleted or changed rows, and the destination added or changed some")
+
+    def change(self) -> TableChange:
+        """The commit of the destination's table that does what the source did. Its manifests are drafts."""
+        merged = self._metadata()
+        if any(file.spec_id != merged.default_spec_id for file in self._added.values()):
+            raise NotRebased("the source added files under another partitioning")
+        catalog = _Uncommitted()
+        transaction = Transaction(Table((self.folder,), merged, self._at, self._io, catalog))
+        transaction.set_properties(merged.properties)
+        if self._added or self._theirs.removed:
+            update = transaction.update_snapshot({"source-snapshot-id": str(self._source.current_snapshot_id)})
+            producer: Any = update.overwrite() if self._theirs.removed else update.fast_append()
+            for file in self._added.values():
+                producer.append_data_file(file)
+            for file in self._theirs.removed.values():
+                producer.delete_data_file(file)
+            producer.commit()
+        transaction.commit_transaction()
+        after, made = catalog.metadata, catalog.metadata.current_snapshot()
+        if self._theirs.compacted and made is not None and made.summary is not None:
+            # pyiceberg has no writer of this operation.
+            summary = made.summary.model_copy(update={"operation": Operation.REPLACE})
+            made = made.model_copy(update={"summary": summary})
+            after = after.model_copy(update={"snapshots": [*after.snapshots[:-1], made]})
+        return table_change(self._io, self.folder, self._dest, after, file_after(self._at), self._at)
+
+    def _metadata(self) -> TableMetadata:
+        """The destination's metadata with the source's changes of schema, partitioning, order and properties."""
+        base, source, dest = (
+            {name: getattr(one, name) for name in _STRUCTURE} for one in (self._base, self._source, self._dest)
+        )
+        if base not in (source, dest) and source != dest:
+            raise NotRebased("both sides changed its schema, partitioning or order")
+        if self._base.format_version != self._source.format_version:
+            raise NotRebased("the source changed its format version")
+        pairs = [one.properties for one in (self._base, self._source, self._dest)]
+        refs = [{name: ref for name, ref in one.refs.items() if name != "main"} for one in (self._base, self._source)]
+        if refs[0] != refs[1]:
+            raise NotRebased("the source changed branches or tags within the table")
+        properties = dict(pairs[2])
+        for name in pairs[0].keys() | pairs[1].keys():
+            old, new, own = (each.get(name) for each in pairs)
+            if old not in (new, own) and new != own:
+                raise NotRebased(f"both sides changed its property {name}")
+            if new != old and new is None:
+                properties.pop(name, None)
+            elif new != old:
+                properties[name] = new
+        structure = dest if source == base else source
+        return self._dest.model_copy(update={**structure, "properties": properties})
+
+
+class _Uncommitted(NoopCatalog):  # type: ignore[misc] # pyiceberg's classes are not typed here
+    """A catalog that keeps the metadata of the one table that is committed to it."""
+
+    metadata: TableMetadata
+
+    def __init__(self) -> None:
+        super().__init__("merge")
+
+    def commit_table(self, table: Table, _: tuple[Any, ...], updates: tuple[Any, ...]) -> CommitTableResponse:
+        self.metadata = update_table_metadata(table.metadata, updates, metadata_location=table.metadata_location)
+        return CommitTableResponse(metadata=self.metadata, metadata_location=table.metadata_location)
+
+
+class _Draft(TableFiles):
+    """The files of tables, with those that were written now in memory."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        self._drafts: dict[str, bytes] = {}
+
+    def read(self, url: str, at_most: int) -> bytes:
+        return self._drafts[url] if url in self._drafts else super().read(url, at_most)
+
+    def size(self, url: str) -> int:
+        return len(self._drafts[url]) if url in self._drafts else super().size(url)
+
+    def write(self, url: str, data: bytes | BinaryIO) -> None:
+        self._drafts[url] = data if isinstance(data, bytes) else data.read()
+
+    def publish(self) -> None:
+        """Write them to the store."""
+        for url, data in self._drafts.items():
+            super().write(url, data)
+
+
+def _with_table(
+    ctx: Context,
+    base: Ancestor,
+    sides: tuple[Metarange, Metarange],
+    plan: MergePlan,
+    table: _RebasedTable,
+    *,
+    publish: bool,
+) -> MergePlan:
+    """The plan with one table as ``table`` makes it: the destination's files, what its change adds, and no others."""
+    (source, dest), change = sides, table.change()
+    touched: dict[str, tuple[Entry | None, Entry | None]] = {}
+    for batch in diff(base.reader, base.metarange, source, rows=True, prefix=table.folder):
+        pairs = zip(*(_rows(batch.column(name)) for name in ("left", "right")), strict=True)
+        touched |= dict(zip(batch.column("path").to_pylist(), pairs, strict=True))
+    # Other objects in the folder are none of the table's.
+    touched = {path: pair for path, pair in touched.items() if any(_below(table.root, one) for one in pair)}
+    named = {*change.files, change.pointer, f"{table.folder}{change.metadata[0]}"}
+    before = {path: ctx.reader.stat(dest, path) for path in {*touched, *change.gone, *named}}
+    known = {path: new for path, (_, new) in touched.items() if path in change.files}
+    if any(before[path] for path, new in known.items() if new and new.physical_address in table.added):
+        raise NotRebased("the destination removed files that the source's change would bring back")
+    after = {path: None if path in change.gone else entry for path, entry in before.items()}
+    after |= dict.fromkeys(named, _NEW) | known
+    counts = dict(zip(_KINDS, (plan.summary.added, plan.summary.removed, plan.summary.changed), strict=True))
+    for path, (old, new) in touched.items():
+        if path not in plan.conflicts and _same(before[path], old):
+            counts[_kind(old, new)] -= 1
+    for path, entry in before.items():
+        if not _same(entry, after[path]):
+            counts[_kind(entry, after[path])] += 1
+    kept = [entry for entry in after.values() if entry and entry is not _NEW]
+    rows = [_staged(kept), tombstones(pa.chunked_array([[path for path in after if not after[path]]], pa.string()))]
+    if publish:
+        table.files.publish()
+        made = {path: file for path, file in change.files.items() if path not in known}
+        rows.append(rows_of(ctx, replace(change, files=made, gone=()))[0])
+    rest = plan.changes.filter(pc.invert(pc.is_in(plan.changes.column("path"), pa.array(before, pa.string()))))
+    return replace(
+        plan,
+        changes=pa.concat_tables([rest, *rows]).sort_by("path"),
+        conflicts=[path for path in plan.conflicts if path not in before],
+        summary=Summary(**counts),
+    )
+
+
+_KINDS = ("added", "removed", "changed")
+_NEW = Entry("", "", "", -1, 0)
+"""Stands for a file whose checksum is not known yet."""
+
+
+def _kind(old: Entry | None, new: Entry | None) -> str:
+    return "added" if old is None else "removed" if new is None else "changed"
+
+
+def _same(one: Entry | None, other: Entry | None) -> bool:
+    return (one and one.identity) == (other and other.identity)
+
+
+def _below(root: str, entry: Entry | None) -> bool:
+    return entry is not None and entry.physical_address.startswith(root)
+
+
+def _rows(column: pa.ChunkedArray) -> list[Entry | None]:
+    """Rows of one side of a diff as records."""
+    found = iter(entries(pa.Table.from_struct_array(column.drop_null())))
+    return [next(found) if there else None for there in column.is_valid().to_pylist()]
+
+
+def _staged(rows: Iterable[Entry]) -> pa.Table:
+    made = [{**row.to_json(), "tombstone": False, "metadata": [*row.metadata.items()]} for row in rows]
+    return pa.Table.from_pylist(made, STAGED_SCHEMA)

@@ -1,0 +1,1 @@
+../../../dags/publish_iceberg.py
