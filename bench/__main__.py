@@ -1,6 +1,7 @@
-"""Measure lakeops beside git; usage: python -m bench [--size 100k|1M|10M] [--repeats N] [--no-page | --page-only].
+"""Measure lakeops beside git; usage: python -m bench [--size SIZE] [--repeats N] [--no-page | --page-only].
 
-Prints a table, and writes docs/performance.md, .json and .png from this run and the last ones of other sizes.
+Prints a table, and writes docs/performance.md, .json and .png from this run and the last ones of other sizes. From 30M
+on most of the repository is made up, and git is left out: ``bench.large``.
 """
 
 from __future__ import annotations
@@ -18,19 +19,25 @@ from bench.rows import SECTIONS, Row
 from bench.run import measure
 
 SIZES = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
+LARGE = {"30M": 30_000_000, "100M": 100_000_000, "1000M": 1_000_000_000}
 REPEATS = {"100k": (7, 3), "1M": (7, 3), "10M": (3, 1)}
 """How often a row is run, and how often one that takes seconds."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=SIZES, default="100k")
+    parser.add_argument("--size", choices=[*SIZES, *LARGE], default="100k")
     parser.add_argument("--repeats", type=int, help="of every row")
     parser.add_argument("--no-page", action="store_true", help="leave docs/ as it is")
     parser.add_argument("--page-only", action="store_true", help="write docs/ from the last numbers, measure nothing")
     arguments = parser.parse_args()
     if arguments.page_only:
         _write(page.known())
+        return
+    if arguments.size in LARGE:
+        from bench import large  # it imports this module
+
+        large.show(["1M", "10M", arguments.size], arguments.repeats or 9)
         return
     repeats, heavy = (arguments.repeats,) * 2 if arguments.repeats else REPEATS[arguments.size]
     progress = Console(stderr=True)

@@ -121,7 +121,7 @@ class Sized:
 
     def _read(self, reader: RangeReader, name: str) -> Any:
         head = self.heads[name]
-        return reader.metarange(_Pointer(head.id, head.file, head.digest))
+        return reader.metarange(Pointer(head.id, head.file, head.digest))
 
     def _commit(self, reader: RangeReader, changes: pa.Table, name: str) -> None:
         attempt = self._ids.new()
@@ -144,7 +144,9 @@ class Sized:
         list(islice((entry for table in tables for entry in entries(table)), 1_000))
 
 
-class _Pointer:
+class Pointer:
+    """What a commit says of its metarange."""
+
     def __init__(self, meta_range_id: str, meta_range_file: str, meta_range_digest: str) -> None:
         self.meta_range_id = meta_range_id
         self.meta_range_file = meta_range_file

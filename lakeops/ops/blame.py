@@ -279,7 +279,7 @@ def _version_at(ctx: Context, commit: Commit, path: str, known: _PathState) -> _
     """The state of a commit at a path. Nothing is read where ``known`` is of the same range."""
     key = path.encode()
     metarange = ctx.metarange(commit)
-    index = metarange.find(key)
+    metarange, index = metarange.at_hand(metarange.find(key))
     if index == len(metarange) or metarange.first_paths[index] > key:
         return _PathState(None)
     row = metarange.row(index)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc
-from lakeops.model.arrow import STAGED_SCHEMA, from_numpy, no_rows
+from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Transient
 from lakeops.model.formatting import human_size
@@ -28,7 +28,7 @@ from lakeops.model.records import Split, Summary
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.merge import MergePlan
-from lakeops.ranges.metarange import METARANGE_SCHEMA, Delta, Metarange, RangeRow, rows_table
+from lakeops.ranges.metarange import Delta, Metarange, Piece, RangeRow, joined
 from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, Work, fetch_range
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS, Segment, Task, TaskResult, run_task
@@ -90,7 +90,7 @@ class ApplyPlan:
         where = engine.for_work(len(self.touched) * RANGE_SECONDS).name
         if not len(self.base):
             return f"will write the first ranges for {self.changes.num_rows:,} changes, {where}"
-        size = human_size(pc.sum(self.base.table.column("file_bytes").take(from_numpy(self.touched))).as_py())
+        size = human_size(pc.sum(self.base.column("file_bytes", self.touched)).as_py())
         return f"will rewrite {len(self.touched):,} of {len(self.base):,} ranges, {size}, {where}"
 
     def tasks(self, group: int) -> Iterator[Task]:
@@ -150,7 +150,7 @@ class MetarangeBuilder:
         self._attempt = attempt
         self._known = tuple(known)
         self._chunker = Chunker(split)
-        self._parts: list[pa.Table | Sequence[RangeRow]] = []
+        self._parts: list[Piece | list[RangeRow]] = []
 
     def keep(self, ranges: Metarange, start: int, stop: int) -> None:
         """Ranges ``[start, stop)`` of a metarange follow: by reference, once no range is open.
@@ -160,8 +160,7 @@ class MetarangeBuilder:
         while start < stop and self._chunker.open:
             self._cut_anew(ranges.row(start))
             start += 1
-        if start < stop:
-            self._parts.append(ranges.table.slice(start, stop - start))
+        self._parts.append((ranges, start, stop))
 
     def put(self, rows: tuple[RangeRow, ...]) -> None:
         """Ranges that a task wrote follow."""
@@ -169,7 +168,7 @@ class MetarangeBuilder:
         while done < len(rows) and self._chunker.open:
             self._cut_anew(rows[done])
             done += 1
-        self._parts.append(rows[done:])
+        self._parts.append(list(rows[done:]))
 
     def open(self, remainder: pa.Table) -> None:
         """Rows follow whose range is open."""
@@ -180,19 +179,12 @@ class MetarangeBuilder:
         if self._chunker.open:
             self._write([self._chunker.rest()], ())
         # One table of all new rows: each one by itself would take a quarter of a millisecond.
-        new: list[RangeRow] = []
+        new = Metarange.from_rows(row for part in self._parts if not isinstance(part, tuple) for row in part)
+        pieces, done = [], 0
         for part in self._parts:
-            if not isinstance(part, pa.Table):
-                new += part
-        table = rows_table(new)
-        parts, done = [no_rows(METARANGE_SCHEMA)], 0
-        for part in self._parts:
-            if isinstance(part, pa.Table):
-                parts.append(part)
-            else:
-                parts.append(table.slice(done, len(part)))
-                done += len(part)
-        return Metarange(pa.concat_tables(parts))
+            pieces.append(part if isinstance(part, tuple) else (new, done, done + len(part)))
+            done += 0 if isinstance(part, tuple) else len(part)
+        return joined(pieces)
 
     def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""

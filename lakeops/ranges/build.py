@@ -176,7 +176,7 @@ def replace_prefix(
         return fetch_range(store, row).read()
 
     building.keep(base, 0, low)
-    if low < len(base) and base.first_paths[low] < below:
+    if low < len(base) and base.row(low).first_path.encode() < below:
         rows = read(base.row(low))
         building.open(rows.slice(0, SortedPaths(rows.column("path")).first_at(below)))
     if len(part):
@@ -185,7 +185,7 @@ def replace_prefix(
             building.keep(part, len(part) - 1, len(part))
         else:
             building.open(read(part.row(len(part) - 1)))
-    if high < len(base) and base.first_paths[high] < above:
+    if high < len(base) and base.row(high).first_path.encode() < above:
         rows = read(base.row(high))
         building.open(rows.slice(SortedPaths(rows.column("path")).first_at(above)))
         high += 1

@@ -302,7 +302,7 @@ class MergeWalk:
         if self._ours is not None:
             after = self._ours.after
             return to_numpy(after.column("size_bytes").take(pc.index_in(paths, value_set=after.column("path"))))
-        owner = to_numpy(pc.search_sorted(self._dest.table.column("last_path"), paths)).astype(np.int64)
+        owner = self._dest.search(paths)
         found = np.zeros(len(paths), np.int64)
         for number in np.unique(owner).tolist():
             here = np.flatnonzero(owner == number)
@@ -314,10 +314,8 @@ class MergeWalk:
     def _states(self, changed: ChangedPaths) -> States:
         """The states of some paths, from whole ranges as far as these tell."""
         paths, left, right = changed.paths, changed.left, changed.right
-        owner = to_numpy(pc.search_sorted(self._dest.table.column("last_path"), paths)).astype(np.int64)
-        inside = owner < len(self._dest)
-        firsts = self._dest.table.column("first_path").take(from_numpy(owner[inside]))
-        inside[inside] = to_numpy(pc.less_equal(firsts, paths.filter(from_numpy(inside))))
+        owner = self._dest.holding(paths)
+        inside = owner >= 0
         like_base, like_source = ~inside & (left < 0), ~inside & (right < 0)
         present = np.zeros(len(paths), np.bool_)
         known = np.flatnonzero(inside)
@@ -515,7 +513,9 @@ def _parts(
     for stops in [*shared, everything]:
         if (stops != everything and sum(stops) - sum(done) < group) or done == everything:
             continue
-        before, after = (_slice(side, start, stop) for side, start, stop in zip((old, new), done, stops, strict=True))
+        before, after = (
+            Metarange(side.between(start, stop)) for side, start, stop in zip((old, new), done, stops, strict=True)
+        )
         if len(before) or len(after):
             yield with_delta_of(delta, before, after), None if dest is None else _beside(dest, before, after)
         done = stops
@@ -525,10 +525,5 @@ def _beside(dest: Metarange, *sides: Metarange) -> Metarange:
     """The destination's ranges among which a path of one of the sides would be."""
     firsts = [side.first_paths[0] for side in sides if len(side)]
     lasts = [side.last_paths[len(side) - 1] for side in sides if len(side)]
-    start = dest.find(min(firsts))
-    stop = dest.first_paths.first_at(max(lasts) + b"\0")
-    return _slice(dest, start, max(start, stop))
-
-
-def _slice(metarange: Metarange, start: int, stop: int) -> Metarange:
-    return Metarange(metarange.table.slice(start, stop - start))
+    start, stop = dest.find(min(firsts)), dest.find_start(max(lasts) + b"\0")
+    return Metarange(dest.between(start, max(start, stop)))

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 from operator import attrgetter
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrow import RANGE_SCHEMA, array, first_true, from_numpy, in_one, no_rows, to_numpy
-from lakeops.model.errors import InvalidInput
+from lakeops.model.arrow import RANGE_SCHEMA, array, first_true, from_numpy, in_one, no_rows, scalar, to_numpy
+from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.sanitising import excerpt
 from lakeops.ranges.digest import DIGEST_BYTES, Positions
 from lakeops.store.layout import range_key
@@ -42,6 +44,14 @@ METARANGE_SCHEMA = pa.schema(
 )
 """One range a row, in order: its id and file name, first and last path, how many objects and their sizes' sum; then
 the size and the SHA-256 of the file, which belong to this copy and are not part of any id."""
+
+LEAF_SCHEMA = METARANGE_SCHEMA.append(pa.field("ranges", pa.int64(), nullable=False))
+"""One leaf a row, in order: as a range's row, of all its ranges together, and how many these are."""
+
+LEAF_RANGES = 256
+"""Ranges of a leaf, about; twice as many at most."""
+MOST_INLINE = 4_096
+"""Ranges of a metarange that is one file. A larger one is a root and leaves."""
 
 ROW_LEAST = DIGEST_BYTES
 """Bytes that a row of a range takes in any file: its digest cannot be compressed."""
@@ -64,16 +74,31 @@ def range_id(digests: pa.Array | pa.ChunkedArray | memoryview) -> bytes:
     return state.digest()
 
 
+def leaf_id(range_ids: memoryview) -> bytes:
+    """The id of a leaf with these range ids (32 bytes each), in order: 32 raw bytes."""
+    return sha256(b"lakeops leaf 1\n" + range_ids).digest()
+
+
+def leaf_ends(ids: pa.ChunkedArray) -> list[int]:
+    """Where leaves end among these ranges: exclusive row numbers. What is behind the last one belongs to another."""
+    first = np.frombuffer(fixed_bytes(in_one(ids)), ">u8")[::4]
+    natural = (np.flatnonzero(first <= np.uint64((1 << 64) // LEAF_RANGES - 1)) + 1).tolist()
+    ends: list[int] = []
+    for start, end in pairwise([0, *natural, len(first) + 1]):
+        ends += [*range(start + 2 * LEAF_RANGES, end, 2 * LEAF_RANGES), end]
+    return ends[:-1]
+
+
 def metarange_id(ids: pa.ChunkedArray) -> str:
     """The id of a metarange with these range ids (32 bytes each), in order: 64 hex characters."""
-    state = sha256(b"lakeops metarange 1\n")
-    for chunk in ids.chunks:
-        state.update(fixed_bytes(chunk))
-    return state.hexdigest()
+    raw, ends = fixed_bytes(in_one(ids)), leaf_ends(ids)
+    if len(raw) and (not ends or ends[-1] < len(ids)):
+        ends.append(len(ids))
+    return _id_of_leaves(b"".join(leaf_id(raw[32 * start : 32 * stop]) for start, stop in pairwise([0, *ends])))
 
 
-EMPTY_METARANGE_ID = metarange_id(pa.chunked_array([], pa.binary(32)))
-"""The id of the metarange without ranges: what a repository starts with."""
+def _id_of_leaves(ids: bytes | memoryview) -> str:
+    return sha256(b"lakeops metarange 2\n" + ids).hexdigest()
 
 
 def fixed_bytes(array: pa.Array) -> memoryview:
@@ -83,6 +108,10 @@ def fixed_bytes(array: pa.Array) -> memoryview:
         return memoryview(b"")
     start = array.offset * width
     return memoryview(array.buffers()[1])[start : start + len(array) * width]
+
+
+EMPTY_METARANGE_ID = metarange_id(pa.chunked_array([], pa.binary(32)))
+"""The id of the metarange without ranges: what a repository starts with."""
 
 
 def upper_bound(prefix: str) -> bytes | None:
@@ -137,6 +166,11 @@ class RangeRow:
     size_bytes: int
     file_bytes: int
     file_digest: bytes
+
+    @classmethod
+    def all_of(cls, table: pa.Table) -> list[RangeRow]:
+        """The rows of a table of ``METARANGE_SCHEMA`` or ``LEAF_SCHEMA``."""
+        return list(map(cls, *[column.to_pylist() for column in table.columns[: len(METARANGE_SCHEMA)]]))
 
     @property
     def hex_id(self) -> str:
@@ -237,14 +271,17 @@ _ROW_VALUES = attrgetter(*(field.name for field in fields(RangeRow)))
 class Metarange:
     """The ranges of one commit, in order.
 
+    Those of a large repository lie in *leaves*, which are loaded when they are looked at. ``table`` is all of it.
+
     Args:
-        table: ``METARANGE_SCHEMA``, paths ascending and ranges disjoint.
+        ranges: ``METARANGE_SCHEMA``, paths ascending and ranges disjoint; or where they lie.
         delta: what it changes in some other metarange, where that is known.
     """
 
-    def __init__(self, table: pa.Table, delta: Delta | None = None) -> None:
-        self.table: pa.Table = table.combine_chunks()
-        self.id: str = metarange_id(self.table.column("id"))
+    def __init__(self, ranges: pa.Table | Leaves, delta: Delta | None = None) -> None:
+        self.leaves: Leaves | None = ranges if isinstance(ranges, Leaves) else None
+        if not isinstance(ranges, Leaves):
+            self.table = ranges.combine_chunks()
         self.delta: Delta | None = delta
 
     @classmethod
@@ -258,25 +295,48 @@ class Metarange:
         return cls(rows_table(list(rows)))
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return int(self.table.num_rows if self.leaves is None else self.leaves.starts[-1])
 
     def __repr__(self) -> str:
         return f"Metarange({self.id[:12]}, {len(self)} ranges, {self.count} objects)"
 
+    @cached_property
+    def table(self) -> pa.Table:
+        """All ranges: ``METARANGE_SCHEMA``. Loads every leaf."""
+        return self._of(None)[0].combine_chunks()
+
+    @property
+    def leaf_files(self) -> list[str]:
+        """The names of the files of its leaves, under ``_lakefs/ranges/``."""
+        files: list[str] = [] if self.leaves is None else self.leaves.root.table.column("file").to_pylist()
+        return files
+
+    @cached_property
+    def id(self) -> str:
+        """The id: it follows from the ids of the ranges, in order."""
+        if self.leaves is None:
+            return metarange_id(self.table.column("id"))
+        return _id_of_leaves(fixed_bytes(in_one(self.leaves.root.table.column("id"))))
+
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that the metarange takes."""
-        return int(self.table.get_total_buffer_size()) + (self.delta.nbytes if self.delta is not None else 0)
+        """The bytes of memory that the metarange takes, without its leaves."""
+        held = (self if self.leaves is None else self.leaves.root).table
+        return int(held.get_total_buffer_size()) + (self.delta.nbytes if self.delta is not None else 0)
 
     @cached_property
     def count(self) -> int:
         """The number of objects in the commit."""
-        return int(pc.sum(self.table.column("count")).as_py() or 0)
+        return self._sum("count")
 
     @cached_property
     def size_bytes(self) -> int:
         """The sum of the objects' sizes."""
-        return int(pc.sum(self.table.column("bytes")).as_py() or 0)
+        return self._sum("bytes")
+
+    def _sum(self, column: str) -> int:
+        held = (self if self.leaves is None else self.leaves.root).table
+        return int(pc.sum(held.column(column)).as_py() or 0)
 
     @cached_property
     def first_paths(self) -> SortedPaths:
@@ -288,28 +348,56 @@ class Metarange:
         """The last path of every range."""
         return SortedPaths(self.table.column("last_path"))
 
+    def at_hand(self, index: int) -> tuple[Metarange, int]:
+        """A metarange that needs no loading and has one range of this one, and the range's number there."""
+        if self.leaves is None:
+            return self, index
+        number = min(int(self.leaves.holding(index)), len(self.leaves.root) - 1)  # the number may be past all
+        return self.leaves.get([number])[0], index - int(self.leaves.starts[number])
+
     def row(self, index: int) -> RangeRow:
         """One range as plain data."""
         return self.rows(index, index + 1)[0]
 
     def rows(self, start: int, stop: int) -> list[RangeRow]:
         """Ranges ``[start, stop)`` as plain data."""
-        columns = [column.to_pylist() for column in self.table.slice(start, stop - start).columns]
-        return list(map(RangeRow, *columns))
+        return RangeRow.all_of(self.between(start, stop))
 
     def at(self, indices: Iterable[int]) -> list[RangeRow]:
         """The ranges with these row numbers as plain data."""
-        rows = from_numpy(np.fromiter(indices, np.int64))
-        columns = [column.to_pylist() for column in self.table.take(rows).columns]
-        return list(map(RangeRow, *columns))
+        return RangeRow.all_of(self.take(np.fromiter(indices, np.int64)))
 
-    def file_digest(self, index: int) -> bytes:
-        """The SHA-256 of one range's file: 32 raw bytes."""
-        return bytes(self._file_digests[32 * index : 32 * index + 32])
+    def between(self, start: int, stop: int) -> pa.Table:
+        """Ranges ``[start, stop)``: ``METARANGE_SCHEMA``."""
+        if self.leaves is None:
+            return self.table.slice(start, stop - start)
+        if start == stop:
+            return no_rows(METARANGE_SCHEMA)
+        first, last = (int(self.leaves.holding(index)) for index in (start, stop - 1))
+        table, numbers = self._of(np.arange(first, last + 1))
+        return table.slice(start - numbers[0], stop - start)
+
+    def take(self, rows: Positions) -> pa.Table:
+        """The ranges with these row numbers: ``METARANGE_SCHEMA``."""
+        table, places = self._located(rows)
+        return table.take(from_numpy(places))
+
+    def column(self, name: str, rows: Positions, lacking: npt.NDArray[np.bool_] | None = None) -> pa.ChunkedArray:
+        """A column of the ranges with these row numbers. Nulls where they are ``lacking``."""
+        table, places = self._located(rows, lacking)
+        return table.column(name).take(from_numpy(places, lacking))
+
+    def _located(self, rows: Positions, lacking: npt.NDArray[np.bool_] | None = None) -> tuple[pa.Table, Positions]:
+        if self.leaves is None:
+            return self.table, rows
+        table, numbers = self._of(np.unique(self.leaves.holding(rows if lacking is None else rows[~lacking])))
+        return table, np.searchsorted(numbers, rows)
 
     @cached_property
     def disorder(self) -> str | None:
         """Where its ranges are out of order or overlap, by what it tells of them; None where they are not."""
+        if self.leaves is not None:
+            return self.leaves.root.disorder
         if not len(self):
             return None
         # A look at an array takes less time than one at chunks.
@@ -325,7 +413,26 @@ class Metarange:
 
     def find(self, key: bytes) -> int:
         """The first range that ends at or after ``key``: ``len(self)`` when ``key`` is past them all."""
-        return self.last_paths.first_at(key)
+        if self.leaves is None:
+            return self.last_paths.first_at(key)
+        number = self.leaves.root.find(key) if key else 0
+        if not key or number == len(self.leaves.root):
+            return int(self.leaves.starts[number])
+        return int(self.leaves.starts[number]) + self.leaves.get([number])[0].find(key)
+
+    def find_start(self, key: bytes) -> int:
+        """The first range that begins at or after ``key``: ``len(self)`` when all begin before it."""
+        index = self.find(key)
+        return index + (index < len(self) and self.row(index).first_path.encode() < key)
+
+    def search(self, paths: pa.Array | pa.ChunkedArray) -> Positions:
+        """For each path the first range that ends at or after it: ``len(self)`` past them all."""
+        if self.leaves is None:
+            found: Positions = to_numpy(pc.search_sorted(self.table.column("last_path"), paths)).astype(np.int64)
+            return found
+        numbers = np.unique(self.leaves.root.search(paths))
+        table, rows = self._of(numbers[numbers < len(self.leaves.root)])
+        return np.append(rows, len(self))[Metarange(table).search(paths)]
 
     def route(self, paths: pa.Array | pa.ChunkedArray) -> Positions:
         """The range that a change of each path concerns: row numbers, as long as ``paths``.
@@ -334,18 +441,26 @@ class Metarange:
         """
         if not len(self):
             raise InvalidInput("an empty metarange has no range to route a path to")
-        found: Positions = to_numpy(pc.search_sorted(self.table.column("last_path"), paths)).astype(np.int64)
-        return np.minimum(found, len(self) - 1)
+        return np.minimum(self.search(paths), len(self) - 1)
 
     def overlapping(self, prefix: str = "", after: str = "") -> tuple[int, int]:
         """Rows ``[start, stop)`` that may hold paths under ``prefix`` and after ``after``."""
         low, above = max(prefix.encode(), after.encode()), upper_bound(prefix)
-        start = self.last_paths.first_at(low)
-        stop = len(self) if above is None else self.first_paths.first_at(above)
-        return start, max(start, stop)
+        start = self.find(low)
+        return start, max(start, len(self) if above is None else self.find_start(above))
 
     def without(self, other: Metarange) -> Positions:
         """Row numbers of the ranges whose id ``other`` does not have, ascending."""
+        if self.leaves is not None or other.leaves is not None:
+            (mine, numbers), (theirs, _) = self._beside(other), other._beside(self)
+            lacking = numbers[Metarange(mine).without(Metarange(theirs))]
+            if other.leaves is not None:
+                return lacking
+            # The other one has nothing in the place of leaves that were not looked at.
+            missing = np.ones(len(self), np.bool_)
+            missing[numbers] = False
+            missing[lacking] = True
+            return np.flatnonzero(missing)
         # Two metaranges usually share almost all ranges, at their starts and at their ends.
         most = min(len(self), len(other))
         unequal = np.flatnonzero((self._words[:most] != other._words[:most]).any(axis=1))
@@ -361,32 +476,45 @@ class Metarange:
         known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
         return np.flatnonzero(~to_numpy(known)) + lead
 
+    def _beside(self, other: Metarange) -> tuple[pa.Table, Positions]:
+        """The ranges that have to be compared with those of another metarange, and their row numbers.
+
+        Leaves that both have are left out unread, and those that hold none of the other's paths.
+        """
+        if self.leaves is None:
+            return self.table, np.arange(len(self))
+        root = self.leaves.root
+        return self._of(np.flatnonzero(root.meets(other)) if other.leaves is None else root.without(other.leaves.root))
+
     def meets(self, others: Metarange) -> npt.NDArray[np.bool_]:
         """For each range whether its paths overlap one of the others."""
+        overlaps: npt.NDArray[np.bool_] = np.zeros(len(self), np.bool_)
         if not len(self) or not len(others):
-            return np.zeros(len(self), np.bool_)
-        first = to_numpy(pc.search_sorted(others.table.column("last_path"), self.table.column("first_path")))
-        begins = others.table.column("first_path").take(from_numpy(np.minimum(first, len(others) - 1)))
+            return overlaps
+        if self.leaves is not None:
+            table, numbers = self._of(np.flatnonzero(self.leaves.root.meets(others)))
+            overlaps[numbers] = Metarange(table).meets(others)
+            return overlaps
+        first = others.search(self.table.column("first_path"))
+        begins = others.column("first_path", np.minimum(first, len(others) - 1))
         # Past the last of the others nothing overlaps, whatever range was looked at in its place.
-        overlaps: npt.NDArray[np.bool_] = to_numpy(pc.less_equal(begins, self.table.column("last_path")))
+        overlaps = to_numpy(pc.less_equal(begins, self.table.column("last_path")))
         return overlaps & (first < len(others))
 
-    def covers(self, paths: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-        """For each path whether it is between the ends of a range."""
-        inside: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
-        if len(self):
-            owners = self.route(paths)
-            first, last = (self.table.column(name).take(from_numpy(owners)) for name in ("first_path", "last_path"))
-            inside = to_numpy(pc.and_(pc.less_equal(first, paths), pc.less_equal(paths, last)))
-        return inside
+    def holding(self, paths: pa.Array | pa.ChunkedArray) -> Positions:
+        """For each path the range between whose ends it is: row numbers, -1 for none."""
+        owners = self.search(paths)
+        begins = self.column("first_path", owners, owners == len(self))
+        inside = pc.fill_null(pc.less_equal(begins, paths), scalar(False, pa.bool_()))
+        return np.where(to_numpy(inside), owners, -1)
 
     def behind(self, after: str) -> Metarange:
         """The ranges that may hold paths behind one; all of them for an empty path."""
-        return self.only(np.arange(*self.overlapping(after=after))) if after else self
+        return joined([(self, *self.overlapping(after=after))]) if after else self
 
     def only(self, which: Positions) -> Metarange:
         """Some of the ranges, by ascending row numbers."""
-        return self if len(which) == len(self) else Metarange(self.table.take(from_numpy(which)))
+        return self if len(which) == len(self) else Metarange(self.take(which))
 
     def shared(self, other: Metarange) -> npt.NDArray[np.bool_]:
         """For each range whether ``other`` has it too."""
@@ -396,7 +524,7 @@ class Metarange:
 
     def with_delta(self, delta: Delta | None) -> Metarange:
         """A metarange of these ranges, with a list of what they change."""
-        return Metarange(self.table, delta)
+        return Metarange(self.table if self.leaves is None else self.leaves, delta)
 
     def delta_since(self, other: Metarange) -> Delta | None:
         """The delta from ``other``, where either of the two has a list of it."""
@@ -406,14 +534,165 @@ class Metarange:
             return other.delta.inverse(other.id)
         return None
 
-    @cached_property
-    def _file_digests(self) -> memoryview:
-        return fixed_bytes(in_one(self.table.column("file_digest")))
+    def _of(self, numbers: Positions | None) -> tuple[pa.Table, Positions]:
+        """The ranges of some leaves, by ascending numbers (None: of all), and the ranges' row numbers."""
+        if self.leaves is None:
+            return self.table, np.arange(len(self))
+        numbers = np.arange(len(self.leaves.root)) if numbers is None else numbers
+        tables = [no_rows(METARANGE_SCHEMA), *[one.table for one in self.leaves.get(numbers.tolist())]]
+        starts = self.leaves.starts
+        rows = [np.zeros(0, np.int64), *[np.arange(starts[number], starts[number + 1]) for number in numbers]]
+        return pa.concat_tables(tables), np.concatenate(rows)
 
     @cached_property
     def _words(self) -> npt.NDArray[np.uint64]:
         raw = fixed_bytes(in_one(self.table.column("id")))
         return np.frombuffer(raw, np.uint64).reshape(-1, 4)
+
+
+class Leaves:
+    """The leaves of a metarange: parts of it that are loaded when they are looked at.
+
+    Args:
+        root: a row a leaf: ``LEAF_SCHEMA``.
+        load: gives the leaves of some rows of ``root``.
+        fresh: by id those that are in no file yet.
+    """
+
+    def __init__(
+        self,
+        root: Metarange,
+        load: Callable[[list[RangeRow]], Iterable[Metarange]],
+        fresh: Mapping[bytes, Metarange] | None = None,
+    ) -> None:
+        self.root = root
+        self.load = load
+        self.fresh: Mapping[bytes, Metarange] = fresh or {}
+        self._recent: tuple[int, Metarange] | None = None
+
+    @cached_property
+    def starts(self) -> Positions:
+        """The number of the first range of each leaf, and at the end the number of ranges."""
+        return np.append(0, np.cumsum(to_numpy(self.root.table.column("ranges"))))
+
+    def holding(self, rows: Positions | int) -> Positions:
+        """The leaves that have the ranges with these row numbers."""
+        found: Positions = np.searchsorted(self.starts, rows, side="right") - 1
+        return found
+
+    def get(self, numbers: Sequence[int]) -> list[Metarange]:
+        """Some of the leaves. The last one is remembered for whoever goes on in it."""
+        if len(numbers) == 1 and self._recent is not None and self._recent[0] == numbers[0]:
+            return [self._recent[1]]
+        rows = self.root.at(numbers)
+        loaded = iter(self.load([row for row in rows if row.id not in self.fresh]))
+        found = [self.fresh.get(row.id) or next(loaded) for row in rows]
+        for number, row, leaf in zip(numbers, rows, found, strict=True):
+            if len(leaf) != self.starts[number + 1] - self.starts[number]:
+                raise Corrupted(f"{row.key} has {len(leaf)} ranges, not as many as its metarange says")
+        if found:
+            self._recent = numbers[-1], found[-1]
+        return found
+
+
+Piece: TypeAlias = tuple[Metarange, int, int]
+"""The rows ``[start, stop)`` of a metarange."""
+
+
+def joined(pieces: Iterable[Piece]) -> Metarange:
+    """The metarange of some ranges, one piece after the other. Leaves that stay as they are need no loading.
+
+    It has leaves where a piece is of a metarange that has some.
+    """
+    pieces = [(ranges, start, stop) for ranges, start, stop in pieces if start < stop]
+    loads = [ranges.leaves.load for ranges, _, _ in pieces if ranges.leaves is not None]
+    if not loads:
+        tables = [ranges.between(start, stop) for ranges, start, stop in pieces]
+        return Metarange(pa.concat_tables([no_rows(METARANGE_SCHEMA), *tables]))
+    cutter = _LeafCutter()
+    for number, (ranges, start, stop) in enumerate(pieces, 1):
+        if ranges.leaves is None:
+            cutter.open.append(ranges.between(start, stop))
+        else:
+            cutter.keep(ranges.leaves, start, stop, last=number == len(pieces))
+    return Metarange(cutter.finish(loads[0]))
+
+
+def in_leaves(metarange: Metarange) -> Leaves:
+    """The leaves of a metarange, made where it has none."""
+    if metarange.leaves is not None:
+        return metarange.leaves
+    cutter = _LeafCutter()
+    cutter.open.append(metarange.table)
+    return cutter.finish(lambda _: ())
+
+
+class _LeafCutter:
+    """Leaves in the making. ``open`` are ranges behind them that are in no leaf yet."""
+
+    def __init__(self) -> None:
+        self.rows: list[pa.Table] = []
+        self.open: list[pa.Table] = []
+        self.fresh: dict[bytes, Metarange] = {}
+
+    def keep(self, leaves: Leaves, start: int, stop: int, *, last: bool) -> None:
+        """Ranges ``[start, stop)`` follow. ``last`` says that nothing follows these."""
+        starts, root = leaves.starts, leaves.root
+        self.fresh.update(leaves.fresh)
+        whole = int(leaves.holding(stop))
+        # The last leaf ends for want of more, so what follows may belong to it.
+        whole -= whole == len(root) and not last
+        while start < stop:
+            number = int(leaves.holding(start))
+            if start == starts[number] and number < whole and self.close():
+                self.rows.append(root.table.slice(number, whole - number))
+                start = int(starts[whole])
+                continue
+            end = min(stop, int(starts[number + 1]))
+            table = leaves.get([number])[0].table
+            self.open.append(table.slice(start - starts[number], end - start))
+            start = end
+
+    def finish(self, load: Callable[[list[RangeRow]], Iterable[Metarange]]) -> Leaves:
+        """All the leaves. Nothing follows."""
+        self.close(end=True)
+        return Leaves(Metarange(pa.concat_tables([no_rows(LEAF_SCHEMA), *self.rows])), load, self.fresh)
+
+    def close(self, *, end: bool = False) -> bool:
+        """Make leaves of the open ranges, at the ``end`` of all of them. Returns whether none is open any more."""
+        if self.open:
+            ranges = Metarange(pa.concat_tables(self.open))
+            ends = leaf_ends(ranges.table.column("id"))
+            if end and len(ranges) and (not ends or ends[-1] < len(ranges)):
+                ends.append(len(ranges))
+            for start, stop in pairwise([0, *ends]):
+                leaf = Metarange(ranges.between(start, stop))
+                self.rows.append(leaf_row(leaf))
+                self.fresh[self.rows[-1].column("id")[0].as_py()] = leaf
+            rest = ranges.table.slice(ends[-1] if ends else 0)
+            self.open = [rest] if rest.num_rows else []
+        return not self.open
+
+
+def leaf_row(leaf: Metarange, file: str = "", file_bytes: int = 0, file_digest: bytes = bytes(32)) -> pa.Table:
+    """The row of a leaf in the root: ``LEAF_SCHEMA``."""
+    first, last = leaf.table.column("first_path")[0].as_py(), leaf.table.column("last_path")[-1].as_py()
+    key = leaf_id(fixed_bytes(in_one(leaf.table.column("id"))))
+    row = RangeRow(key, file, first, last, leaf.count, leaf.size_bytes, file_bytes, file_digest)
+    return rows_table([row]).append_column(LEAF_SCHEMA.field("ranges"), array([len(leaf)], pa.int64()))
+
+
+def root_flaw(table: pa.Table) -> str | None:
+    """Why no metarange can have this root (``LEAF_SCHEMA``), its leaves unseen; None for one that makes sense."""
+    ranges = table.column("ranges")
+    if pc.any(
+        pc.or_(pc.less(ranges, scalar(1, pa.int64())), pc.greater(ranges, scalar(2 * LEAF_RANGES, pa.int64())))
+    ).as_py():
+        return "a leaf would have no ranges, or more than any has"
+    for row in RangeRow.all_of(table):
+        if not row.file.startswith(f"{row.hex_id}-") or not _FILE.fullmatch(row.file) or row.file_bytes > FILE_MOST:
+            return f"{excerpt(row.file)} of {row.file_bytes:,} bytes is no file of leaf {row.hex_id[:16]}"
+    return None
 
 
 def rows_table(rows: Sequence[RangeRow]) -> pa.Table:

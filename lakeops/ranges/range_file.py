@@ -22,10 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.parquet.core import ParquetReader
 
-from lakeops.model.arrow import RANGE_SCHEMA, from_numpy, in_one, to_numpy
+from lakeops.model.arrow import RANGE_SCHEMA, from_numpy, in_one, no_rows, text, to_numpy
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
+from lakeops.ranges import metarange as sizes
 from lakeops.ranges.digest import DIGEST_BYTES, Positions
 from lakeops.ranges.metarange import (
+    LEAF_SCHEMA,
     METARANGE_SCHEMA,
     OVERHEAD,
     ROW_MOST,
@@ -33,10 +35,13 @@ from lakeops.ranges.metarange import (
     DeltaRows,
     Metarange,
     RangeRow,
+    in_leaves,
+    leaf_row,
     range_id,
+    root_flaw,
 )
 from lakeops.store.base import ObjectStore
-from lakeops.store.in_flight import IN_FLIGHT, in_parallel
+from lakeops.store.in_flight import IN_FLIGHT, in_flight, in_parallel
 from lakeops.store.layout import attempt_file, metarange_key, range_key
 
 if TYPE_CHECKING:
@@ -73,17 +78,18 @@ _METARANGE: dict[str, Any] = _COMMON | {
     "compression": "ZSTD",
     "compression_level": 1,
     "use_dictionary": False,
-    "column_encoding": {
-        "id": "PLAIN",
-        "file": "DELTA_LENGTH_BYTE_ARRAY",
-        "first_path": "DELTA_BYTE_ARRAY",
-        "last_path": "DELTA_BYTE_ARRAY",
-        "count": "DELTA_BINARY_PACKED",
-        "bytes": "DELTA_BINARY_PACKED",
-        "file_bytes": "DELTA_BINARY_PACKED",
-        "file_digest": "PLAIN",
-    },
     "write_statistics": ["first_path", "last_path", "count", "bytes"],
+}
+_ENCODINGS = {
+    "id": "PLAIN",
+    "file": "DELTA_LENGTH_BYTE_ARRAY",
+    "first_path": "DELTA_BYTE_ARRAY",
+    "last_path": "DELTA_BYTE_ARRAY",
+    "count": "DELTA_BINARY_PACKED",
+    "bytes": "DELTA_BINARY_PACKED",
+    "file_bytes": "DELTA_BINARY_PACKED",
+    "file_digest": "PLAIN",
+    "ranges": "DELTA_BINARY_PACKED",
 }
 _METARANGE_GROUP = 8_192
 _LEAVES: dict[str, list[int]] = {}
@@ -377,22 +383,52 @@ class MetarangeFile:
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
     """Write a metarange. Returns what the commit keeps of it. ``attempt`` is fresh for every try.
 
-    Its list of changes is in the file where it does not take too much there.
+    A large one is a root and leaves, of which those that are in no file yet are written. Its list of changes is in the
+    file where it does not take too much there.
     """
     attachment = None if metarange.delta is None else encode_delta(metarange.delta, len(metarange))
     file = attempt_file(metarange.id, attempt)
-    return MetarangeFile(
-        metarange.id, file, _put(store, metarange_key(file), encode_metarange(metarange.table, attachment))
-    )
+    table = metarange.table if len(metarange) <= sizes.MOST_INLINE else _write_leaves(store, metarange, attempt)
+    return MetarangeFile(metarange.id, file, _put(store, metarange_key(file), encode_metarange(table, attachment)))
+
+
+def _write_leaves(store: ObjectStore, metarange: Metarange, attempt: str) -> pa.Table:
+    """The root of a metarange whose leaves are all in files: ``LEAF_SCHEMA``."""
+    leaves = in_leaves(metarange)
+
+    def write(row: RangeRow) -> pa.Table:
+        leaf = leaves.fresh[row.id]
+        data, file = encode_metarange(leaf.table), attempt_file(row.hex_id, attempt)
+        return leaf_row(leaf, file, len(data), bytes.fromhex(_put(store, range_key(file), data)))
+
+    table = leaves.root.table
+    new = np.flatnonzero(to_numpy(pc.equal(table.column("file"), text(""))))
+    written = (in_flight if store.remote else map)(write, leaves.root.at(new))
+    parts, done = [no_rows(LEAF_SCHEMA)], 0
+    for number, row in zip(new.tolist(), written, strict=True):
+        parts += [table.slice(done, number - done), row]
+        done = number + 1
+    return pa.concat_tables([*parts, table.slice(done)])
 
 
 def fetch_metarange(store: ObjectStore, file: str, digest: bytes) -> Metarange:
     """The metarange of a file whose SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
 
-    The rows of its list of changes are decoded once they are asked for, and raise ``Corrupted`` then.
+    Of a large one it is the root, whose rows (``LEAF_SCHEMA``) are leaves. The rows of its list of changes are decoded
+    once they are asked for, and raise ``Corrupted`` then.
     """
     key = metarange_key(file)
     return decode_metarange(fetch(store, key, digest), key)
+
+
+def fetch_leaf(store: ObjectStore, row: RangeRow) -> Metarange:
+    """The leaf that a row of a root names. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
+    leaf = decode_metarange(fetch(store, row.key, row.file_digest, row.file_bytes), row.key)
+    if leaf.table.schema.equals(METARANGE_SCHEMA) and len(leaf):
+        made = leaf_row(leaf, row.file, row.file_bytes, row.file_digest)
+        if RangeRow.all_of(made) == [row]:
+            return leaf
+    raise Corrupted(f"{row.key} holds another leaf than its metarange says; run `lakeops fsck` to see what is affected")
 
 
 class Attachment(NamedTuple):
@@ -403,9 +439,10 @@ class Attachment(NamedTuple):
 
 
 def encode_metarange(table: pa.Table, attachment: Attachment | None = None) -> bytes:
-    """The Parquet bytes of a metarange file. ``table`` has ``METARANGE_SCHEMA``."""
+    """The Parquet bytes of a metarange file or leaf (``METARANGE_SCHEMA``), or of a root (``LEAF_SCHEMA``)."""
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, METARANGE_SCHEMA, **_METARANGE) as writer:
+    encodings = {name: _ENCODINGS[name] for name in table.column_names}
+    with pq.ParquetWriter(sink, table.schema, column_encoding=encodings, **_METARANGE) as writer:
         writer.write_table(table, row_group_size=_METARANGE_GROUP)
         if attachment is not None:
             start = sink.tell()
@@ -419,10 +456,12 @@ def decode_metarange(data: bytes, key: str) -> Metarange:
     """The metarange of a file whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
     try:
         reader = _reader(data)
-        if not reader.metadata.schema.to_arrow_schema().equals(METARANGE_SCHEMA):
+        schema = reader.metadata.schema.to_arrow_schema()
+        if schema not in (METARANGE_SCHEMA, LEAF_SCHEMA):
             raise not_decodable(key, "its columns are not a metarange's")
-        batches = _batches(reader, data, key, _LISTED_MOST)
-        table = pa.Table.from_batches(batches, METARANGE_SCHEMA)
+        table = pa.Table.from_batches(_batches(reader, data, key, _LISTED_MOST), schema)
+        if schema == LEAF_SCHEMA and (flaw := root_flaw(table)) is not None:
+            raise not_decodable(key, flaw)
         where = (reader.metadata.metadata or {}).get(CHANGES_KEY.encode())
         if where is None:
             return Metarange(table)

@@ -8,6 +8,7 @@ outcome has the ids that building it from scratch would give. Nothing is opened 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import from_numpy, scalar, to_numpy
 from lakeops.ranges.digest import Positions
-from lakeops.ranges.metarange import Delta, Metarange
+from lakeops.ranges.metarange import Delta, Metarange, Piece, joined
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Sides: TypeAlias = tuple[Metarange, Metarange]
@@ -71,12 +72,12 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
         return RangeMerge(dest, nothing, rest, unchanged, ours)
     replaced, runs = _Runs(at, at + old.sizes).only(fits), new.only(fits)
     # The destination's rows between the replaced runs, and the source's runs in their place, in turn.
-    starts, stops = (np.zeros(2 * len(runs.starts) + 1, np.int64) for _ in range(2))
-    starts[2::2], stops[:-1:2], stops[-1] = replaced.stops, replaced.starts, len(dest)
-    starts[1::2], stops[1::2] = runs.starts + len(dest), runs.stops + len(dest)
-    table = pa.concat_tables([dest.table, source.table]).take(from_numpy(_Runs(starts, stops).rows))
+    kept = np.append(0, replaced.stops).tolist(), np.append(replaced.starts, len(dest)).tolist()
+    pieces: list[Piece] = [(dest, start, stop) for start, stop in zip(*kept, strict=True)]
+    put = [(source, start, stop) for start, stop in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)]
     exchanged = None if taken[1].delta is None else taken[1].delta.rebase_to(dest.id)
-    return RangeMerge(Metarange(table, exchanged), taken, rest, exchanged, ours)
+    outcome = joined(chain.from_iterable(zip(pieces, [*put, (source, 0, 0)], strict=True))).with_delta(exchanged)
+    return RangeMerge(outcome, taken, rest, exchanged, ours)
 
 
 def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange) -> Sides:
@@ -89,7 +90,7 @@ def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange) -> S
     """
     if delta is None:
         return before, after
-    here = delta.only(lambda paths: from_numpy(before.covers(paths) | after.covers(paths)))
+    here = delta.only(lambda paths: from_numpy((before.holding(paths) >= 0) | (after.holding(paths) >= 0)))
     return before, after.with_delta(here.rebase_to(before.id))
 
 
@@ -128,9 +129,7 @@ def _differing_runs(base: Metarange, source: Metarange) -> tuple[_Runs, _Runs]:
     A stretch ends at the next range that both have, or at the next path at which a range ends in both.
     """
     rows = base.without(source), source.without(base)
-    ends = [
-        side.table.column("last_path").take(from_numpy(own)) for side, own in zip((base, source), rows, strict=True)
-    ]
+    ends = [side.column("last_path", own) for side, own in zip((base, source), rows, strict=True)]
     common = [to_numpy(pc.is_in(own, value_set=other)).astype(np.int64) for own, other in (ends, ends[::-1])]
     passed = [np.cumsum(ended) - ended for ended in common]
     # Ranges that both have come in one order in both. So their number before a row tells where on both sides it is.
@@ -148,11 +147,10 @@ def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Me
     begins = _paths(source, "first_path", new.starts, new.sizes)
     ends = _paths(source, "last_path", new.stops - 1, new.sizes)
     added = old.sizes == 0
-    at[added] = to_numpy(pc.search_sorted(dest.table.column("last_path"), begins.filter(from_numpy(added))))
+    at[added] = dest.search(begins.filter(from_numpy(added)))
     # A last range ends where the paths end. It ends by the rule too if the source has others behind it.
-    last = pc.index_in(dest.table.column("id").slice(max(0, len(dest) - 1)), value_set=source.table.column("id"))
-    behind = last.to_pylist()
-    followed = bool(behind) and behind[0] is not None and behind[0] < len(source) - 1
+    last = _positions(dest, np.arange(max(0, len(dest) - 1), len(dest)), source)
+    followed = bool(len(last)) and 0 <= last[0] < len(source) - 1
     fits[added] = (at[added] < len(dest)) | followed
     stop = at + old.sizes
     fits &= (new.stops < len(source)) | (new.sizes == 0) | (stop == len(dest))
@@ -163,8 +161,7 @@ def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Me
 
 def _base_rows(old: _Runs, base: Metarange, dest: Metarange) -> tuple[Positions, Mask]:
     """Where in the destination each run of the base's rows begins, and whether all of it is there, unbroken."""
-    found = pc.index_in(base.table.column("id").take(from_numpy(old.rows)), value_set=dest.table.column("id"))
-    places = np.append(to_numpy(pc.fill_null(found, scalar(-1, found.type))).astype(np.int64), -1)
+    places = np.append(_positions(base, old.rows, dest), -1)
     stops = np.cumsum(old.sizes)
     starts = stops - old.sizes
     lacking = np.append(0, np.cumsum(places < 0))
@@ -172,10 +169,17 @@ def _base_rows(old: _Runs, base: Metarange, dest: Metarange) -> tuple[Positions,
     return places[starts], whole
 
 
+def _positions(side: Metarange, rows: Positions, other: Metarange) -> Positions:
+    """Where another metarange has some of the ranges: its row numbers, -1 where it does not have one."""
+    found = other.search(side.column("last_path", rows))
+    same = pc.equal(side.column("id", rows), other.column("id", found, found == len(other)))
+    return np.where(to_numpy(pc.fill_null(same, scalar(False, pa.bool_()))), found, -1)
+
+
 def _paths(side: Metarange, column: str, rows: Positions, sizes: Positions | None = None) -> pa.ChunkedArray:
     """A path of each of some rows: null where there is no such row, and for runs of no rows."""
     lacking = (rows < 0) | (rows >= len(side)) | (False if sizes is None else sizes == 0)
-    return side.table.column(column).take(from_numpy(rows, lacking))
+    return side.column(column, rows, lacking)
 
 
 def _ascending(ones: pa.ChunkedArray, others: pa.ChunkedArray) -> Mask:

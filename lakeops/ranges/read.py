@@ -18,8 +18,8 @@ from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, to_numpy
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
 from lakeops.ranges.digest import Positions
-from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
-from lakeops.ranges.range_file import RangeFile, fetch_metarange, fetch_range
+from lakeops.ranges.metarange import Leaves, Metarange, RangeRow, SortedPaths, upper_bound
+from lakeops.ranges.range_file import RangeFile, fetch_leaf, fetch_metarange, fetch_range
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
 
@@ -145,19 +145,41 @@ class RangeReader:
         Lookups need its ranges in order. Whoever looks for what is wrong with it takes it as it is, not ``ordered``.
         """
         file = commit.meta_range_file
-        if not file:
-            metarange = Metarange.empty()
-        else:
+        metarange = Metarange.empty()
+        if file:
             digest = bytes.fromhex(commit.meta_range_digest)
             load = partial(fetch_metarange, self.store, file, digest)
             metarange = self._cache.get((self.store.url, digest), load)
+        if "ranges" in metarange.table.column_names:
+            metarange = Metarange(Leaves(metarange, partial(self._leaves, file, ordered)), metarange.delta)
         if metarange.id != commit.meta_range_id:
             raise Corrupted(
                 f"metarange {file!r} holds {metarange.id[:16]}, but the commit says "
                 f"{commit.meta_range_id[:16]}; run `lakeops fsck`"
             )
-        if ordered and metarange.disorder is not None:
-            raise Corrupted(f"metarange {file!r}: {metarange.disorder}; run `lakeops fsck`")
+        if ordered:
+            _check_order(metarange, file)
+        return metarange
+
+    def _leaves(self, file: str, ordered: bool, rows: list[RangeRow]) -> Iterator[Metarange]:
+        """Some leaves of the metarange in ``file``, verified. Raises ``Corrupted`` or ``ObjectNotFound``."""
+
+        def load(row: RangeRow) -> Metarange:
+            leaf = self._cache.get((self.store.url, row), partial(fetch_leaf, self.store, row))
+            if ordered:
+                _check_order(leaf, file)
+            return leaf
+
+        return self._load_each(load, rows)
+
+    def whole(self, commit: MetarangePointer, *, ordered: bool = True) -> Metarange:
+        """The commit's metarange with all its leaves, which end where the rule ends them. Raises as ``metarange``."""
+        metarange = self.metarange(commit, ordered=ordered)
+        if Metarange(metarange.table).id != metarange.id:
+            raise Corrupted(
+                f"metarange {commit.meta_range_file!r} has leaves that end elsewhere than the rule ends them; "
+                "run `lakeops fsck`"
+            )
         return metarange
 
     def metaranges(self, commits: Sequence[MetarangePointer]) -> list[Metarange]:
@@ -185,7 +207,7 @@ class RangeReader:
     def stat(self, metarange: Metarange, path: str) -> Entry | None:
         """The entry at a path, or None."""
         key = path.encode()
-        index = metarange.find(key)
+        metarange, index = metarange.at_hand(metarange.find(key))
         if index == len(metarange) or metarange.first_paths[index] > key:
             return None
         found = self.decoded(metarange, index)
@@ -219,10 +241,15 @@ class RangeReader:
 
     def decoded(self, metarange: Metarange, index: int) -> DecodedRange:
         """All rows of one range of a metarange, decoded and remembered."""
+        metarange, index = metarange.at_hand(index)
         # By name too: another file with the same bytes may be gone.
-        file = metarange.table.column("file")[index].as_py()
-        key = (self.store.url, file, metarange.file_digest(index))
+        key = (self.store.url, *(metarange.table.column(name)[index].as_py() for name in ("file", "file_digest")))
         return self._cache.get(key, lambda: DecodedRange(self.open(metarange.row(index)).read()))
+
+
+def _check_order(metarange: Metarange, file: str) -> None:
+    if metarange.disorder is not None:
+        raise Corrupted(f"metarange {file!r}: {metarange.disorder}; run `lakeops fsck`")
 
 
 _FIRST_RUN, _LONGEST_RUN = 25, 675

@@ -35,7 +35,6 @@ from lakeops.store.base import ObjectStore
 RANGE_SECONDS = 0.008
 """The time in which one core reads, changes, cuts and writes one range of 2,800 entries."""
 
-_FEW = 64
 _AT_ONCE = 50_000
 """Changes that are digested or applied at a time: a bulk load into one range streams through."""
 _ROWS = 24_000
@@ -243,28 +242,9 @@ def apply_changes(base: pa.Table, changes: pa.Table) -> AppliedRows:
     written = np.union1d(added, rewritten)
     new = with_digests(changes.take(from_numpy(written)))
     gone = places[np.union1d(removed, rewritten)]
-    return AppliedRows(_replaced(base, gone, new, places[written]), summary, base, gone, new)
-
-
-def _replaced(base: pa.Table, gone: Positions, new: pa.Table, places: Positions) -> pa.Table:
-    """``base`` without the rows ``gone``, with ``new`` rows put in before the rows ``places``."""
-    if new.num_rows + len(gone) > _FEW:
-        keep = np.ones(base.num_rows, np.bool_)
-        keep[gone] = False
-        kept = np.flatnonzero(keep)
-        order = np.insert(kept, np.searchsorted(kept, places), base.num_rows + np.arange(new.num_rows))
-        return pa.concat_tables([base, new]).take(from_numpy(order))
-    # A few changes are put in without copying the rows in between.
-    parts, done, row = [], 0, 0
-    for place in np.union1d(places, gone).tolist():
-        parts.append(base.slice(done, place - done))
-        done = place
-        while row < len(places) and places[row] == place:
-            parts.append(new.slice(row, 1))
-            row += 1
-        if place in gone:
-            done += 1
-    return pa.concat_tables([*parts, base.slice(done)])
+    kept = np.delete(np.arange(base.num_rows), gone)
+    order = np.insert(kept, np.searchsorted(kept, places[written]), base.num_rows + np.arange(new.num_rows))
+    return AppliedRows(pa.concat_tables([base, new]).take(from_numpy(order)), summary, base, gone, new)
 
 
 def with_change_digests(changes: pa.Table) -> pa.Table:

@@ -274,7 +274,8 @@ def row_flaw(row: RangeRow) -> Flaw | None:
 
 def order_flaw(metarange: Metarange) -> Flaw | None:
     """The flaw of a metarange whose ranges are out of order or overlap, by what it tells of them."""
-    return None if metarange.disorder is None else Flaw("metarange_order", metarange.disorder)
+    disorder = Metarange(metarange.table).disorder
+    return None if disorder is None else Flaw("metarange_order", disorder)
 
 
 def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Flaw | None:
@@ -295,7 +296,7 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
     except Corrupted as error:
         return Flaw("changes_mismatch", _line(error))
     done = [0, 0]
-    plain = [Metarange(side.table) for side in (since, metarange)]
+    plain = [side.with_delta(None) for side in (since, metarange)]
     for batch in diff_batches(reader, *plain, columns=(RANGE_SCHEMA.names, RANGE_SCHEMA.names)):
         before = np.sort(np.concatenate((batch.removed, batch.pairs[0])))
         after = np.sort(np.concatenate((batch.added, batch.pairs[1])))

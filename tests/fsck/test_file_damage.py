@@ -26,11 +26,13 @@ from support.damage import (
     tables,
     with_column,
 )
+from support.leaves import small_leaves
 from support.rows import attempt
 
 from lakeops import Repository
 from lakeops.ops.fsck.findings import Severity
 from lakeops.ranges.range_file import RangeWriter
+from lakeops.store.layout import range_key
 
 Tables = list[pa.Table]
 
@@ -216,6 +218,25 @@ def test_damage_to_a_file_is_found_and_named(in_store: Repository, damage: Damag
     assert {*damage.kinds} <= {*findings}
     assert {kind.split("_")[0] for kind in findings} <= {"metarange", "range", "claim"}
     assert findings[damage.kinds[0]].startswith(damage.where)
+
+
+@pytest.mark.parametrize(
+    ("do", "kind"),
+    [(remove, "metarange_missing"), (flip, "metarange_damaged"), (cut_short, "metarange_damaged")],
+)
+def test_damage_to_a_leaf_is_found_and_named(
+    repo: Repository, do: Callable[[Repository, str], None], kind: str
+) -> None:
+    repo.branch("main").reset()
+    repo.branch("main").put("f05", b"other")
+    with small_leaves(256):
+        repo.branch("main").commit("in leaves")
+    assert not [finding for finding in repo.fsck() if finding.kind == "unreferenced_ranges"]
+    file = metarange(repo).leaf_files[0]
+    do(repo, range_key(file))
+    (finding,) = [finding for finding in repo.fsck() if finding.severity == Severity.ERROR]
+    assert (finding.kind, finding.where) == (kind, metarange_file(repo))
+    assert file in finding.message
 
 
 @pytest.mark.parametrize("damage", OBJECTS.values(), ids=OBJECTS.keys())

@@ -7,12 +7,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.leaves import only_leaves
 from support.mirrors import Pair, open_pair
 from support.range_stores import fresh_store, store
 
 from lakeops.testing import ManualClock
 
-__all__ = ["fresh_store", "store"]
+__all__ = ["fresh_store", "only_leaves", "store"]
 
 
 @pytest.fixture

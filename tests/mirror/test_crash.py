@@ -58,7 +58,10 @@ def wanted(pair: Pair) -> dict[str, str]:
 
 
 @WHEN
-def test_a_pass_may_be_killed_at_every_effect(scene, when):
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_pass_may_be_killed_at_every_effect(scene, when, request, leaves):
+    if leaves:
+        request.getfixturevalue("only_leaves")
     with scene() as pair:
         pair.mirror.sync(seen(pair))
         total = count_effects(pair.faults)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from support.errors import has_kind
 from support.mirrors import check_whole
 
-from lakeops.model.errors import NotReplicated, PreconditionFailed
+from lakeops.model.errors import Corrupted, NotReplicated, PreconditionFailed
 from lakeops.store import layout
 
 
@@ -63,6 +65,28 @@ def test_older_commits_are_not_promised(pair, late):
     pair.replicator.settle()
     with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
         pair.mirror.branch("main").put("a", b"3")
+
+
+@pytest.mark.usefixtures("only_leaves")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_head_is_shown_once_the_leaves_of_its_metarange_are_whole(pair, damaged):
+    first = pair.commit(a="1")
+    pair.catch_up()
+    made = pair.commit(b="2")
+    (leaf,) = pair.repo._ctx.metarange(made).leaf_files
+    key = layout.range_key(leaf)
+    pair.replicator.hold(key)
+    pair.replicator.settle()
+    if damaged:
+        pair.store.put(key, pair.replicator.source.get(key)[:-1] + b"?")
+    with pytest.raises(Corrupted, match=leaf) if damaged else nullcontext():
+        pair.mirror.sync()
+    status = pair.mirror.status().branches["main"]
+    assert (status.promoted, status.candidate) == (first.id, made.id)
+    pair.replicator.release()
+    pair.store.put(key, pair.replicator.source.get(key))
+    assert pair.catch_up()["main"].promoted == made.id
+    check_whole(pair)
 
 
 def test_a_mirror_shows_the_metadata_of_its_source(pair):

@@ -7,10 +7,13 @@ from random import Random
 
 import pytest
 from support.copies import open_at, sqlite_url
+from support.leaves import only_leaves
 from support.scenes import fill_paths, open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.testing import Faults, ManualClock
+
+__all__ = ["only_leaves"]
 
 SMALL = Split(min_entries=2, target_entries=4, max_entries=8)
 

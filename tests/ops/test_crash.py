@@ -81,6 +81,13 @@ def test_killed_at_every_effect_and_run_again(scene: Scene, rewind, step: int) -
         kill(scene, rewind, effect, "after")
 
 
+@pytest.mark.usefixtures("only_leaves")
+@pytest.mark.parametrize("scene", [SCENES[name] for name in FEW], ids=FEW)
+def test_killed_where_metaranges_have_leaves_and_run_again(scene: Scene, rewind) -> None:
+    for effect in range(effects_of(scene, rewind()), 0, -2):
+        kill(scene, rewind, effect, "after")
+
+
 @pytest.mark.slow
 def test_killed_before_every_effect_and_run_again(scene: Scene, rewind) -> None:
     for effect in range(2, effects_of(scene, rewind()) + 1):

@@ -104,9 +104,13 @@ def test_a_tag_keeps_its_commit_for_ever(repo, fill, clock, contents):
     assert len(objects(repo)) == 1
 
 
-def test_two_quiet_runs_leave_nothing_that_nobody_needs(repo, fill, clock):
+@pytest.mark.parametrize("leaves", [False, True])
+def test_two_quiet_runs_leave_nothing_that_nobody_needs(repo, fill, clock, contents, request, leaves):
+    if leaves:
+        request.getfixturevalue("only_leaves")
     for number in range(5):
         fill(repo, "main", **{f"f{n}": f"{number}" for n in range(12)})
+    fill(repo, "main", f3="changed")  # shares leaves with the commit before
     repo.gc.set_rules({"default_retention_days": 0})
     clock.advance(days=7)
     collect(repo)
@@ -115,8 +119,11 @@ def test_two_quiet_runs_leave_nothing_that_nobody_needs(repo, fill, clock):
     head = repo.ref("main").commit
     needed = {entry.physical_address.rpartition("/data/")[2] for entry in repo.ref("main").list()}
     assert objects(repo) == {f"data/{name}" for name in needed}
-    ranges = {row.file for row in repo._ctx.metarange(head).rows(0, 99)}
-    assert files(repo, layout.RANGES) == {layout.range_key(file) for file in ranges}
+    metarange = repo._ctx.metarange(head)
+    ranges = {row.file for row in metarange.rows(0, len(metarange))}
+    assert (len(metarange.leaf_files) > 1) is leaves
+    assert files(repo, layout.RANGES) == {layout.range_key(file) for file in (*ranges, *metarange.leaf_files)}
+    assert contents(repo, "main") == {f"f{n}": "4" for n in range(12)} | {"f3": "changed"}
     assert files(repo, layout.METARANGES) == {layout.metarange_key(head.meta_range_file)}
 
 

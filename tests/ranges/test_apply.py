@@ -62,6 +62,7 @@ def check(store, base, repository, changes, **options) -> Applied:
     return found
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data(), st.sampled_from([1, 2, 3, 50]))
 @THOROUGH
 def test_applying_is_building_from_scratch(fresh_store, data, size):
@@ -132,6 +133,7 @@ def base(store):
         *((5, split) for split in (Split(1, 2, 2), Split(3, 3, 9), Split(16, 2, 16), Split(5, 1_000, 20))),
     ],
 )
+@pytest.mark.usefixtures("leaves")
 def test_scenarios(store, size, split):
     base = built(store, REPOSITORY, split)
     for name, changes in scenarios(base):

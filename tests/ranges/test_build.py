@@ -17,6 +17,7 @@ from lakeops.ranges.metarange import EMPTY_METARANGE_ID, Metarange, metarange_id
 from lakeops.ranges.rewrite import RANGE_SECONDS
 
 
+@pytest.mark.usefixtures("leaves")
 @given(repositories(), st.integers(1, 50))
 @QUICK
 def test_batches_and_attempts_do_not_show_in_the_id(fresh_store, repository, size):
@@ -130,6 +131,7 @@ def expected(repository, prefix, inside):
     return {path: value for path, value in repository.items() if not path.startswith(prefix)} | inside
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data())
 @THOROUGH
 def test_replacing_is_building_from_scratch(fresh_store, data):

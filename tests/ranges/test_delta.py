@@ -67,6 +67,7 @@ def as_told(tables) -> list:
     return [row for table in tables for row in table.to_pylist()]
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data(), st.sampled_from(SPLITS))
 @THOROUGH
 def test_what_is_listed_is_what_differs(fresh_store, data, split):
@@ -94,6 +95,7 @@ def paths_of(arrays) -> list[str]:
     return sorted(path for array in arrays for path in array.to_pylist())
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data(), st.sampled_from(SPLITS))
 @THOROUGH
 def test_later_pages_of_a_list_are_those_of_the_ranges(fresh_store, data, split):
@@ -110,6 +112,7 @@ def test_later_pages_of_a_list_are_those_of_the_ranges(fresh_store, data, split)
     assert pages[0] == pages[1]
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data(), st.sampled_from(SPLITS), st.sampled_from(STRATEGIES), st.booleans())
 @THOROUGH
 def test_a_merge_with_lists_is_the_merge_without(fresh_store, data, split, strategy, back):

@@ -46,6 +46,7 @@ def listed(reader, left, right, **options) -> list[Change]:
     return [change for table in tables for change in changes(table)]
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data())
 @THOROUGH
 def test_a_diff_of_metaranges_is_the_diff_of_dictionaries(fresh_store, data):
@@ -64,6 +65,7 @@ def with_edits(repository, edits):
     return {path: value for path, value in {**repository, **edits}.items() if value is not None}
 
 
+@pytest.mark.usefixtures("leaves")
 @given(repositories(), repositories())
 @THOROUGH
 def test_whole_rows_of_both_sides(fresh_store, left, right):
@@ -137,6 +139,7 @@ def test_a_diff_streams(store):
     assert len(store.read) < 12
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data())
 @THOROUGH
 def test_staged_rows_change_what_committing_them_would(fresh_store, data):

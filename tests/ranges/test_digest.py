@@ -3,7 +3,7 @@ from hashlib import blake2b, sha256
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakeops.model.arrow import ENTRY_SCHEMA
@@ -72,9 +72,9 @@ def test_the_format_is_pinned():
     assert range_id(digests).hex() == "2373bd0e81206e220b45f7074d166693f628d36998035f0a1be046ac13d042cb"
     assert (
         metarange_id(pa.chunked_array([[bytes(32), bytes(range(32))]], pa.binary(32)))
-        == "9bb519ff95175821b13e672d5f4d62b16db324364f737104047699f8bed92b71"
+        == "7088aaa1ce49d60b2ce077777cd3c999b6eca69a2b72c25bfb5961318eaa6f94"
     )
-    assert EMPTY_METARANGE_ID == "cbdc7e021c52c2f50578cb2aa4df6afa44047de6d50b90ab544a8b2b728548a3"
+    assert EMPTY_METARANGE_ID == "a9e28166c0b24f5d4a4db5982920b03fdb653dd2f9a48079ef2bdfd6872a7445"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,16 @@ def test_ids_hash_their_parts_in_order(parts, start):
     assert range_id(memoryview(b"".join(parts))) == range_id(array)
     both = pa.chunked_array([array, array.slice(start)])
     assert range_id(both) == sha256(tag + b"".join(parts + parts[start:])).digest()
-    ids = [part * 2 for part in parts]
-    expected = sha256(b"lakeops metarange 1\n" + b"".join(ids)).hexdigest()
+
+
+@given(st.lists(st.sampled_from([bytes(32), bytes([0, 255]) * 16, bytes([1]) * 32, bytes([255]) * 32]), max_size=1_200))
+@example([bytes([255]) * 32] * 1_100)
+def test_the_id_of_a_metarange_follows_the_specification(ids):
+    leaves, leaf = [], []
+    for number, one in enumerate(ids, 1):
+        leaf.append(one)
+        if one[0] == 0 or len(leaf) == 512 or number == len(ids):
+            leaves.append(sha256(b"lakeops leaf 1\n" + b"".join(leaf)).digest())
+            leaf = []
+    expected = sha256(b"lakeops metarange 2\n" + b"".join(leaves)).hexdigest()
     assert metarange_id(pa.chunked_array([pa.array(ids, pa.binary(32))], pa.binary(32))) == expected

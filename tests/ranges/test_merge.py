@@ -120,6 +120,7 @@ def test_the_table_is_complete():
     assert {row[:3] for row in TABLE} == shapes
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data())
 @THOROUGH
 def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
@@ -233,6 +234,7 @@ def told(reader, sides, strategy, prefix=""):
     return listed
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data(), st.sampled_from(SPLITS), st.sampled_from(["", "p/", "p/1", "d", "z"]))
 @THOROUGH
 def test_what_is_foretold_is_what_is_done(fresh_store, data, split, prefix):

@@ -39,6 +39,7 @@ def of_range(repository, row) -> dict:
     return {path: repository[path] for path in byte_order(repository) if row.first_path <= path <= row.last_path}
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data())
 @THOROUGH
 def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):

@@ -28,6 +28,7 @@ def key_of(row) -> str:
     return f"_lakefs/ranges/{row.file}"
 
 
+@pytest.mark.usefixtures("leaves")
 @given(st.data(), st.sampled_from(SPLITS))
 @THOROUGH
 def test_what_is_exchanged_is_what_building_gives(fresh_store, data, split):

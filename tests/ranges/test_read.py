@@ -21,6 +21,7 @@ def first_behind(reader, metarange, key):
     return cursor.path
 
 
+@pytest.mark.usefixtures("leaves")
 @given(repositories(), st.lists(paths() | texts, max_size=8), texts)
 @QUICK
 def test_reading_agrees_with_a_dictionary(fresh_store, repository, probes, prefix):
@@ -47,6 +48,7 @@ def test_reading_agrees_with_a_dictionary(fresh_store, repository, probes, prefi
             assert some == [table.select(columns) for table in tables]
 
 
+@pytest.mark.usefixtures("leaves")
 @given(repositories(), st.lists(st.none() | paths() | st.tuples(st.none() | paths()), max_size=30))
 @QUICK
 def test_a_cursor_walks_and_jumps_like_an_index_into_the_sorted_paths(fresh_store, repository, moves):

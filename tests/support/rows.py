@@ -11,16 +11,17 @@ from threading import Lock
 from typing import NamedTuple
 
 import pyarrow as pa
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from support.budget import examples
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.model.records import Split, Summary
+from lakeops.ranges import metarange as sizes
 from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.range_file import MetarangeFile
+from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore
@@ -30,8 +31,9 @@ Repository = Mapping[str, Value]
 Changes = Mapping[str, Value | None]
 
 SMALL = Split(4, 8, 32)
-QUICK = settings(max_examples=examples(5), deadline=None)
-THOROUGH = settings(max_examples=examples(10), deadline=None)
+_FIXED = [HealthCheck.function_scoped_fixture]  # such as ``leaves``: one value for all examples
+QUICK = settings(max_examples=examples(5), deadline=None, suppress_health_check=_FIXED)
+THOROUGH = settings(max_examples=examples(10), deadline=None, suppress_health_check=_FIXED)
 _attempts = count()
 
 
@@ -152,8 +154,14 @@ def staged_table(changes: Changes) -> pa.Table:
 
 
 def built(store: ObjectStore, repository: Repository, split: Split = SMALL) -> Metarange:
-    """The metarange of a repository, built from nothing."""
-    return build(store, [entry_table(repository)], split, attempt())
+    """The metarange of a repository, built from nothing. One with leaves is read again, so they have to be loaded."""
+    metarange = build(store, [entry_table(repository)], split, attempt())
+    return metarange if len(metarange) <= sizes.MOST_INLINE else reread(store, metarange)
+
+
+def reread(store: ObjectStore, metarange: Metarange) -> Metarange:
+    """A metarange after it was written and read again."""
+    return RangeReader(store).metarange(Pointer.to(write_metarange(store, metarange, attempt())))
 
 
 def contents(store: ObjectStore, metarange: Metarange) -> dict[str, Value]:

@@ -32,7 +32,7 @@ from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
 from lakeops.ops.read import relative
 from lakeops.ranges.chunker import check_split
-from lakeops.ranges.read import RangeCache, RangeReader
+from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.ranges.validation import proper
 from lakeops.store import layout
@@ -361,13 +361,14 @@ def _check_committed(
     inventory.need_keys([layout.metarange_key(one.meta_range_file) for one in wanted])
     uses = Uses()
     # A reader of its own: what this process remembers of a file says nothing about the file.
-    reader = RangeReader(ctx.store, RangeCache(0))
+    reader = RangeReader(ctx.store)
 
     def on_progress(done: int) -> None:
         checked["metaranges"] = done
         ctx.progress("fsck: metaranges", done, len(wanted))
 
     yield from check_metaranges(reader, wanted, uses, live=live, on_progress=on_progress)
+    inventory.need_keys([*map(layout.range_key, uses.leaves)])
     total = len(uses)
     ctx.progress("fsck: ranges", 0, total)
     engine = ctx.engine.for_work(total * RANGE_SECONDS)

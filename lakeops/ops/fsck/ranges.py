@@ -68,6 +68,8 @@ class Uses:
     def __init__(self) -> None:
         self.inner: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         """For each range whether it is followed by another somewhere, so that it must end at a cut."""
+        self.leaves: set[str] = set()
+        """Files of leaves."""
         self._numbers: dict[bytes, int] = {}
         self._rows: list[pa.Table] = []
         self._members: list[tuple[list[str], Numbers]] = []
@@ -78,6 +80,7 @@ class Uses:
     def add(self, metarange: Metarange, commits: list[str]) -> None:
         """Take in the ranges of a metarange that these commits have."""
         table = metarange.table
+        self.leaves.update(metarange.leaf_files)
         known = len(self._numbers)
         numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in _keys(table)]
         members = np.array(numbers, np.int32)
@@ -141,7 +144,7 @@ def check_metaranges(
 
     def load(pointed: Pointed) -> tuple[Pointed, Metarange | LakeopsError]:
         try:
-            return pointed, reader.metarange(pointed, ordered=False)
+            return pointed, reader.whole(pointed, ordered=False)
         except LakeopsError as error:
             return pointed, error
 
@@ -155,7 +158,8 @@ def check_metaranges(
             commits: Sequence[str] = pointed.commits
             kind, why = "metarange_unreadable", f"the file cannot be read: {loaded.message}"
             if isinstance(loaded, ObjectNotFound):
-                kind, why, commits = "metarange_missing", "the file is not there", live(pointed.commits)
+                kind, commits = "metarange_missing", live(pointed.commits)
+                why = "the file is not there" if pointed.where in loaded.message else loaded.message
             elif isinstance(loaded, Corrupted):
                 kind, why = "metarange_damaged", f"the file is not what was written: {loaded.message}"
             if commits:

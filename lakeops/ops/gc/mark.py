@@ -175,9 +175,12 @@ def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: Mark
     commits = sorted(roots.commits, key=lambda commit: (commit.generation, commit.id))
     metaranges = {commit.meta_range_file: commit for commit in commits if commit.meta_range_file}
 
+    leaves = set[str]()
+
     def read() -> Iterator[Metarange]:
         for done, metarange in enumerate(ctx.reader.ahead(ctx.reader.metarange, metaranges.values()), 1):
             ctx.progress("reading metaranges", done, len(metaranges))
+            leaves.update(metarange.leaf_files)
             yield metarange
 
     ranges = distinct_ranges(read())
@@ -185,7 +188,7 @@ def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: Mark
     needed = {
         "metarange": pa.array(sorted(map(layout.metarange_key, metaranges)), pa.string()),
         "probe": pa.array([], pa.string()),
-        "range": pc.binary_join_element_wise(layout.RANGES, ranges["file"].combine_chunks(), ""),
+        "range": pa.array([*map(layout.range_key, [*leaves, *ranges["file"].to_pylist()])], pa.string()),
         "mark": pa.array([mark_key(one.id, name) for one in marks for name in MARK_FILES], pa.string()),
         "task": pa.array([], pa.string()),
     }

@@ -134,7 +134,7 @@ class _HistoryCheck:
         if commit.meta_range_file and commit.meta_range_file not in self._metaranges:
             return None
         try:
-            found = RangeReader(self._ctx.store).metarange(commit)
+            found = RangeReader(self._ctx.store).whole(commit)
         except (Corrupted, NotFound):
             return None
         here = pc.all(pc.is_in(found.table.column("file"), value_set=self._ranges)).as_py()

@@ -91,7 +91,7 @@ def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, ar
 
 def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> CandidateInspection:
     try:
-        wanted = RangeReader(ctx.readable).metarange(commit)
+        wanted = RangeReader(ctx.readable).whole(commit)
     except ObjectNotFound:
         return CandidateInspection.without_metarange(commit)
     except Corrupted as error:

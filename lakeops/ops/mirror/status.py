@@ -88,7 +88,7 @@ def check_promoted(ctx: Context) -> list[str]:
     known = Metarange.empty()
     for commit_id, name in commits.items():
         try:
-            wanted = RangeReader(ctx.store).metarange(ctx.catalog.commits.get(ctx.repository_id, commit_id))
+            wanted = RangeReader(ctx.store).whole(ctx.catalog.commits.get(ctx.repository_id, commit_id))
         except (ObjectNotFound, Corrupted) as error:
             found.append(f"{name}: {error.message}")
             continue
