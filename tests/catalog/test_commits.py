@@ -105,7 +105,7 @@ def test_publishing_refuses_to_rest_on_an_expired_commit(catalog, role):
     publish = draft(catalog, state, a_commit("late", *parents), live=frozenset(live), action="merge")
     expire_commits(catalog, REPO, [doomed.id])
     before = everything(catalog)
-    with pytest.raises(CommitExpired, match=f"{doomed.id} was expired .* start from a newer commit"):
+    with pytest.raises(CommitExpired, match=f"{doomed.id} is expired.* start from a newer commit"):
         catalog.commits.publish(publish)
     assert everything(catalog) == before
 
