@@ -40,7 +40,7 @@ from lakeops.model.errors import (
     PathTaken,
     PreconditionFailed,
 )
-from lakeops.model.names import COMMIT_ID, connection_in
+from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
 from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import appearing
@@ -68,6 +68,8 @@ MOST_ENTRIES = 50_000
 """Entries of one ref that are cached."""
 MOST_CONTENTS = 16 << 20
 """Bytes of the small objects of one ref that are cached."""
+_PASSED = 1000
+"""Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -221,17 +223,17 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """List all files below a directory; a file lists itself. Without ``maxdepth`` that is one listing."""
+        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name."""
         where = self._strip_protocol(path)
         repository, ref, key = self._split(where) if where else ("", "", "")
         found: dict[str, dict[str, Any]] = {}
         with suppress(FileNotFoundError), self._os_errors(where):
-            if not ref or maxdepth is not None:
+            if not ref or (maxdepth is not None and maxdepth < 1):
                 options = {"on_error": "raise", **options}
                 return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
             cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
             folders: list[str] = []
-            for item in cached.list(prefix):
+            for item in cached.list(prefix) if maxdepth is None else cached.levels(prefix, maxdepth):
                 if isinstance(item, Entry):
                     found[root + item.path] = _file(repository, ref, item)
                 else:
@@ -683,6 +685,23 @@ class RefCache:
         refused: programs take it for the path without that part.
         """
         return map(self._shown, self.handle.list(prefix, delimiter=delimiter))
+
+    def levels(self, prefix: str, most: int) -> Iterator[Entry | CommonPrefix]:
+        """List objects under a prefix down to ``most`` levels, and each folder that lies deeper once."""
+        after: str | None = ""
+        while after is not None:
+            folder, passed, start, after = "", 0, after, None
+            for entry in self.handle.list(prefix, after=start):
+                if folder and entry.path.startswith(folder):
+                    passed += 1
+                    if passed == _PASSED:
+                        after = folder + "\U0010ffff" * ((MAX_PATH_BYTES - len(folder.encode())) // 4)
+                        break
+                    continue
+                shown = self._shown(entry)
+                parts = entry.path[len(prefix) :].split("/", most)
+                folder, passed = entry.path.removesuffix(parts[most]) if len(parts) > most else "", 0
+                yield CommonPrefix(folder) if folder else shown
 
     def _shown(self, item: Entry | CommonPrefix) -> Entry | CommonPrefix:
         if isinstance(item, Entry) and is_marker(item):
