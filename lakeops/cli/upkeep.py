@@ -11,7 +11,7 @@ import typer
 from lakeops.cli.options import RepositoryUri, argument, flag, value
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
-from lakeops.model.errors import StoreError
+from lakeops.model.errors import LakeopsError, StoreError
 from lakeops.model.formatting import counted, human_size, moment
 from lakeops.ops.fsck.findings import Finding, Severity
 
@@ -41,13 +41,19 @@ def fsck(
     findings = []
     with session.progress(f"Checking {repository.id}"):
         check = repository.fsck(data=data)
-        for finding in check:
-            severities[finding.severity] += 1
-            if session.as_json:
-                findings.append(finding)
-                continue
-            for pieces in finding_lines(finding):
-                session.line(*pieces)
+        try:
+            for finding in check:
+                severities[finding.severity] += 1
+                if session.as_json:
+                    findings.append(finding)
+                    continue
+                for pieces in finding_lines(finding):
+                    session.line(*pieces)
+        except LakeopsError as error:
+            if not session.as_json:
+                raise
+            session.document({"findings": findings, "error": error.to_json()})
+            raise typer.Exit(error.exit_code) from None
         record = {
             "findings": findings,
             "ok": not severities[Severity.ERROR],

@@ -45,9 +45,9 @@ def check_new_path(path: str) -> str:
 
     With such an object in it no clone of the branch could be made.
     """
-    if is_clone_state(path):
+    if is_clone_state(check_path(path)):
         raise InvalidPath(f"{excerpt(path)} is a clone's own file, which belongs into no repository; leave it out")
-    return check_path(path)
+    return path
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from lakeops.model.formatting import counted, human_size
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.sanitising import safe
-from lakeops.ops.fsck.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
     from lakeops.model.mirrors import MirrorStatus, RefStatus
     from lakeops.model.records import RefRecord
+    from lakeops.ops.fsck.findings import Finding
 
 
 DAY = 24 * 3600
@@ -254,6 +254,8 @@ class LakeopsFsckOperator(LakeopsOperator):
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         """The findings, counted. Raises ``LakeopsFailure`` when they are bad enough."""
+        from lakeops.ops.fsck.findings import Severity
+
         severities: Counter[Severity] = Counter()
         first: list[Finding] = []
         data = truth("data", self.data)
