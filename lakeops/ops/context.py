@@ -361,10 +361,12 @@ def _naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[N
     except RefNotFound as error:
         if not error.message.startswith("no branch"):  # but a step that leads nowhere
             raise
-        base = (parse_ref(expression) if isinstance(expression, str) else expression).base
-        refs = ctx.catalog.refs
-        known = [one.id for one in (*refs.branches(ctx.repository_id), *refs.tags(ctx.repository_id))]
-        raise RefNotFound(f"{error.message}{did_you_mean(base, known)}") from None
+        with suppress(InvalidInput):  # a name that none can have
+            base = (parse_ref(expression) if isinstance(expression, str) else expression).base
+            refs = ctx.catalog.refs
+            known = [one.id for one in (*refs.branches(ctx.repository_id), *refs.tags(ctx.repository_id))]
+            raise RefNotFound(f"{error.message}{did_you_mean(base, known)}") from None
+        raise
 
 
 def resolve_commit(

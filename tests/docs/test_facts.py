@@ -190,7 +190,7 @@ def test_commands_within_sentences_exist(page: str) -> None:
     wrong = []
     for words in re.findall(r"`lakeops ([^`\n]+)`", text):
         given = shlex.split(words.partition("\\|")[0])
-        if given[0].isupper() or given[0] in {"connections", "range", "metarange"}:
+        if given[0].isupper() or given[0] in {"connections", "range", "leaf", "metarange"}:
             continue  # COMMAND, a group of Airflow's command line, the bytes before an id
         left, options = (
             ("", {"--config", "--install-completion", "--version"}) if given[0][0] == "-" else _resolved(given)

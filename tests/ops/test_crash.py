@@ -100,8 +100,13 @@ def kill(scene: Scene, rewind, effect: int, when: str) -> None:
     lake = open_faulty(settings_at(home), faults, clock=scene.clock())
     repo = lake.repository("repo")
     faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
-    with pytest.raises(Crash):
+    try:
         scene.act(repo)
+    except Crash:
+        pass
+    else:  # threads of pyiceberg link two files at once, or one after the other
+        assert scene.name == "tables"
+        assert count_effects(faults) < effect
     lake.close()
     run_again(scene, home, data=False)
 
