@@ -274,7 +274,7 @@ class Repository:
 
         ``BRANCH$`` is lakeFS's spelling of a branch with its uncommitted changes, which ``BRANCH`` means here.
         """
-        staged = len(check_asked(expression, "a ref")) > 1 and expression.endswith("$")
+        staged = str(expression)[1:].endswith("$")
         if staged and not any(next(refs(prefix=expression), None) for refs in (self.branches, self.tags)):
             expression = expression[:-1]
         return Ref(self._ctx, expression)
