@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import Connection
 from support.errors import raising
 from support.scenes import tree
 
@@ -155,8 +156,7 @@ def test_what_was_done_to_an_object_meanwhile_stays_beside_new_metadata(main: Br
 
 
 def test_a_move_whose_answer_was_lost_is_done(repo: Repository, main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
-    database = repo._ctx.catalog.database
-    inner, lost = database._commit, []
+    inner, lost = Connection.commit, []
 
     def commit(conn):
         inner(conn)
@@ -169,7 +169,7 @@ def test_a_move_whose_answer_was_lost_is_done(repo: Repository, main: Branch, mo
         lambda: main.update_metadata("new/07", {"a": "b"}),
     ):
         lost.clear()
-        monkeypatch.setattr(database, "_commit", commit)
+        monkeypatch.setattr(Connection, "commit", commit)
         call()
         assert lost == [True]
     assert main.stat("new/07").metadata == {"n": "7", "a": "b"}
