@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -90,8 +91,10 @@ def test_the_page_has_the_thresholds(cores):
     assert [cell.strip() for cell in row.strip("|").split("|")] == [str(cores), *shown]
 
 
-def test_why_is_in_the_log(caplog):
+def test_why_is_in_the_log(caplog, monkeypatch):
     caplog.set_level("INFO", "lakeops.engine.choose")
+    # Airflow's own set-up switches off the loggers that are there.
+    monkeypatch.setattr(logging.getLogger("lakeops.engine.choose"), "disabled", False)
     assert chosen(100_000, Cluster(2)) == "in process"
     assert chosen(100_000, Cluster(64)) == "on spark"
     assert [record.message for record in caplog.records] == [
