@@ -97,7 +97,7 @@ def test_why_is_in_the_log(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("lakeops.engine.choose"), "disabled", False)
     assert chosen(100_000, Cluster(2)) == "in process"
     assert chosen(100_000, Cluster(64)) == "on spark"
-    assert [record.message for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "in process: 400.0 s of work on 2 cores here, 413.7 s on Spark",
         "on spark: 400.0 s of work on 2 cores here, 13.3 s on Spark",
     ]
