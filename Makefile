@@ -16,7 +16,7 @@ setup: $(STAMP) ## install the pinned packages into .venv
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("lakeops needs Python 3.11 or newer; say PYTHON=...") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing pinned packages into $(VENV) (a minute or two the first time) ..."
+	@echo "Installing pinned packages into $(VENV) (a few minutes the first time) ..."
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
