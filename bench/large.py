@@ -85,7 +85,7 @@ class Large:
         return pa.table(columns, schema=METARANGE_SCHEMA)
 
     def rows(self) -> dict[str, Callable[[RangeReader], object]]:
-        """What is measured, by name."""
+        """The verbs to measure, by name."""
         middle, size = int(self._data.size * PLACES[1]) + AROUND // 2, self._data.size
         one = self._data.clustered(1, 2, at=middle / size).staged
         path = self._data.paths(np.array([middle], np.uint64))[0].as_py()

@@ -187,7 +187,7 @@ def ours(given: argparse.Namespace, home: Path, url: str, through: str) -> Found
 
 
 def theirs(given: argparse.Namespace, home: Path, url: str) -> Found:
-    """The same with lakeFS."""
+    """Make the repositories on lakeFS's server, and run all tasks there."""
     dsn = re.sub(r"postgresql\+psycopg://postgres@/(\w+)\?host=(.*)", r"postgres://postgres@/\1?host=\2", unquote(url))
     with lakefs_side.server(given.lakefs, home, database=dsn) as api:
         for repository, branches in names(given):

@@ -285,19 +285,16 @@ class Refs(CatalogPart):
         find_repository(conn, repository_id)
         return [_reflog_record(row) for row in conn.execute(query)]
 
-    def last_moves(self, repository_id: str, branches: Collection[str]) -> dict[str, ReflogRecord]:
+    @read_transaction
+    def last_moves(self, conn: Connection, repository_id: str, branches: Collection[str]) -> dict[str, ReflogRecord]:
         """The last move of each of some branches, by name."""
         mine = (REFLOG.c.repository_id == repository_id, REFLOG.c.kind == str(RefKind.BRANCH))
-
-        def work(conn: Connection) -> dict[str, ReflogRecord]:
-            found: dict[str, ReflogRecord] = {}
-            for some in chunks(branches):
-                last = select(func.max(REFLOG.c.sequence)).where(*mine, REFLOG.c.ref.in_(some)).group_by(REFLOG.c.ref)
-                rows = conn.execute(select(REFLOG).where(REFLOG.c.sequence.in_(last)))
-                found |= {row.ref: _reflog_record(row) for row in rows}
-            return found
-
-        return self.database.read(work)
+        found: dict[str, ReflogRecord] = {}
+        for some in chunks(branches):
+            last = select(func.max(REFLOG.c.sequence)).where(*mine, REFLOG.c.ref.in_(some)).group_by(REFLOG.c.ref)
+            rows = conn.execute(select(REFLOG).where(REFLOG.c.sequence.in_(last)))
+            found |= {row.ref: _reflog_record(row) for row in rows}
+        return found
 
     def protections(self, repository_id: str) -> list[str]:
         """The glob patterns of branches that change through merges only, whatever is merged."""

@@ -58,7 +58,7 @@ def test_a_head_shows_a_whole_snapshot_however_files_arrive(pair: Pair) -> None:
     pair.catch_up()
     assert amounts(catalog(pair, "there")) == [*range(1, number + 1)]
     assert len(seen) > 2
-    # Nothing of the source is read, and the tables are there after a fail-over.
+    # The mirror reads no file of the source, and keeps the tables after a fail-over.
     Path(pair.repo.storage_namespace.removeprefix("file://")).rename(pair.here.settings.home / "gone")
     pair.fail_over()
     assert amounts(catalog(pair, "there")) == [*range(1, number + 1)]
