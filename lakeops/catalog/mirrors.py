@@ -36,24 +36,20 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, NotAMirror, RefNotFound
 from lakeops.model.marks import UNPROVED
 from lakeops.model.mirrors import (
+    Inspection,
     MirrorRecord,
     MirrorRef,
     MirrorState,
-    Missing,
+    Pending,
     RefKind,
     RefName,
     Registration,
-    Remaining,
     SourceReference,
     Wait,
 )
 from lakeops.model.protection import Protection
 from lakeops.model.records import Commit, RepositoryRecord
 
-Pending = Mapping[str, str | None]
-"""Range files that have arrived at a mirror, by name: JSON text that says which of their objects have not, or None."""
-
-NOTHING = Remaining()
 _NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": None, "wait": None}
 """The columns of a candidate that no pass has looked at yet."""
 
@@ -316,13 +312,7 @@ class Mirrors(CatalogPart):
         repository_id: str,
         ref: RefName,
         ticket: int,
-        arrived: Pending,
-        *,
-        missing_objects: int,
-        missing_bytes: int,
-        remaining: Remaining = NOTHING,
-        missing: Sequence[Missing] = (),
-        error: str | None = None,
+        found: Inspection,
     ) -> MirrorRef | None:
         """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look.
 
@@ -334,17 +324,23 @@ class Mirrors(CatalogPart):
             # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
             return None
         same = {"repository_id": repository_id, "kind": ref.kind, "name": ref.name}
-        for some in chunks(arrived):
+        for some in chunks(found.arrived):
             mine = (*_of_ref(repository_id, ref, table=MIRROR_ARRIVAL), MIRROR_ARRIVAL.c.file.in_(some))
             conn.execute(delete(MIRROR_ARRIVAL).where(*mine))
-            conn.execute(insert(MIRROR_ARRIVAL), [{**same, "file": file, "pending": arrived[file]} for file in some])
-        found = _waiting(conn, repository_id, ref, ticket)
-        if found is None:
+            rows = [{**same, "file": file, "pending": found.arrived[file]} for file in some]
+            conn.execute(insert(MIRROR_ARRIVAL), rows)
+        waiting = _waiting(conn, repository_id, ref, ticket)
+        if waiting is None:
             return None
         now = unix_seconds(self.database.dialect.now(conn))
-        wait = (found.wait or Wait(now, now)).seen(now, remaining, tuple(missing))
-        values = {"missing_objects": missing_objects, "missing_bytes": missing_bytes, "checked": now}
-        conn.execute(update(MIRROR_REF).where(*here).values(**values, error=error, wait=wait.to_json()))
+        values = {
+            "missing_objects": found.missing_objects,
+            "missing_bytes": found.missing_bytes,
+            "checked": now,
+            "error": found.error and found.error.message,
+            "wait": (waiting.wait or Wait(now, now)).seen(now, found).to_json(),
+        }
+        conn.execute(update(MIRROR_REF).where(*here).values(values))
         return _waiting(conn, repository_id, ref, ticket)
 
     def promote(

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import pyarrow as pa
 
-from lakeops.catalog.mirrors import NOTHING, Pending
 from lakeops.model import graph
 from lakeops.model.errors import (
     Corrupted,
@@ -27,7 +25,16 @@ from lakeops.model.errors import (
     RecordRefused,
 )
 from lakeops.model.ids import etags_are_md5
-from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, Missing, Remaining
+from lakeops.model.mirrors import (
+    SAMPLE,
+    Inspection,
+    MirrorRecord,
+    MirrorRef,
+    MirrorState,
+    Missing,
+    Pending,
+    Remaining,
+)
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context, lookup
 from lakeops.ops.mirror.presence import (
@@ -36,7 +43,6 @@ from lakeops.ops.mirror.presence import (
     RangePresence,
     check_presence,
     check_rows,
-    is_memorable,
     plan_presence,
     remember,
 )
@@ -49,35 +55,13 @@ MOST_STEPS = 256
 """How many first parents back a promoted commit is searched for."""
 
 
-@dataclass(frozen=True)
-class CandidateInspection:
-    """The result of an inspection of a candidate.
-
-    ``arrived`` has range files that need not be inspected again, and what they lacked. ``missing_objects`` counts what
-    is not there, as far as could be told; ``missing`` names some; ``remaining`` compares inspections. ``error`` is what
-    arrived and is wrong.
-    """
-
-    arrived: Pending = field(default_factory=dict)
-    missing_objects: int = 0
-    missing_bytes: int = 0
-    remaining: Remaining = NOTHING
-    missing: tuple[Missing, ...] = ()
-    error: LakeopsError | None = None
-
-    @classmethod
-    def without_metarange(cls, commit: Commit, error: LakeopsError | None = None) -> CandidateInspection:
-        """The result where the metarange has not arrived, or is damaged: nothing more can be told."""
-        missing = Missing(metarange_key(commit.meta_range_file))
-        return cls(missing_objects=1, remaining=Remaining(metaranges=1), missing=(missing,), error=error)
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything is there, and is what it should be."""
-        return not self.missing_objects and self.error is None
+def without_metarange(commit: Commit, error: LakeopsError | None = None, arrived: Pending | None = None) -> Inspection:
+    """The result where the metarange has not arrived, or is damaged: nothing more can be told."""
+    missing = Missing(metarange_key(commit.meta_range_file))
+    return Inspection(arrived or {}, 1, 0, Remaining(metaranges=1), (missing,), error)
 
 
-def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> CandidateInspection:
+def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     """Look whether ``commit``, the candidate of ``ref`` or what may become one, is complete. Never waits.
 
     What the refs of ``state`` show is complete. ``arrived`` was remembered of earlier inspections. What goes wrong is
@@ -86,16 +70,16 @@ def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, ar
     try:
         return _inspect(ctx, state, ref, commit, arrived)
     except LakeopsError as error:
-        return CandidateInspection(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
+        return Inspection(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
 
 
-def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> CandidateInspection:
+def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     try:
         wanted = RangeReader(ctx.readable).whole(commit)
     except ObjectNotFound:
-        return CandidateInspection.without_metarange(commit)
+        return without_metarange(commit)
     except Corrupted as error:
-        return CandidateInspection.without_metarange(commit, error)
+        return without_metarange(commit, error)
     planned = _plan(ctx, state, ref, commit, wanted, arrived)
     options = check_options(ctx, state.mirror)
     proofs = list(check_presence(planned, engine=ctx.engine, store=ctx.store, options=options))
@@ -105,14 +89,13 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
         flaw = list_error(ctx, ctx.reader, commit, wanted)
         if flaw is not None:
             flaw = RecordRefused(f"{cannot}: {flaw.message}") if isinstance(flaw, RecordRefused) else flaw
-            arrived = {proof.file: remember(proof) for proof in proofs}
-            return replace(CandidateInspection.without_metarange(commit, flaw), arrived=arrived)
+            return without_metarange(commit, flaw, remember(proofs))
     absent = [proof for proof in proofs if not proof.arrived]
     missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in absent]
-    missing += [Missing(one.address, one.path, one.size_bytes) for proof in proofs for one in proof.missing]
+    missing += [one for proof in proofs for one in proof.missing]
     objects = sum(proof.missing_objects + (proof.mismatch is not None) for proof in proofs if proof.arrived)
-    return CandidateInspection(
-        {proof.file: remember(proof) for proof in proofs if is_memorable(proof)},
+    return Inspection(
+        remember(proofs),
         sum(proof.missing_objects for proof in proofs),
         sum(proof.missing_bytes for proof in proofs),
         Remaining(ranges=len(absent), objects=objects),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 
 from lakeops.model import graph
@@ -38,18 +39,9 @@ def ref_status(get: CommitSource, mirror: MirrorRecord, ref: MirrorRef, now: int
     if since is None and ref.promoted != ref.source_head:
         since = ref.noticed
     return RefStatus(
-        id=ref.name,
-        kind=ref.kind,
-        promoted=ref.promoted,
-        candidate=ref.candidate,
-        source_head=ref.source_head,
+        **{field.name: getattr(ref, field.name) for field in fields(ref)},
         lag_commits=commits,
         lag_seconds=0 if since is None else max(0, now - since),
-        missing_objects=ref.missing_objects,
-        missing_bytes=ref.missing_bytes,
-        last_check=ref.checked,
-        error=ref.error,
-        wait=ref.wait,
         stalled=ref.wait is not None and is_stalled(mirror, ref.wait, now),
     )
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 
-from lakeops.catalog.mirrors import Pending
 from lakeops.model import graph
 from lakeops.model.clock import retry
 from lakeops.model.errors import (
@@ -31,10 +30,12 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import (
     SAMPLE,
+    Inspection,
     MirrorRecord,
     MirrorRef,
     MirrorState,
     MirrorStatus,
+    Pending,
     RefKind,
     RefName,
     Remaining,
@@ -42,7 +43,7 @@ from lakeops.model.mirrors import (
 )
 from lakeops.model.records import Commit, ReportKind
 from lakeops.ops.context import Context, lookup
-from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged
+from lakeops.ops.mirror.inspection import inspect, merged
 from lakeops.ops.mirror.source import BATCH, Source, SourceState, check_replica, copy_history
 from lakeops.ops.mirror.status import is_stalled, status
 
@@ -267,27 +268,12 @@ def _look_and_promote(
         if moved is not None:
             again = again or moved.candidate is not None
             continue
-        seen = record(ctx, ref, found)
+        seen = ctx.catalog.mirrors.record_arrivals(ctx.repository_id, ref.ref, ref.ticket, found)
         if seen is not None and fall_back(ctx, state, seen, remembered):
             again = True
         elif found.error is not None:
             errors.append(found.error)
     return again, errors
-
-
-def record(ctx: Context, ref: MirrorRef, found: CandidateInspection, *, ticket: int | None = None) -> MirrorRef | None:
-    """Remember what a look at a candidate found. The ref, if it is still waited for."""
-    return ctx.catalog.mirrors.record_arrivals(
-        ctx.repository_id,
-        ref.ref,
-        ref.ticket if ticket is None else ticket,
-        found.arrived,
-        missing_objects=found.missing_objects,
-        missing_bytes=found.missing_bytes,
-        remaining=found.remaining,
-        missing=found.missing,
-        error=None if found.error is None else found.error.message,
-    )
 
 
 def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pending) -> bool:
@@ -306,10 +292,10 @@ def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pend
         behind = islice(graph.first_parents(lookup(ctx).get, ref.source_head), MOST_STEPS)
         # What the source was taken back from is not shown.
         heads += [commit.id for commit in behind if commit.id in wanted and not commit.expired]
-    seen: list[CandidateInspection] = []
+    seen: list[Inspection] = []
     for head in heads:
         found = inspect(ctx, state, ref, ctx.catalog.commits.get(ctx.repository_id, head), remembered)
-        record(ctx, ref, found, ticket=NO_TICKET)
+        ctx.catalog.mirrors.record_arrivals(ctx.repository_id, ref.ref, NO_TICKET, found)
         remembered = merged(remembered, found.arrived)
         seen.append(found)
         if found.complete:
@@ -437,7 +423,7 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
         return None if found is None else found.promoted
     remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
     seen = inspect(ctx, state, found, ctx.catalog.commits.get(ctx.repository_id, found.candidate), remembered)
-    record(ctx, found, seen)
+    ctx.catalog.mirrors.record_arrivals(ctx.repository_id, ref, found.ticket, seen)
     if seen.error is not None:
         raise seen.error
     return found.candidate if seen.complete else None
