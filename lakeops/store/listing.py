@@ -23,6 +23,17 @@ Found: TypeAlias = Union[Listing, "Step"]
 _Waiting: TypeAlias = "Found | Future[Sequence[Found]]"
 
 
+def in_order(first: Step) -> Iterator[Listing]:
+    """The listings that a step leads to, in order, one step after the other: for readers who may stop early."""
+    line: list[Found] = [first]
+    while line:
+        front = line.pop()
+        if isinstance(front, Listing):
+            yield front
+        else:
+            line += reversed(front())
+
+
 class ParallelListing:
     """The steps of one listing, several at a time.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from heapq import merge
+from itertools import chain, groupby, islice, repeat
 
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.encoding import JsonRecord
@@ -29,7 +30,6 @@ from lakeops.ops.mirror.copying import (
     copy_seconds,
     copy_tasks,
     delete_objects,
-    delete_tasks,
     gives_up,
 )
 from lakeops.store.base import ObjectStore, StoredObject
@@ -92,8 +92,7 @@ def replicate(
     if delete:
         doomed = compared.extra_keys
         _check_doomed(compared, force=force)
-        tasks = delete_tasks(source, reversed(doomed), known)  # what names others first
-        results = engine.for_work(0).run(delete_objects, tasks, destination)
+        results = delete_objects(source, destination, reversed(doomed), known)  # what names others first
         deleted = _sum_up(results, destination.url, "deleted", lambda done: progress("Deleting", done, len(doomed)))
     return Replicated(
         copied=copied.objects,
@@ -159,9 +158,9 @@ def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callab
     if failures:
         objects = "object was" if len(failures) == 1 else "objects were"
         raise NotAllReplicated(
-            f"{place}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
-            f"{failures[0].error.message}; {total.objects:,} were, and running it again goes on from there",
-            [(one.key, one.error) for one in failures],
+            f"{place}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0][0]!a}: "
+            f"{failures[0][1].message}; {total.objects:,} were, and running it again goes on from there",
+            failures,
             total.objects,
         )
     return total
@@ -221,20 +220,10 @@ def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
 
 
 def _side_by_side(
-    source: Iterable[StoredObject], destination: Iterable[StoredObject]
+    *listings: Iterable[StoredObject],
 ) -> Iterator[tuple[StoredObject | None, StoredObject | None]]:
     """Two listings in byte order as one: each key once, with what either side has."""
-    left, right = iter(source), iter(destination)
-    one, other = next(left, None), next(right, None)
-    while one is not None or other is not None:
-        first = one.key.encode() if one is not None else None
-        second = other.key.encode() if other is not None else None
-        if second is None or (first is not None and first < second):
-            yield one, None
-            one = next(left, None)
-        elif first is None or second < first:
-            yield None, other
-            other = next(right, None)
-        else:
-            yield one, other
-            one, other = next(left, None), next(right, None)
+    sides = (zip(repeat(number), listing) for number, listing in enumerate(listings))
+    for _, same in groupby(merge(*sides, key=lambda one: one[1].key), key=lambda one: one[1].key):
+        found = dict(same)
+        yield found.get(0), found.get(1)

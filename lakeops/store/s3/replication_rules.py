@@ -406,26 +406,6 @@ def terraform(wish: Replication) -> Document:
     """Write the rules as a Terraform configuration for a file ``*.tf.json``. Without a role it makes one."""
     name = replication_id(wish)
     buckets = {f"{name}-source": wish.source, f"{name}-destination": wish.destination}
-    rule = replication_rule(wish, 1)
-    replication: Document = {
-        "id": rule["ID"],
-        "priority": rule["Priority"],
-        "status": rule["Status"],
-        "filter": {"prefix": _literal(wish.prefix)},
-        "delete_marker_replication": {"status": "Enabled"},
-        "destination": {"bucket": bucket_arn(wish.destination, wish.role)},
-    }
-    if wish.replica_key:
-        replication["source_selection_criteria"] = {"sse_kms_encrypted_objects": {"status": "Enabled"}}
-        replication["destination"]["encryption_configuration"] = {"replica_kms_key_id": wish.replica_key}
-    lifecycle: Document = {
-        "id": lifecycle_id(wish.prefix),
-        "status": "Enabled",
-        "filter": {"prefix": _literal(wish.prefix)},
-        "expiration": {"expired_object_delete_marker": True},
-        "noncurrent_version_expiration": {"noncurrent_days": wish.noncurrent_days},
-        "abort_incomplete_multipart_upload": {"days_after_initiation": _ABORT_DAYS},
-    }
     policy: Document = {"name": name, "policy": _literal(json.dumps(role_policy(wish)))}
     resources: Document = {
         "aws_s3_bucket_versioning": {
@@ -433,13 +413,14 @@ def terraform(wish: Replication) -> Document:
             for each, bucket in buckets.items()
         },
         "aws_s3_bucket_lifecycle_configuration": {
-            each: {"bucket": bucket, "rule": [lifecycle]} for each, bucket in buckets.items()
+            each: {"bucket": bucket, "rule": _snake(merged_lifecycle(None, wish)["Rules"])}
+            for each, bucket in buckets.items()
         },
         "aws_s3_bucket_replication_configuration": {
             name: {
                 "bucket": wish.source,
                 "role": wish.role or f"${{aws_iam_role.{name}.arn}}",
-                "rule": [replication],
+                "rule": [_snake(replication_rule(wish, 1))],
                 "depends_on": [f"aws_s3_bucket_versioning.{each}" for each in buckets],
             }
         },
@@ -450,6 +431,15 @@ def terraform(wish: Replication) -> Document:
         resources["aws_iam_role"] = {name: {"name": short, "assume_role_policy": json.dumps(trust_policy())}}
         resources["aws_iam_role_policy"][name]["role"] = f"${{aws_iam_role.{name}.id}}"
     return {"resource": resources}
+
+
+def _snake(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """A document of S3 as Terraform spells it: the same names in lower case, with underscores."""
+    if isinstance(value, dict):
+        return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower(): _snake(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_snake(one) for one in value]
+    return _literal(value) if isinstance(value, str) else value
 
 
 def _literal(text: str) -> str:
