@@ -204,23 +204,17 @@ class Mirrors(CatalogPart):
         return replace(state, mirror=replace(state.mirror, kept=tuple(kept)))
 
     @write_transaction
-    def note_kept(self, conn: Connection, repository_id: str, commits: frozenset[str], *, sequence: int) -> None:
-        """Record what the source has agreed to keep: mirrors of this mirror may need it from now on.
-
-        A pass first gives up what it will not ask for, then asks, then notes: so this is never more than what the
-        source keeps. Raises ``MirrorOvertaken`` when another pass has gone on since the report of this sequence.
-        """
-        mirror, _ = _lock_mirror(conn, repository_id)
-        _check_alone(mirror, sequence)
-        _set_mirror(conn, repository_id, kept=sorted(commits))
-
-    @write_transaction
-    def note(self, conn: Connection, repository_id: str, /, **found: object) -> None:
+    def note(self, conn: Connection, repository_id: str, /, *, since: int | None = None, **found: object) -> None:
         """Record what a pass found, by columns of the mirror: how it ended, what it refused, the source's rules.
 
-        The source's ``rules`` and ``protections`` hold here from a fail-over on.
+        The source's ``rules`` and ``protections`` hold here from a fail-over on. Mirrors of this mirror may need what
+        the source has agreed to keep (``kept``): a pass first gives up what it will not ask for, then asks, then notes,
+        so this is never more than what the source keeps. Raises ``MirrorOvertaken`` when another pass has gone on since
+        this sequence.
         """
-        _lock_mirror(conn, repository_id)
+        mirror, _ = _lock_mirror(conn, repository_id)
+        if since is not None:
+            _check_alone(mirror, since)
         _set_mirror(conn, repository_id, **found)
 
     @write_transaction
@@ -253,16 +247,9 @@ class Mirrors(CatalogPart):
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
         mirror, _ = _lock_mirror(conn, repository_id)
         _set_mirror(conn, repository_id, stall_timeout=seconds)
-        if mirror.stall_timeout != seconds:
-            stall_timeout = (mirror.stall_timeout, seconds)
-            self.record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
+        if (before := mirror.stall_timeout) != seconds:
+            self.record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, before, seconds)
         return _find_mirror(conn, repository_id)
-
-    @write_transaction
-    def note_seen(self, conn: Connection, repository_id: str) -> None:
-        """Record that the source was seen just now, and shows what it showed before."""
-        _lock_mirror(conn, repository_id)
-        _set_mirror(conn, repository_id, last_sync=unix_seconds(self.database.dialect.now(conn)))
 
     @write_transaction
     def give_up_candidate(

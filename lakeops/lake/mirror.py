@@ -25,7 +25,7 @@ from lakeops.model.mirrors import (
     check_stall_timeout,
     parse_source,
 )
-from lakeops.model.names import check_repository, flaw
+from lakeops.model.names import check_repository
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.settings import CATALOG_FILE, LakeAddress, Settings
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from lakeops.ops.mirror.failover import Loss
     from lakeops.ops.mirror.replicate import Replicated
     from lakeops.ops.mirror.source import Source
-
-_MAX_SOURCE_BYTES = 4096
 
 
 class Mirror(Repository):
@@ -230,10 +228,6 @@ def reference_to(source: LakeConnection | str, repository: str | None, name: str
         name: the mirror's name.
     """
     if isinstance(source, str):
-        unprintable = None if source.isprintable() else "has a character that cannot be printed"
-        reason = flaw(source, at_least=1, at_most=_MAX_SOURCE_BYTES) or unprintable
-        if reason is not None:
-            raise InvalidInput(f"{excerpt(source)} is no mirror's source: it {reason}")
         reference = parse_source(source, repository or name)
         if repository is not None and reference.repository != repository:
             raise InvalidInput(f"the source is given as {reference.repository!r} and as {repository!r}; name it once")

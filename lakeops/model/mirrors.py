@@ -77,7 +77,8 @@ def parse_source(text: str, default: str) -> SourceReference:
 
     Raises ``InvalidInput`` for a text that leads to no lake, or holds a password, which must not be stored.
     """
-    broken = flaw(text, at_least=1, at_most=_MAX_BYTES)
+    unprintable = None if str(text).isprintable() else "has a character that cannot be printed"
+    broken = flaw(text, at_least=1, at_most=_MAX_BYTES) or unprintable
     if broken is not None:
         raise InvalidInput(f"the mirror's source {broken}; {_HOW}")
     place, mark, repository = text.rpartition("#")

@@ -13,6 +13,7 @@ namespace and its owner record are written on a condition.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO, Protocol
@@ -287,6 +288,31 @@ def pieces(data: bytes | BinaryIO, size: int) -> Iterator[bytes | memoryview]:
         raise InvalidInput(f"contents must be bytes or a binary file, not {type(data).__name__}")
     while piece := _read(data, size):
         yield piece
+
+
+class DigestedParts:
+    """Parts as they stream by, with the SHA-256 and the size of all that went, and what broke the stream."""
+
+    def __init__(self, parts: Iterator[bytes | memoryview]) -> None:
+        self._parts = parts
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.broke: BaseException | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            part = bytes(next(self._parts))
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.broke = error
+            raise
+        self.digest.update(part)
+        self.size += len(part)
+        return part
 
 
 def _read(file: BinaryIO, size: int) -> bytes:

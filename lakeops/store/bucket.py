@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Generic, TypeVar
 
-from lakeops.model.errors import InvalidInput, InvalidPath
-from lakeops.store.base import DeleteFailure, StoredObject, StoreSettings
+from lakeops.model.errors import InvalidInput, InvalidPath, StoreError
+from lakeops.store.base import DeleteFailure, ObjectStore, StoredObject, StoreSettings
 
 MAX_NAME_BYTES = 1024
 
@@ -125,6 +125,24 @@ class BucketStore:
         """Delete some objects, given as name to key."""
         raise NotImplementedError
 
+    def _require_bucket(self) -> None:
+        """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
+        if not self._bucket_seen and not self._find_bucket():
+            raise no_bucket(self.bucket, "endpoint" if self.scheme == "s3" else "account")
+        self._bucket_seen = True
+
+    def _find_bucket(self) -> bool:
+        """Whether the bucket is there, as far as the credentials may know."""
+        raise NotImplementedError
+
+    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
+        """False: contents are read and written again."""
+        return False
+
+    def keeps_versions(self) -> bool:
+        """False: that cannot be told."""
+        return False
+
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""
 
@@ -137,6 +155,11 @@ class BucketStore:
 
     def _name(self, key: str) -> str:
         return object_name(self.prefix, key)
+
+
+def no_bucket(bucket: str, place: str) -> StoreError:
+    """The error for a bucket or container that is not there."""
+    return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the {place}")
 
 
 def check_expiry(seconds: int) -> None:
@@ -154,15 +177,15 @@ class PerProcess(Generic[K, V]):
 
     Args:
         make: makes the value of a key.
-        keep: whether a child process keeps those of its parent, which it does not use. To drop a client of obstore
-            would wait for threads that are not there.
+        keep: whether a child process keeps those of its parent. To drop a client of obstore would wait for threads
+            that are not there. ``threads_lost`` tells where they must not be used.
     """
 
     def __init__(self, make: Callable[[K], V], *, keep: bool = False) -> None:
         self._make = make
         self._keep = keep
-        self._abandoned: list[object] = []
-        self._begin()
+        self._made: dict[K, V] = {}
+        self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._forget)
 
     def get(self, key: K) -> V:
@@ -173,27 +196,16 @@ class PerProcess(Generic[K, V]):
                     self._made[key] = self._make(key)
         return self._made[key]
 
-    def _begin(self) -> None:
-        self._lock = threading.Lock()  # a thread of the parent may have held the one before
-        self._made: dict[K, V] = {}
-
     def _forget(self) -> None:
-        if self._keep:
-            self._abandoned.append(self._made)
-        self._begin()
+        self._lock = threading.Lock()  # a thread of the parent may have held the one before
+        if not self._keep:
+            self._made = {}
 
 
-_lost_threads: set[str] = set()
-
-
-def _note_fork() -> None:
-    if "obstore" in sys.modules:
-        _lost_threads.add("obstore")
-
-
-os.register_at_fork(after_in_child=_note_fork)
+_forks_with_obstore: list[bool] = []
+os.register_at_fork(after_in_child=lambda: _forks_with_obstore.append("obstore" in sys.modules))
 
 
 def threads_lost() -> bool:
     """Whether this process was forked from one that had loaded obstore, whose threads do not cross a fork."""
-    return bool(_lost_threads)
+    return any(_forks_with_obstore)

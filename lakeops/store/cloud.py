@@ -7,7 +7,6 @@ default credentials. lakeops never sees them.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator
@@ -31,8 +30,8 @@ from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,
+    DigestedParts,
     Listing,
-    ObjectStore,
     Opened,
     PutResult,
     StoredObject,
@@ -42,7 +41,15 @@ from lakeops.store.base import (
     lists_consistently,
     pieces,
 )
-from lakeops.store.bucket import BucketStore, PerProcess, check_expiry, is_plain, listing_prefix, threads_lost
+from lakeops.store.bucket import (
+    BucketStore,
+    PerProcess,
+    check_expiry,
+    is_plain,
+    listing_prefix,
+    no_bucket,
+    threads_lost,
+)
 from lakeops.store.in_flight import in_flight
 from lakeops.store.layout import TASKS
 from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
@@ -127,7 +134,7 @@ def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
     found, named = _STATUS.search(said), _CODE.search(said)
     status, code = int(found[1]) if found else 0, named[1] if named else ""
     if code in _NO_BUCKET:
-        return no_bucket(bucket)
+        return no_bucket(bucket, "account")
     if isinstance(error, FileNotFoundError):
         return ObjectNotFound(f"there is no object {where}")
     if kind == "PreconditionError" or status == 412:
@@ -149,40 +156,10 @@ def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
     return StoreError(f"bucket {bucket!r} refuses {where} ({code or status}); see the server's documentation of it")
 
 
-def no_bucket(bucket: str) -> StoreError:
-    """The error for a bucket or container that is not there."""
-    return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the account")
-
-
 MARK = "lakeops_write"
 """User metadata that tells which write an object comes from. Azure takes letters, digits and underscores only."""
 
 _PAGE = 1000
-
-
-class _DigestedSource:
-    """The contents in parts, with their digest and size, and what broke the stream: obstore may change errors."""
-
-    def __init__(self, data: bytes | BinaryIO, size: int) -> None:
-        self._pieces = pieces(data, size)
-        self.digest = hashlib.sha256()
-        self.size = 0
-        self.broke: BaseException | None = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            piece = bytes(next(self._pieces))
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self.broke = error
-            raise
-        self.digest.update(piece)
-        self.size += len(piece)
-        return piece
 
 
 class CloudStore(BucketStore):
@@ -220,10 +197,6 @@ class CloudStore(BucketStore):
         file = CheckedFile(self._reader(item.key, meta), f"{self.url}/{item.key}", item.size_bytes)
         return Opened(file, content_type)
 
-    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
-        """False: contents are read and written again."""
-        return False
-
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
         name = self._name(key)
@@ -231,7 +204,7 @@ class CloudStore(BucketStore):
         with self._translated(key):
             from obstore.exceptions import BaseError
 
-            source = _DigestedSource(data, self.settings.part_bytes)
+            source = DigestedParts(pieces(data, self.settings.part_bytes))
             first, second = next(source, b""), next(source, None)
             try:
                 if second is not None:
@@ -268,7 +241,7 @@ class CloudStore(BucketStore):
             raise
 
     def _put_parts(
-        self, name: str, parts: Iterator[bytes], source: _DigestedSource, kind: dict[str, Any], *, if_absent: bool
+        self, name: str, parts: Iterator[bytes], source: DigestedParts, kind: dict[str, Any], *, if_absent: bool
     ) -> str:
         """Write several parts, with ``if_absent`` under another name first, because only a copy has a condition."""
         import obstore
@@ -365,10 +338,6 @@ class CloudStore(BucketStore):
                     [item.mtime for item in kept],
                     [item.etag for item in kept],
                 )
-
-    def keeps_versions(self) -> bool:
-        """False: that cannot be told."""
-        return False
 
     def presign(self, key: str, expires: int = 900) -> str:
         """A URL that reads the object for ``expires`` seconds, a week at most.
@@ -490,17 +459,15 @@ class CloudStore(BucketStore):
             return DeleteFailure(key, error.message)
         return None
 
-    def _require_bucket(self) -> None:
-        """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
+    def _find_bucket(self) -> bool:
         import obstore
 
-        if not self._bucket_seen:
-            try:
-                with self._translated(""):
-                    next(iter(obstore.list(self._client, chunk_size=1)), None)
-            except ObjectNotFound:
-                raise no_bucket(self.bucket) from None
-            self._bucket_seen = True
+        try:
+            with self._translated(""):
+                next(iter(obstore.list(self._client, chunk_size=1)), None)
+        except ObjectNotFound:
+            return False
+        return True
 
 
 def _exists(error: Exception) -> bool:

@@ -585,9 +585,8 @@ class LocalStore:
             return key.startswith(prefix) and key > after and len(key.encode()) <= MAX_KEY_BYTES
 
         scan = _LocalScan(self._tree, self.url, skip_special=True, moving=True, wanted=wanted)
-        # A root that is not there has no objects, and neither has one that is a file.
-        with translated(self.url, ""), suppress(ObjectNotFound, InvalidInput):
-            for listing in in_order(partial(scan.folder, folders)):
+        with translated(self.url, ""), suppress(ObjectNotFound):  # a root that is not there has no objects
+            for listing in in_order(partial(scan.folder, folders)) if self.root.is_dir() else ():
                 yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes)
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:

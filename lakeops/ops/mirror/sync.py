@@ -217,7 +217,7 @@ def _report(ctx: Context, source: Source, mirror: MirrorRecord, needs: frozenset
         ctx.catalog.mirrors.start_over(ctx.repository_id, f"{ctx.repository_id}-{ctx.ids.new()}", sequence=reported)
         return None
     if needs != frozenset(mirror.kept):
-        ctx.catalog.mirrors.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
+        ctx.catalog.mirrors.note(ctx.repository_id, since=mirror.sequence, kept=sorted(needs))
     return True
 
 
@@ -402,7 +402,7 @@ def due(ctx: Context, reach: Reach) -> bool:
     kept = {ref: head for ref, head in known.items() if ref == (RefKind.BRANCH, ctx.repository.default_branch)}
     if kept | heads != known:
         return True
-    ctx.catalog.mirrors.note_seen(ctx.repository_id)
+    ctx.catalog.mirrors.note(ctx.repository_id, last_sync=ctx.seconds())
     return False
 
 

@@ -26,7 +26,7 @@ from urllib3.exceptions import HTTPError
 
 from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
 from lakeops.store.base import StoreSettings
-from lakeops.store.bucket import PerProcess
+from lakeops.store.bucket import PerProcess, no_bucket
 from lakeops.store.s3.direct import DEFAULT_REGION, NO_ANSWER, check_answers, let_parsers_read_anything
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def translated(bucket: str, url: str) -> Iterator[None]:
 def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
     code, status = code_of(error), status_of(error)
     if code == "NoSuchBucket":
-        return no_bucket(bucket)
+        return no_bucket(bucket, "endpoint")
     if code == NO_ANSWER:
         return StoreUnavailable(
             f"bucket {bucket!r} keeps answering {where} with what is no answer: {error.response['Error']['Message']}; "
@@ -241,11 +241,6 @@ def _from_no_answer(error: Exception, bucket: str, where: str) -> LakeopsError:
     return StoreError(
         f"bucket {bucket!r}: the request for {where} could not be made ({kind}); correct the AWS settings"
     )
-
-
-def no_bucket(bucket: str) -> StoreError:
-    """The error for a bucket that is not there."""
-    return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the endpoint")
 
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")

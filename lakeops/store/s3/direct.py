@@ -257,7 +257,6 @@ class Direct:
         self._settings = settings
         self._keys = keys
         self._options = options
-        self._lock = threading.Lock()
         self._made: dict[float, tuple[Credentials, Client]] = {}
         self._failures = 0
         self._since_failure = stopwatch()
@@ -345,11 +344,8 @@ class Direct:
         patience = patience or PATIENCE
         made = self._made.get(patience)
         if made is None or made[0] != keys:  # those that last for some time only were renewed
-            with self._lock:
-                made = self._made.get(patience)
-                if made is None or made[0] != keys:
-                    made = keys, _connect(self._bucket, self._settings, keys, self._options, patience)
-                    self._made[patience] = made
+            made = keys, _connect(self._bucket, self._settings, keys, self._options, patience)
+            self._made[patience] = made
         return made[1]
 
 

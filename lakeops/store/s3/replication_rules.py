@@ -138,28 +138,21 @@ class Bucket:
                 raise
         return {key: value for key, value in answer.items() if key != "ResponseMetadata"} or None
 
-    def clear_replication(self) -> None:
-        """Remove all replication rules. Raises ``StoreError``."""
-        with self._allowed("removing its replication", _RIGHTS["replication"][1]):
-            self._client.delete_bucket_replication(Bucket=self.name)
-
-    def write(self, setting: Setting, document: Document) -> None:
-        """Replace the setting's document. Raises ``StoreError``."""
+    def write(self, setting: Setting, document: Document | None) -> None:
+        """Replace the setting's document. None removes a replication. Raises ``StoreError``."""
+        to: Any = self._client
         with self._allowed(f"writing its {setting}", _RIGHTS[setting][1]):
-            match setting:
-                case "versioning":
-                    status = document["Status"]
-                    self._client.put_bucket_versioning(Bucket=self.name, VersioningConfiguration={"Status": status})
-                case "lifecycle":
-                    # Given back as it was found, or S3 would fall back to its default.
-                    size = {key: value for key, value in document.items() if key != "Rules"}
-                    self._client.put_bucket_lifecycle_configuration(
-                        Bucket=self.name, LifecycleConfiguration={"Rules": document["Rules"]}, **size
-                    )
-                case "replication":
-                    self._client.put_bucket_replication(
-                        Bucket=self.name, ReplicationConfiguration=cast("Any", document)
-                    )
+            if document is None:
+                to.delete_bucket_replication(Bucket=self.name)
+            elif setting == "versioning":
+                to.put_bucket_versioning(Bucket=self.name, VersioningConfiguration={"Status": document["Status"]})
+            elif setting == "lifecycle":
+                # What is beside the rules is given back as it was found, or S3 would fall back to its default.
+                beside = {key: value for key, value in document.items() if key != "Rules"}
+                rules = {"Rules": document["Rules"]}
+                to.put_bucket_lifecycle_configuration(Bucket=self.name, LifecycleConfiguration=rules, **beside)
+            else:
+                to.put_bucket_replication(Bucket=self.name, ReplicationConfiguration=document)
 
     def encrypts_with_kms(self) -> bool:
         """Whether new objects are encrypted with KMS by default. False too where nobody may ask."""

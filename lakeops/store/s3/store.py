@@ -29,7 +29,7 @@ from lakeops.store.base import (
 from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix
 from lakeops.store.layout import PROBE
 from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
-from lakeops.store.s3.client import CONNECTION, client, code_of, no_bucket, status_of, translated, xml_part
+from lakeops.store.s3.client import CONNECTION, client, code_of, status_of, translated, xml_part
 from lakeops.store.s3.direct import direct
 from lakeops.store.s3.scan import scan
 from lakeops.store.s3.upload import ObjectWrite, ServerCopy, proof_of, swap
@@ -79,31 +79,16 @@ class S3Store(BucketStore):
         """Have the server copy an object, if it has both. See ``ObjectStore``."""
         if not isinstance(source, S3Store) or source.settings.endpoint_url != self.settings.endpoint_url:
             return False
-        copy = ServerCopy(
-            client=self._client,
-            source=source._request_name(item.key),  # noqa: SLF001 - another one of this class
-            target=self._request_name(item.key),
-            item=item,
-            where=f"{self.url}/{item.key}",
-            parallel=self.settings.parallel_parts,
-        )
+        there = source._request_name(item.key)  # noqa: SLF001 - another one of this class
         with translated(source.bucket, f"{source.url}/{item.key}"):
-            return copy.make()
+            where, parts = f"{self.url}/{item.key}", self.settings.parallel_parts
+            return ServerCopy(self._client, there, self._request_name(item.key), item, where, parts).make()
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
-        name = self._name(key)
+        name, where = self._name(key), f"{self.url}/{key}"
         with self._translated(key):
-            upload = ObjectWrite(
-                settings=self.settings,
-                bucket=self.bucket,
-                name=name,
-                where=f"{self.url}/{key}",
-                if_absent=if_absent,
-                content_type=content_type,
-                mark=Ids().new(),
-            )
-            return upload.write(data)
+            return ObjectWrite(self.settings, self.bucket, name, where, if_absent, content_type).write(data)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
@@ -289,16 +274,12 @@ class S3Store(BucketStore):
                         raise
                     yield DeleteFailure(names[name], code_of(error))
 
-    def _require_bucket(self) -> None:
-        """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
-        if self._bucket_seen:
-            return
+    def _find_bucket(self) -> bool:
         try:
             self._client.head_bucket(Bucket=self.bucket)
         except ClientError as error:
-            if status_of(error) == 404:
-                raise no_bucket(self.bucket) from None
-        self._bucket_seen = True
+            return status_of(error) != 404
+        return True
 
 
 def _body(answer: GetObjectOutputTypeDef, start: int, length: int | None) -> bytes:
