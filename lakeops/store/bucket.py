@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
-from lakeops.model.errors import InvalidInput, InvalidPath, StoreError
+from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
 from lakeops.store.base import DeleteFailure, ObjectStore, StoredObject, StoreSettings
+from lakeops.store.reader import BUFFER_BYTES, ObjectReader
 
 MAX_NAME_BYTES = 1024
 
@@ -93,6 +95,10 @@ class BucketStore:
         """Describe an object. Raises ``ObjectNotFound``."""
         raise NotImplementedError
 
+    def get(self, key: str) -> bytes:
+        """The object's contents. Raises ``ObjectNotFound``."""
+        return self._read(key)
+
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         if start < 0 or length < 0:
@@ -100,11 +106,19 @@ class BucketStore:
         if length == 0:
             self.head(key)
             return b""
-        return self._get_range(key, start, length)
+        return self._read(key, start, length)
 
-    def _get_range(self, key: str, start: int, length: int) -> bytes:
-        """At least one byte from a place that may be behind the end."""
+    def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
+        """The contents, or at least one byte from a place that may be behind the end; with ``etag`` of that version."""
         raise NotImplementedError
+
+    def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
+        raw = ObjectReader(size, lambda start, length: self._read(key, start, length, etag))
+        return io.BufferedReader(raw, BUFFER_BYTES)
+
+    def _check_listed(self, item: StoredObject, size: int, etag: str) -> None:
+        if size != item.size_bytes or (item.etag and etag != item.etag):
+            raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
         """Delete many. What is not there counts as deleted. Returns what the store refused, and why."""

@@ -7,13 +7,12 @@ default credentials. lakeops never sees them.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import (
@@ -52,13 +51,13 @@ from lakeops.store.bucket import (
 )
 from lakeops.store.in_flight import in_flight
 from lakeops.store.layout import TASKS
-from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
+from lakeops.store.reader import CheckedFile
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore
 
     Client = AzureStore | GCSStore
-    from obstore import ObjectMeta
+    from obstore import GetOptions, ObjectMeta
 
 EXTRAS = {"az": "azure", "gs": "gcs"}
 """The extra that each scheme needs."""
@@ -168,22 +167,10 @@ class CloudStore(BucketStore):
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.scheme, self.bucket, self.prefix, self.settings))
 
-    def get(self, key: str) -> bytes:
-        """The object's contents. Raises ``ObjectNotFound``."""
-        return self._read(key, {})
-
-    def _get_range(self, key: str, start: int, length: int) -> bytes:
-        try:
-            return self._read(key, {"range": (start, start + length)})
-        except LakeopsError as error:
-            # Servers refuse a range that begins behind the end, and obstore has no name for that refusal.
-            if isinstance(error, ObjectNotFound) or start < self.head(key).size_bytes:
-                raise
-            return b""
-
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
-        return self._reader(key, self._meta(key))
+        found = self._meta(key)
+        return self._reader(key, found["size"], found["e_tag"] or "")
 
     def open_checked(self, item: StoredObject) -> Opened:
         """An object to be read once. Its size is checked, and that it stays the one that was listed."""
@@ -192,10 +179,9 @@ class CloudStore(BucketStore):
         with self._translated(item.key):
             found = obstore.get(self._client, self._name(item.key), options={"head": True})
             meta, content_type = found.meta, str(found.attributes.get("Content-Type", ""))
-        if meta["size"] != item.size_bytes or (item.etag and _etag(meta) != item.etag):
-            raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
-        file = CheckedFile(self._reader(item.key, meta), f"{self.url}/{item.key}", item.size_bytes)
-        return Opened(file, content_type)
+        self._check_listed(item, meta["size"], _etag(meta))
+        file = self._reader(item.key, item.size_bytes, meta["e_tag"] or "")
+        return Opened(CheckedFile(file, f"{self.url}/{item.key}", item.size_bytes), content_type)
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
@@ -387,21 +373,21 @@ class CloudStore(BucketStore):
         self._bucket_seen = True
         return found
 
-    def _read(self, key: str, options: dict[str, Any]) -> bytes:
+    def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
         import obstore
 
         name = self._name(key)
-        with self._translated(key):
-            return bytes(obstore.get(self._client, name, options=cast("Any", options)).bytes())
-
-    def _reader(self, key: str, meta: ObjectMeta) -> BinaryIO:
-        etag = meta["e_tag"]
-        unchanged = {"if_match": etag} if etag else {}
-
-        def fetch(start: int, length: int) -> bytes:
-            return self._read(key, {**unchanged, "range": (start, start + length)})
-
-        return io.BufferedReader(ObjectReader(meta["size"], fetch), BUFFER_BYTES)
+        options: GetOptions = {"if_match": etag} if etag else {}
+        if length is not None:
+            options["range"] = (start, start + length)
+        try:
+            with self._translated(key):
+                return bytes(obstore.get(self._client, name, options=options).bytes())
+        except LakeopsError as error:
+            # Servers refuse a range that begins behind the end, and obstore has no name for that refusal.
+            if length is None or isinstance(error, ObjectNotFound) or start < self.head(key).size_bytes:
+                raise
+            return b""
 
     def _listing(self, root: str, wanted: str, start: str) -> Iterator[StoredObject]:
         import obstore

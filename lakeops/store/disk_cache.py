@@ -175,7 +175,7 @@ def with_cache(store: ObjectStore, cache: DiskCache | None) -> ObjectStore:
     return cast("ObjectStore", _CachedStore(store, cache)) if store.remote and cache is not None else store
 
 
-class _WrappedStore:
+class WrappedStore:
     """Delegates every call to the wrapped store, and pickles as the wrapped store."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -194,7 +194,7 @@ def _unwrapped(store: ObjectStore) -> ObjectStore:
     return store
 
 
-class _CachedStore(_WrappedStore):
+class _CachedStore(WrappedStore):
     def __init__(self, store: ObjectStore, cache: DiskCache) -> None:
         super().__init__(store)
         self.disk_cache = cache
@@ -220,7 +220,7 @@ def background_writes(store: ObjectStore) -> Iterator[ObjectStore]:
         put.result()
 
 
-class BackgroundWriter(_WrappedStore):
+class BackgroundWriter(WrappedStore):
     """A store whose puts of bytes return at once. Reads see what was put."""
 
     def __init__(self, store: ObjectStore) -> None:

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import cast
 
 from lakeops.store.base import ObjectStore, PutResult
+from lakeops.store.disk_cache import WrappedStore
 from lakeops.store.local import LocalStore
 
 
@@ -23,16 +24,11 @@ def with_scratch(store: ObjectStore) -> ObjectStore:
     return cast("ObjectStore", _Scratch(store))
 
 
-class _Scratch:
-    """Reads and writes. Everything else is the namespace's own."""
-
+class _Scratch(WrappedStore):
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        super().__init__(store)
         self._written: set[str] = set()
         self._making = Lock()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
 
     @cached_property
     def _own_store(self) -> ObjectStore:

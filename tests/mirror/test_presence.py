@@ -23,7 +23,7 @@ def address(value) -> str:
 
 def run(store, wanted, known, arrived, engine=None):
     planned = plan_presence(wanted, known, arrived)
-    return list(check_presence(planned, engine=engine or LocalEngine(threads=2), store=store, options=TERMS))
+    return list(check_presence(planned, engine or LocalEngine(threads=2), store, TERMS))
 
 
 @given(st.data())
@@ -72,7 +72,7 @@ def test_a_file_of_a_known_range_is_looked_for_alone(store):
     wanted = built(store, numbered(range(200)))  # the same ranges, in files of other names
     assert known.id == wanted.id
     planned = plan_presence(wanted, known, {})
-    assert (planned.rows.num_rows, len(planned.files)) == (0, len(wanted))
+    assert (len(planned.rows), len(planned.files)) == (0, len(wanted))
     proofs = run(store, wanted, known, {})
     assert all(proof.complete for proof in proofs)
     store.delete([wanted.row(2).key])
@@ -149,7 +149,7 @@ def test_imported_objects_are_looked_for_where_they_are_or_trusted(store, tmp_pa
     assert [one.path for one in proof.missing] == ["b"]
     planned = plan_presence(wanted, Metarange.empty(), {})
     trusting = CheckOptions(StoreSettings(), imported=False)
-    assert all(one.complete for one in check_presence(planned, engine=LocalEngine(), store=store, options=trusting))
+    assert all(one.complete for one in check_presence(planned, LocalEngine(), store, trusting))
 
 
 class Forgetful(LocalEngine):

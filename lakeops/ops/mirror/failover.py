@@ -114,8 +114,7 @@ class _HistoryCheck:
                 continue
             files = {*wanted.table.column("file").to_pylist()}
             if not files & broken:
-                planned = plan_presence(wanted, known, whole)
-                for one in check_presence(planned, engine=ctx.engine, store=ctx.store, options=self._options):
+                for one in check_presence(plan_presence(wanted, known, whole), ctx.engine, ctx.store, self._options):
                     if one.complete:
                         whole[one.file] = None
                     else:

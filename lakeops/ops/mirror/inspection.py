@@ -81,8 +81,7 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
     except Corrupted as error:
         return without_metarange(commit, error)
     planned = _plan(ctx, state, ref, commit, wanted, arrived)
-    options = check_options(ctx, state.mirror)
-    proofs = list(check_presence(planned, engine=ctx.engine, store=ctx.store, options=options))
+    proofs = [*check_presence(planned, ctx.engine, ctx.store, check_options(ctx, state.mirror))]
     cannot = f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}"
     if all(proof.complete for proof in proofs):
         # A cache may answer: what it says is verified, and all that has to be here has been looked for.
@@ -120,8 +119,7 @@ def _plan(
                 known = ctx.reader.metarange(ctx.catalog.commits.get(ctx.repository_id, chosen))
                 plans.append(plan_presence(wanted, known, arrived))
     planned = min(plans or [plan_presence(wanted, Metarange.empty(), arrived)], key=lambda one: one.size)
-    fresh = Metarange(planned.rows)
-    for flaw in (row_flaw(row) for row in (*fresh.rows(0, len(fresh)), *planned.files)):
+    for flaw in (row_flaw(row) for row in (*planned.rows.rows(0, len(planned.rows)), *planned.files)):
         if flaw is not None:
             raise RecordRefused(f"the metarange that the source wrote is refused: {flaw.message}")
     return planned
@@ -148,12 +146,8 @@ def _first_flaw(cannot: str, proofs: list[RangePresence]) -> LakeopsError | None
 
 def check_options(ctx: Context, mirror: MirrorRecord) -> CheckOptions:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
-    return CheckOptions(
-        settings=ctx.stores.settings,
-        imported=mirror.check_imported,
-        etags=etags_are_md5(ctx.repository.capabilities),
-        policy=ctx.find_policy(),
-    )
+    etags = etags_are_md5(ctx.repository.capabilities)
+    return CheckOptions(ctx.stores.settings, mirror.check_imported, etags, ctx.find_policy())
 
 
 def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange) -> LakeopsError | None:

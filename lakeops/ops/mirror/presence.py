@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
+from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -107,34 +108,29 @@ class PresenceResult:
 
 @dataclass(frozen=True)
 class PresencePlan:
-    """A plan of what to look at before ``wanted`` is known to be there. ``known`` is complete."""
+    """A plan of what to look at before a metarange is known to be there. ``others`` are complete ranges beside it."""
 
-    wanted: Metarange
-    known: Metarange
-    rows: pa.Table
+    rows: Metarange
+    others: Metarange
     files: tuple[RangeRow, ...]
     pending: tuple[Awaited, ...]
 
     @property
     def size(self) -> int:
         """How many ranges there are to look at."""
-        return int(self.rows.num_rows) + len(self.files) + len(self.pending)
+        return len(self.rows) + len(self.files) + len(self.pending)
 
     def tasks(self, group: int, options: CheckOptions) -> Iterator[PresenceTask]:
         """The tasks, with up to ``group`` ranges each."""
-        rows = Metarange(self.rows)
-        others = Metarange(self.known.table.take(from_numpy(self.known.without(self.wanted))))
-        index = 0
-        for start in range(0, len(rows), group):
-            some = tuple(rows.rows(start, min(start + group, len(rows))))
-            low = others.find(some[0].first_path.encode())
-            high = others.first_paths.first_at(some[-1].last_path.encode() + b"\0")
-            yield PresenceTask(index, some, tuple(others.rows(low, max(low, high))), (), (), options)
-            index += 1
+        number = count()
+        for start in range(0, len(self.rows), group):
+            some = tuple(self.rows.rows(start, min(start + group, len(self.rows))))
+            low = self.others.find(some[0].first_path.encode())
+            high = self.others.first_paths.first_at(some[-1].last_path.encode() + b"\0")
+            yield PresenceTask(next(number), some, tuple(self.others.rows(low, max(low, high))), (), (), options)
         for start in range(0, max(len(self.files), len(self.pending)), group):
             stop = start + group
-            yield PresenceTask(index, (), (), self.files[start:stop], self.pending[start:stop], options)
-            index += 1
+            yield PresenceTask(next(number), (), (), self.files[start:stop], self.pending[start:stop], options)
 
 
 def plan_presence(wanted: Metarange, known: Metarange, arrived: Pending) -> PresencePlan:
@@ -157,14 +153,13 @@ def plan_presence(wanted: Metarange, known: Metarange, arrived: Pending) -> Pres
     ids = array([bytes.fromhex(file.partition("-")[0]) for file in whole], pa.binary(32))
     proved = pa.chunked_array([*known.table.column("id").chunks, ids], pa.binary(32))
     same = pc.is_in(fresh.column("id"), value_set=in_one(proved))
-    files = fresh.filter(same)
-    return PresencePlan(
-        wanted, known, fresh.filter(pc.invert(same)), tuple(Metarange(files).rows(0, files.num_rows)), pending
-    )
+    rows, files = Metarange(fresh.filter(pc.invert(same))), Metarange(fresh.filter(same))
+    others = Metarange(known.table.take(from_numpy(known.without(wanted))))
+    return PresencePlan(rows, others, tuple(files.rows(0, len(files))), pending)
 
 
 def check_presence(
-    planned: PresencePlan, *, engine: Engine, store: ObjectStore, options: CheckOptions
+    planned: PresencePlan, engine: Engine, store: ObjectStore, options: CheckOptions
 ) -> Iterator[RangePresence]:
     """The answer for each range of the plan, in any order, each once."""
     if not planned.size:

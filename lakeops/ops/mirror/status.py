@@ -85,8 +85,7 @@ def check_promoted(ctx: Context) -> list[str]:
             found.append(f"{name}: {error.message}")
             continue
         flaws = []
-        planned = plan_presence(wanted, known, {})
-        for proof in check_presence(planned, engine=ctx.engine, store=ctx.store, options=options):
+        for proof in check_presence(plan_presence(wanted, known, {}), ctx.engine, ctx.store, options):
             wrong = proof.damage or proof.refused or proof.mismatch
             if wrong is not None:
                 flaws.append(wrong)

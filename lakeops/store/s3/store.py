@@ -6,7 +6,6 @@ S3 shows an object when all of it arrived. Listings are checked to come in byte 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -28,7 +27,7 @@ from lakeops.store.base import (
 )
 from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix
 from lakeops.store.layout import PROBE
-from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
+from lakeops.store.reader import CheckedFile
 from lakeops.store.s3.client import CONNECTION, client, code_of, status_of, translated, xml_part
 from lakeops.store.s3.direct import direct
 from lakeops.store.s3.scan import scan
@@ -51,13 +50,6 @@ class S3Store(BucketStore):
     def __reduce__(self) -> tuple[object, ...]:
         return (S3Store, (self.bucket, self.prefix, self.settings))
 
-    def get(self, key: str) -> bytes:
-        """The object's contents. Raises ``ObjectNotFound``."""
-        return self._read(key)
-
-    def _get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._read(key, start, length)
-
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         found = self.head(key)
@@ -68,8 +60,7 @@ class S3Store(BucketStore):
         with self._translated(item.key):
             head = self._client.head_object(**self._request_name(item.key))
             size, etag = head["ContentLength"], head["ETag"].strip('"')
-            if size != item.size_bytes or (item.etag and etag != item.etag):
-                raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
+            self._check_listed(item, size, etag)
             proof = proof_of(self._client, self._request_name(item.key), head)
         reader = self._reader(item.key, size, etag)
         file = CheckedFile(reader, f"{self.url}/{item.key}", size, proof)
@@ -187,10 +178,6 @@ class S3Store(BucketStore):
 
     def _request_name(self, key: str) -> dict[str, Any]:
         return {"Bucket": self.bucket, "Key": self._name(key)}
-
-    def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
-        raw = ObjectReader(size, lambda start, length: self._read(key, start, length, etag))
-        return io.BufferedReader(raw, BUFFER_BYTES)
 
     def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
         """The contents or a range of them. A connection that breaks half-way is tried again."""
