@@ -268,20 +268,17 @@ class _InHand(RangeReader):
 
 def _found(store: ObjectStore, objects: Iterable[Missing], options: CheckOptions) -> dict[str, StoredObject]:
     """Find objects in their stores, by address."""
-    inside: list[str] = []
-    outside: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
+    places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     stores = Stores(options.settings)
     policy = options.policy or AddressPolicy(store.url)
     for one in objects:
-        if not is_absolute(one.address):
-            inside.append(one.address)
-        elif options.imported:
+        place, key = store, one.address
+        if is_absolute(one.address):
+            if not options.imported:
+                continue
             place, key = stores.locate(policy, one.address)
-            outside.setdefault(place.url, (place, {}))[1][key] = one.address
-    found = present(store, inside)
-    for place, keys in outside.values():
-        found.update((keys[key], item) for key, item in present(place, keys).items())
-    return found
+        places.setdefault(place.url, (place, {}))[1][key] = one.address
+    return {keys[key]: item for place, keys in places.values() for key, item in present(place, keys).items()}
 
 
 def _proof(

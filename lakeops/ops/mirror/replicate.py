@@ -18,11 +18,13 @@ from lakeops.model.errors import (
     InvalidInput,
     NamespaceTaken,
     NotAllReplicated,
+    NotAMirror,
     NotFound,
     ObjectNotFound,
     PreconditionFailed,
 )
 from lakeops.model.records import Progress, quiet
+from lakeops.ops.context import Context
 from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.mirror.copying import (
     Moved,
@@ -32,6 +34,8 @@ from lakeops.ops.mirror.copying import (
     delete_objects,
     gives_up,
 )
+from lakeops.ops.mirror.source import Reach, SourceLake
+from lakeops.ops.overlap import check_apart
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
@@ -103,6 +107,35 @@ def replicate(
         extra=compared.extra,
         deleted=deleted.objects,
     )
+
+
+def source_namespace(ctx: Context, reach: Reach, source: SourceLake | None = None) -> str:  # noqa: ARG001 - a verb
+    """The storage namespace that must be replicated to the mirror's own. Asks the source."""
+    with reach(source) as origin:
+        return origin.repository.storage_namespace
+
+
+def replicate_to_mirror(
+    ctx: Context, reach: Reach, source: SourceLake | None = None, *, delete: bool = False, force: bool = False
+) -> Replicated:
+    """Copy what the source's storage namespace has and the mirror's lacks, for stores that do not replicate.
+
+    Args:
+        source: the source's lake.
+        delete: afterwards remove what the source does not have.
+        force: remove it even when it is a large share of what is there.
+
+    Raises:
+        NotAMirror: it was promoted to a writable repository, which no source may overwrite.
+        LakeopsError: the errors of ``Lake.replicate``.
+    """
+    if ctx.catalog.mirrors.get(ctx.repository_id).promoted_writable is not None:
+        raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; nothing is copied over it")
+    here = ctx.repository.storage_namespace
+    with reach(source) as origin:
+        check_apart(ctx.catalog, ctx.stores, here, mirrors=True)
+        stores = origin.lake.stores().at(origin.repository.storage_namespace), ctx.stores.at(here)
+        return replicate(*stores, ctx.engine, delete=delete, force=force, progress=ctx.progress)
 
 
 @dataclass
