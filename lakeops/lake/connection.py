@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     import lakeops.ops.merge
     import lakeops.ops.mirror.create
     import lakeops.ops.mirror.failover
+    import lakeops.ops.mirror.inspection
     import lakeops.ops.mirror.replicate
     import lakeops.ops.mirror.source
-    import lakeops.ops.mirror.status
     import lakeops.ops.mirror.sync
     import lakeops.ops.output
     import lakeops.ops.overlap

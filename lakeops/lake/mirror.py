@@ -59,11 +59,11 @@ class Mirror(Repository):
     due: Final = source_verb(lambda: ops.mirror.sync.due)
     arrived: Final = verb(lambda: ops.mirror.sync.arrived)
     skip: Final = source_verb(lambda: ops.mirror.sync.skip)
-    status: Final = verb(lambda: ops.mirror.status.status)
+    status: Final = verb(lambda: ops.mirror.inspection.status)
     loss: Final = source_verb(lambda: ops.mirror.failover.loss)
     promote_writable: Final = source_verb(lambda: ops.mirror.failover.promote_writable)
     verify_history: Final = verb(lambda: ops.mirror.failover.verify_history)
-    check: Final = verb(lambda: ops.mirror.status.check_promoted)
+    check: Final = verb(lambda: ops.mirror.inspection.check_promoted)
     delete: Final = source_verb(lambda: ops.mirror.create.delete_mirror)
 
     def set_stall_timeout(self, seconds: int) -> MirrorRecord:

@@ -25,10 +25,9 @@ from lakeops.model.mirrors import MirrorRecord, MirrorState, RefName
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context, history_of, lookup
 from lakeops.ops.mirror.create import unregister
-from lakeops.ops.mirror.inspection import check_options, disagreement, list_error
+from lakeops.ops.mirror.inspection import behind, check_options, disagreement, list_error
 from lakeops.ops.mirror.presence import check_presence, plan_presence
 from lakeops.ops.mirror.source import Reach, SourceLake, if_reached
-from lakeops.ops.mirror.status import behind
 from lakeops.ops.overlap import claim
 from lakeops.ops.owner import take_for_writing
 from lakeops.ranges.metarange import Metarange

@@ -1,4 +1,4 @@
-"""Inspects a candidate: whether its metarange, its ranges and every object of them are at the mirror.
+"""Inspects a candidate: whether its metarange, its ranges and every object of them are at the mirror; and tells the lag.
 
 The store is asked, by name, and metadata files are read whole and verified. The process's cache is never asked: equal
 contents may lie in a file of another name that has not arrived. What a promoted head needs was found when it was
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RecordRefused,
 )
+from lakeops.model.graph import CommitSource
 from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import (
     SAMPLE,
@@ -31,12 +34,16 @@ from lakeops.model.mirrors import (
     MirrorRecord,
     MirrorRef,
     MirrorState,
+    MirrorStatus,
     Missing,
     Pending,
+    RefKind,
+    RefStatus,
     Remaining,
+    Wait,
 )
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context, lookup
+from lakeops.ops.context import Context, lookup, pages
 from lakeops.ops.mirror.presence import (
     CheckOptions,
     PresencePlan,
@@ -197,3 +204,94 @@ def merged(left: Pending, right: Pending) -> Mapping[str, str | None]:
     """Join the memories of two inspections. A range that is whole in either is whole."""
     both = {**left, **right}
     return {file: None if left.get(file, "") is None or both[file] is None else both[file] for file in both}
+
+
+# --- how far a mirror is behind, from what the last pass recorded ---
+
+
+def status(ctx: Context) -> MirrorStatus:
+    """The progress of each ref, as the last pass saw it. Seconds count up to now. The source is not asked."""
+
+    def found() -> MirrorStatus:
+        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
+        now, get = ctx.seconds(), lookup(ctx).get
+        refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
+        return MirrorStatus(
+            state.mirror,
+            {ref.id: ref for ref in refs if ref.kind is RefKind.BRANCH},
+            {ref.id: ref for ref in refs if ref.kind is RefKind.TAG},
+            state.mirrors,
+        )
+
+    return ctx.catalog.in_snapshot(found)
+
+
+def ref_status(get: CommitSource, mirror: MirrorRecord, ref: MirrorRef, now: int) -> RefStatus:
+    """The progress of one ref. ``get`` gives commits that the source's head descends from."""
+    commits, since = behind(get, ref.source_head, ref.promoted)
+    if since is None and ref.promoted != ref.source_head:
+        since = ref.noticed
+    return RefStatus(
+        **{field.name: getattr(ref, field.name) for field in fields(ref)},
+        lag_commits=commits,
+        lag_seconds=0 if since is None else max(0, now - since),
+        stalled=ref.wait is not None and is_stalled(mirror, ref.wait, now),
+    )
+
+
+def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | None, int | None]:
+    """How many commits lead from ``promoted`` to ``head``, and when the oldest of them was made. None for no way."""
+    if promoted is None:
+        return None, None
+    if promoted == head:
+        return 0, None
+    try:
+        lowest, oldest = get(promoted).generation, get(head)
+    except NotFound:
+        return None, None
+    for distance, commit in enumerate(graph.first_parents(get, head)):
+        if commit.id == promoted:
+            return distance, oldest.creation_date
+        if commit.generation <= lowest:
+            break
+        oldest = commit
+    return None, None
+
+
+def check_promoted(ctx: Context) -> list[str]:
+    """Look for everything that the mirror shows. Returns what is missing or damaged, in words.
+
+    It relies on nothing that earlier passes remembered, so the cost grows with all that is shown. Use it after a
+    fail-over.
+    """
+    commits: dict[str, str] = {}
+    for kind, listing in (("branch", ctx.catalog.refs.branches), ("tag", ctx.catalog.refs.tags)):
+        for ref in pages(partial(listing, ctx.repository_id)):
+            commits.setdefault(ref.commit_id, f"{kind} {ref.id!r}")
+    options = check_options(ctx, ctx.catalog.mirrors.get(ctx.repository_id))
+    found: list[str] = []
+    known = Metarange.empty()
+    for commit_id, name in commits.items():
+        try:
+            wanted = RangeReader(ctx.store).whole(ctx.catalog.commits.get(ctx.repository_id, commit_id))
+        except (ObjectNotFound, Corrupted) as error:
+            found.append(f"{name}: {error.message}")
+            continue
+        flaws = []
+        for proof in check_presence(plan_presence(wanted, known, {}), ctx.engine, ctx.store, options):
+            wrong = proof.damage or proof.refused or proof.mismatch
+            if wrong is not None:
+                flaws.append(wrong)
+            elif not proof.arrived:
+                flaws.append(f"range {proof.file} is missing")
+            elif proof.missing_objects:
+                some = ", ".join(repr(one.path) for one in proof.missing[:SAMPLE])
+                flaws.append(f"{proof.missing_objects:,} objects are missing, such as those of {some}")
+        found += [f"{name}: {flaw}" for flaw in flaws]
+        known = known if flaws else wanted
+    return found
+
+
+def is_stalled(mirror: MirrorRecord, wait: Wait, now: int) -> bool:
+    """Whether nothing has arrived for longer than the mirror's stall timeout."""
+    return now - wait.progressed >= mirror.stall_timeout

@@ -45,9 +45,8 @@ from lakeops.model.mirrors import (
 )
 from lakeops.model.records import Commit, ReportKind
 from lakeops.ops.context import Context, lookup
-from lakeops.ops.mirror.inspection import inspect, merged
+from lakeops.ops.mirror.inspection import inspect, is_stalled, merged, status
 from lakeops.ops.mirror.source import BATCH, Reach, Source, SourceLake, SourceState, check_replica, copy_history
-from lakeops.ops.mirror.status import is_stalled, status
 
 ROUNDS = 2
 """What was promoted may have a next candidate that is complete as well: one more look, no more."""

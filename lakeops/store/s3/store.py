@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 
 _METADATA = "lakeops-case"
+_WITHOUT = {
+    "conditional_put": "conditional puts are not honoured; lakeops looks first where it matters",
+    "range_reads": "range requests are not answered with 206; some readers of Parquet refuse that",
+    "batch_delete": "batch deletes do not work; objects are deleted one by one",
+}
+"""Notes on servers without an ability."""
 
 
 class S3Store(BucketStore):
@@ -138,35 +144,27 @@ class S3Store(BucketStore):
 
     def probe(self) -> Capabilities:
         """Find out what the server can do."""
-        client, body, notes = self._client, bytes(range(256)), []
+        client, body, can = self._client, bytes(range(256)), dict[str, bool]()
         first, second = (self._request_name(PROBE + Ids().new()) for _ in range(2))
         with self._translated(PROBE):
             for target in (first, second):
                 client.put_object(**target, Body=body, Metadata={_METADATA: "1"})
             try:
                 found = client.head_object(**first)
-                conditional = _refuses_second_put(client, first)
-                if not conditional:
-                    notes.append("conditional puts are not honoured; lakeops looks first where it matters")
+                can["conditional_put"] = _refuses_second_put(client, first)
                 answer = client.get_object(**second, Range="bytes=100-107")
                 is_part = answer["ResponseMetadata"]["HTTPStatusCode"] == 206
-                ranges = is_part and answer["Body"].read() == body[100:108]
-                if not ranges:
-                    notes.append("range requests are not answered with 206; some readers of Parquet refuse that")
+                can["range_reads"] = is_part and answer["Body"].read() == body[100:108]
             finally:
-                batch = _deletes_batches(client, self.bucket, [first["Key"], second["Key"]])
-                if not batch:
-                    notes.append("batch deletes do not work; objects are deleted one by one")
+                can["batch_delete"] = _deletes_batches(client, self.bucket, [first["Key"], second["Key"]])
         return Capabilities(
-            conditional_put=conditional,
-            range_reads=ranges,
+            **can,
             metadata_case=_METADATA in found["Metadata"],
             etag_is_md5=found["ETag"].strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest(),
-            batch_delete=batch,
             consistent_listing=lists_consistently(
                 self, Ids(), lambda prefix: self._listing(listing_prefix(self.prefix, prefix), "", 1)
             ),
-            notes=tuple(notes),
+            notes=tuple(note for ability, note in _WITHOUT.items() if not can[ability]),
         )
 
     @property
