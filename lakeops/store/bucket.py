@@ -8,8 +8,9 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from itertools import islice
-from typing import BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
 from lakeops.store.base import DeleteFailure, ObjectStore, StoredObject, StoreSettings
@@ -180,6 +181,16 @@ def check_expiry(seconds: int) -> None:
     """Raise ``InvalidInput`` unless a presigned URL may be valid for so long."""
     if not 0 < seconds <= _LONGEST_PRESIGN:
         raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {seconds}")
+
+
+class LateModule:
+    """A module that is imported when something of it is first needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
+        return getattr(import_module(self._name), name)
 
 
 K = TypeVar("K")

@@ -42,6 +42,7 @@ from lakeops.store.base import (
 )
 from lakeops.store.bucket import (
     BucketStore,
+    LateModule,
     PerProcess,
     check_expiry,
     is_plain,
@@ -54,10 +55,13 @@ from lakeops.store.layout import TASKS
 from lakeops.store.reader import CheckedFile
 
 if TYPE_CHECKING:
+    import obstore
     from obstore.store import AzureStore, GCSStore
 
     Client = AzureStore | GCSStore
     from obstore import GetOptions, ObjectMeta
+else:
+    obstore = LateModule("obstore")
 
 EXTRAS = {"az": "azure", "gs": "gcs"}
 """The extra that each scheme needs."""
@@ -118,13 +122,11 @@ def translated(bucket: str, url: str) -> Iterator[None]:
 
     What they say is left out but for codes: it has whole requests in it, and these may hold signatures.
     """
-    from obstore.exceptions import BaseError
-
     try:
         yield
     except LakeopsError:
         raise
-    except (BaseError, FileNotFoundError, PermissionError, ValueError, TimeoutError) as error:
+    except (obstore.exceptions.BaseError, FileNotFoundError, PermissionError, ValueError, TimeoutError) as error:
         raise _as_ours(error, bucket, ascii(url)) from None
 
 
@@ -174,8 +176,6 @@ class CloudStore(BucketStore):
 
     def open_checked(self, item: StoredObject) -> Opened:
         """An object to be read once. Its size is checked, and that it stays the one that was listed."""
-        import obstore
-
         with self._translated(item.key):
             found = obstore.get(self._client, self._name(item.key), options={"head": True})
             meta, content_type = found.meta, str(found.attributes.get("Content-Type", ""))
@@ -188,8 +188,6 @@ class CloudStore(BucketStore):
         name = self._name(key)
         kind: dict[str, Any] = {"Content-Type": content_type} if content_type else {}
         with self._translated(key):
-            from obstore.exceptions import BaseError
-
             source = DigestedParts(pieces(data, self.settings.part_bytes))
             first, second = next(source, b""), next(source, None)
             try:
@@ -199,28 +197,23 @@ class CloudStore(BucketStore):
                     etag = self._put(name, first, kind)
                 else:
                     etag = self._put_new(name, first, kind)
-            except BaseError as error:
+            except obstore.exceptions.BaseError as error:
                 if if_absent and _exists(error):
                     raise AlreadyExists(f"{self.url}/{key} exists") from None
                 raise
         return PutResult(source.size, source.digest.hexdigest(), etag.strip('"'))
 
     def _put(self, name: str, body: bytes, kind: dict[str, Any], mode: Any = "overwrite") -> str:  # noqa: ANN401 - obstore's
-        import obstore
-
         done = obstore.put(self._client, name, body, attributes=kind, mode=mode, use_multipart=False)
         return done["e_tag"] or ""
 
     def _put_new(self, name: str, body: bytes, kind: dict[str, Any]) -> str:
         """Write on the condition that nothing is there. The answer to a write that went through may be lost."""
-        import obstore
-        from obstore.exceptions import BaseError
-
         mark = Ids().new()
         try:
             return self._put(name, body, {**kind, MARK: mark}, "create")
-        except BaseError:
-            with suppress(BaseError, FileNotFoundError):
+        except obstore.exceptions.BaseError:
+            with suppress(obstore.exceptions.BaseError, FileNotFoundError):
                 found = obstore.get(self._client, name, options={"head": True})
                 if found.attributes.get(MARK) == mark:
                     return found.meta["e_tag"] or ""
@@ -230,9 +223,6 @@ class CloudStore(BucketStore):
         self, name: str, parts: Iterator[bytes], source: DigestedParts, kind: dict[str, Any], *, if_absent: bool
     ) -> str:
         """Write several parts, with ``if_absent`` under another name first, because only a copy has a condition."""
-        import obstore
-        from obstore.exceptions import BaseError
-
         client = self._client
         target = listing_prefix(self.prefix, f"{TASKS}{Ids().new()}") if if_absent else name
         try:
@@ -255,15 +245,13 @@ class CloudStore(BucketStore):
             obstore.copy(client, target, name, overwrite=False)
             return obstore.head(client, name)["e_tag"] or ""
         finally:
-            with suppress(BaseError, FileNotFoundError):
+            with suppress(obstore.exceptions.BaseError, FileNotFoundError):
                 obstore.delete(client, target)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         name = self._name(key)
         with self._translated(key):
-            from obstore.exceptions import BaseError
-
             found, version = self._current(name)
             if found == data or found != expected:
                 return found == data
@@ -271,7 +259,7 @@ class CloudStore(BucketStore):
                 kind = {"Content-Type": "application/json"}
                 self._put(name, data, kind, "create" if expected is None else version)
                 return True
-            except (BaseError, FileNotFoundError) as error:
+            except (obstore.exceptions.BaseError, FileNotFoundError) as error:
                 # The answer to a write that went through may be lost, and its repetition refused.
                 if self._current(name)[0] == data:
                     return True
@@ -281,8 +269,6 @@ class CloudStore(BucketStore):
 
     def _current(self, name: str) -> tuple[bytes | None, dict[str, str]]:
         """The object's contents and what tells this version from others. None where there is no object."""
-        import obstore
-
         try:
             found = obstore.get(self._client, name)
         except FileNotFoundError:
@@ -330,8 +316,6 @@ class CloudStore(BucketStore):
 
         Whoever has it may read the object, so it belongs in no log.
         """
-        import obstore
-
         check_expiry(expires)
         with self._translated(key):
             return obstore.sign(self._client, "GET", self._name(key), timedelta(seconds=expires))
@@ -361,8 +345,6 @@ class CloudStore(BucketStore):
         return name
 
     def _meta(self, key: str) -> ObjectMeta:
-        import obstore
-
         name = self._name(key)
         try:
             with self._translated(key):
@@ -374,8 +356,6 @@ class CloudStore(BucketStore):
         return found
 
     def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
-        import obstore
-
         name = self._name(key)
         options: GetOptions = {"if_match": etag} if etag else {}
         if length is not None:
@@ -390,8 +370,6 @@ class CloudStore(BucketStore):
             return b""
 
     def _listing(self, root: str, wanted: str, start: str) -> Iterator[StoredObject]:
-        import obstore
-
         folder, last = wanted.rpartition("/")[0], ""
         if folder and not is_plain(folder):
             return
@@ -421,8 +399,6 @@ class CloudStore(BucketStore):
         return False
 
     def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
-        import obstore
-
         try:
             with self._translated(""):
                 obstore.delete(self._client, list(names))
@@ -432,8 +408,6 @@ class CloudStore(BucketStore):
             return [failure for failure in in_flight(self._delete_one, names.values()) if failure is not None]
 
     def _delete_one(self, key: str) -> DeleteFailure | None:
-        import obstore
-
         try:
             with self._translated(key):
                 obstore.delete(self._client, self._name(key))
@@ -446,8 +420,6 @@ class CloudStore(BucketStore):
         return None
 
     def _find_bucket(self) -> bool:
-        import obstore
-
         try:
             with self._translated(""):
                 next(iter(obstore.list(self._client, chunk_size=1)), None)

@@ -1,4 +1,4 @@
-"""Inspects a candidate: whether its metarange, its ranges and every object of them are at the mirror; and tells the lag.
+"""Inspects a candidate: whether metarange, ranges and objects are all at the mirror; and how far a mirror is behind.
 
 The store is asked, by name, and metadata files are read whole and verified. The process's cache is never asked: equal
 contents may lie in a file of another name that has not arrived. What a promoted head needs was found when it was

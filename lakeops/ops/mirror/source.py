@@ -45,11 +45,9 @@ class SourceLake(Protocol):
     @property
     def catalog(self) -> Catalog:
         """Its catalog."""
-        ...
 
     def stores(self) -> Stores:
         """Its stores."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,6 @@ def client(settings: StoreSettings) -> S3Client:
 def _connect(settings: StoreSettings) -> S3Client:
     import botocore.session
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
     from botocore.handlers import add_expect_header, convert_body_to_file_like_object
 
     config = Config(
@@ -255,9 +254,6 @@ def xml_part(name: str) -> str:
     return name[: unfit.start()] if unfit else name
 
 
-OK = 200
-
-
 def moment(value: str) -> datetime:
     """A time in an answer. botocore's own parser takes most of the time of a listing. This one knows its spelling."""
     try:
@@ -269,7 +265,7 @@ def moment(value: str) -> datetime:
 
 def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
     """A handler of botocore's event ``before-parse``: the objects of a page, as botocore would give them."""
-    if response_dict["status_code"] != OK:
+    if response_dict["status_code"] >= 300:
         return
     try:
         root = ET.fromstring(response_dict["body"])  # noqa: S314 - botocore parses it with the same parser

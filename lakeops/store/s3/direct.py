@@ -26,14 +26,17 @@ from urllib.parse import unquote_plus
 from lakeops.model.clock import stopwatch
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoredObject, StoreSettings
-from lakeops.store.bucket import ACCESS_POINT, PerProcess, is_plain, threads_lost
+from lakeops.store.bucket import ACCESS_POINT, LateModule, PerProcess, is_plain, threads_lost
 
 if TYPE_CHECKING:
+    import obstore
     from botocore.credentials import Credentials as BotoCredentials
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
     from obstore import GetOptions, ObjectMeta
     from obstore.store import S3Store as Client
+else:
+    obstore = LateModule("obstore")
 
 NO_ANSWER: Final = "lakeops-no-answer"
 """The code of the error that stands in place of such an answer. Its message says what is missing."""
@@ -289,8 +292,6 @@ class Direct:
         client = self._client(name, WRITE_PATIENCE if large else PATIENCE)
         if client is None:
             return None
-        import obstore
-
         try:
             mode: Any = "create" if new else "overwrite"
             done = obstore.put(client, name, body, attributes=attributes, mode=mode, use_multipart=False)
@@ -305,8 +306,6 @@ class Direct:
         client = self._client(name)
         if client is None:
             return None
-        import obstore
-
         try:
             answer = obstore.get(client, name, options=options)
             body = b"" if "head" in options else bytes(answer.bytes())
