@@ -65,13 +65,8 @@ _BATCH = 1000
 class BucketStore:
     """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in.
 
-    It holds settings only, so it pickles and crosses a fork.
-
-    Args:
-        scheme: what its URL begins with.
-        bucket: the bucket's or container's name.
-        prefix: what all names start with, without slashes around it. Empty for the whole bucket.
-        settings: endpoint, region, timeouts, sizes.
+    All names start with ``prefix``, which has no slashes around it and is empty for the whole bucket. It holds settings
+    only, so it pickles and crosses a fork.
     """
 
     remote = True

@@ -20,11 +20,9 @@ BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class ObjectReader(io.RawIOBase):
-    """Raw reads of one object.
+    """Raw reads of one object of ``size`` bytes.
 
-    Args:
-        size: the object's size in bytes.
-        fetch: ``fetch(start, length)`` gives that many bytes. It refuses to when the object was replaced meanwhile.
+    ``fetch(start, length)`` gives that many bytes. It refuses to when the object was replaced meanwhile.
     """
 
     def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
@@ -76,12 +74,7 @@ _PIECE = 1024 * 1024
 
 
 class EtagProof:
-    """Tells whether contents have an ETag of S3, which is made of MD5s.
-
-    Args:
-        etag: as the server gives it, without quotes.
-        sizes: of the parts, for an ETag of parts.
-    """
+    """Tells whether contents have an ETag of S3, without quotes. One of parts needs the ``sizes`` of these."""
 
     def __init__(self, etag: str, sizes: Sequence[int] = ()) -> None:
         self._etag = etag
@@ -121,11 +114,8 @@ class EtagProof:
 class CheckedFile(io.BufferedIOBase, BinaryIO):
     """A readable file around another one, which it closes with itself. No seeking: a proof needs every byte in order.
 
-    Args:
-        inner: the file.
-        where: the object's URL, for messages.
-        size: how many bytes there must be.
-        proof: what tells that they are the right ones, where there is such a thing.
+    There must be ``size`` bytes, and the right ones, where there is a ``proof``. ``where`` is the object's URL, for
+    messages.
     """
 
     def __init__(self, inner: BinaryIO, where: str, size: int, proof: EtagProof | None = None) -> None:

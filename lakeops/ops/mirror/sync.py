@@ -267,20 +267,15 @@ def _look_and_promote(
         candidate = ref.candidate or ""
         found = inspect(ctx, state, ref, commits[candidate], remembered)
         remembered = merged(remembered, found.arrived)
-        moved = None
+        here, moved = (ctx.repository_id, ref.ref, ref.ticket), None
         if found.complete and not state.mirror.reports and source.lost([candidate]):
-            ctx.catalog.mirrors.give_up_candidate(
-                ctx.repository_id, ref.ref, ref.ticket
-            )  # it could not be told to keep it
+            ctx.catalog.mirrors.give_up_candidate(*here)  # the source could not be told to keep it
         elif found.complete:
-            token = ctx.ids.new()
-            moved = ctx.catalog.mirrors.promote(
-                ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor
-            )
+            moved = ctx.catalog.mirrors.promote(*here, candidate, token=ctx.ids.new(), actor=ctx.actor)
         if moved is not None:
             again = again or moved.candidate is not None
             continue
-        seen = ctx.catalog.mirrors.record_arrivals(ctx.repository_id, ref.ref, ref.ticket, found)
+        seen = ctx.catalog.mirrors.record_arrivals(*here, found)
         if seen is not None and fall_back(ctx, state, seen, remembered):
             again = True
         elif found.error is not None:

@@ -27,12 +27,9 @@ Document = dict[str, Any]
 
 
 def batch_job(wish: Replication, role: str, token: str) -> Document:
-    """The parameters of ``create_job``.
+    """The parameters of ``create_job``, for a job that runs as a role, given by its ARN.
 
-    Args:
-        wish: what is replicated.
-        role: the ARN of the role that the job runs as.
-        token: names the request, so that one which is sent again does not create a second job.
+    ``token`` names the request, so that one which is sent again does not create a second job.
     """
     found: Document = {"EligibleForReplication": True, "ObjectReplicationStatuses": ["NONE", "FAILED"]}
     if wish.prefix:
@@ -105,12 +102,7 @@ _RIGHTS: dict[Setting, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One bucket, through boto3.
-
-    Args:
-        name: the bucket.
-        settings: endpoint and region. Credentials come from boto3's chain.
-    """
+    """One bucket, through boto3. Credentials come from its chain."""
 
     name: str
     settings: StoreSettings
