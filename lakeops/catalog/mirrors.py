@@ -540,9 +540,9 @@ def _check_alone(mirror: MirrorRecord, since: int) -> None:
 
 
 def _state(conn: Connection, repository_id: str) -> MirrorState:
-    mirror = _find_mirror(conn, repository_id)
-    refs = tuple(_refs(conn, find_repository(conn, repository_id)))
-    return MirrorState(mirror, refs, tuple(_find_registrations(conn, repository_id)))
+    repository, mirror = find_repository(conn, repository_id), _mirror_of(conn, repository_id)
+    registrations = tuple(_find_registrations(conn, repository_id))
+    return MirrorState(mirror, tuple(_refs(conn, repository)), registrations, repository.metadata)
 
 
 def _refs(conn: Connection, repository: AnyRow) -> list[MirrorRef]:
