@@ -294,12 +294,7 @@ class Mirrors(CatalogPart):
 
     @write_transaction
     def record_arrivals(
-        self,
-        conn: Connection,
-        repository_id: str,
-        ref: RefName,
-        ticket: int,
-        found: Inspection,
+        self, conn: Connection, repository_id: str, ref: RefName, ticket: int, found: Inspection
     ) -> MirrorRef | None:
         """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look.
 

@@ -26,14 +26,7 @@ from lakeops.model.errors import (
 from lakeops.model.records import Progress, quiet
 from lakeops.ops.context import Context
 from lakeops.ops.deletion_limit import exceeded
-from lakeops.ops.mirror.copying import (
-    Moved,
-    copy_objects,
-    copy_seconds,
-    copy_tasks,
-    delete_objects,
-    gives_up,
-)
+from lakeops.ops.mirror.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, gives_up
 from lakeops.ops.mirror.source import Reach, SourceLake
 from lakeops.ops.overlap import check_apart
 from lakeops.store.base import ObjectStore, StoredObject
@@ -252,9 +245,7 @@ def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
         yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes, etags)
 
 
-def _side_by_side(
-    *listings: Iterable[StoredObject],
-) -> Iterator[tuple[StoredObject | None, StoredObject | None]]:
+def _side_by_side(*listings: Iterable[StoredObject]) -> Iterator[tuple[StoredObject | None, StoredObject | None]]:
     """Two listings in byte order as one: each key once, with what either side has."""
     sides = (zip(repeat(number), listing) for number, listing in enumerate(listings))
     for _, same in groupby(merge(*sides, key=lambda one: one[1].key), key=lambda one: one[1].key):

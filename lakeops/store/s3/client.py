@@ -276,12 +276,7 @@ def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[s
         for item in root.iterfind(contents):
             said = {part.tag: part.text or "" for part in item}
             objects.append(
-                {
-                    "Key": said[name],
-                    "LastModified": moment(said[modified]),
-                    "ETag": said[etag],
-                    "Size": int(said[size]),
-                }
+                {"Key": said[name], "LastModified": moment(said[modified]), "ETag": said[etag], "Size": int(said[size])}
             )
     except (ET.ParseError, KeyError, ValueError):
         return
