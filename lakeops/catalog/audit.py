@@ -10,9 +10,9 @@ damaged: JSON is read as text and parsed row by row, so that one row that makes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table, and_, delete, exists, func, insert, or_, select, tuple_, update
 
@@ -83,23 +83,13 @@ class Found:
     next_below: Place | None
 
 
-@dataclass(frozen=True, slots=True)
-class StagedLine:
-    """A staged row as the catalog keeps it, right or wrong: values are not checked, ``metadata`` is JSON text."""
-
-    token: str
-    path: str
-    tombstone: bool
-    physical_address: str | None
-    checksum: str | None
-    size_bytes: int | None
-    mtime: int | None
-    content_type: str | None
-    metadata: str | None
+StagedLine = AnyRow
+"""A staged row as the catalog keeps it, right or wrong: values are not checked, ``metadata`` is JSON text."""
+RefUpdate = AnyRow
+"""A move of a ref: ``kind`` (``branch`` or ``tag``), ``ref``, ``old`` and ``new``."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowFlaw:
+class RowFlaw(NamedTuple):
     """A row that makes no record, and why."""
 
     table: str
@@ -107,18 +97,7 @@ class RowFlaw:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefUpdate:
-    """A move of a ref: ``kind`` is ``branch`` or ``tag``."""
-
-    kind: str
-    ref: str
-    old: str | None
-    new: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(NamedTuple):
     """An upload's record: what is written below ``address`` since ``started``, for a branch."""
 
     id: str
@@ -331,8 +310,8 @@ class Audit(CatalogPart):
             follows=conn.execute(select(MIRROR.c.repository_id).where(*following)).first() is not None,
             dangling_keys=dict(conn.execute(dangling.order_by(KEY.c.key).limit(_MOST_KEYS)).all()),
             now=now,
-            flaws=sorted(flaws.values(), key=lambda flaw: (flaw.table, flaw.key)),
-            moves=[RefUpdate(*move) for move in conn.execute(moves)],
+            flaws=sorted(flaws.values()),
+            moves=conn.execute(moves).all(),
             pruned=row.pruned,
         )
 
@@ -342,10 +321,8 @@ class Audit(CatalogPart):
     ) -> list[StagedLine]:
         """Staged rows of all tokens, orphaned ones too, as they are, by token and path. Keyset-paged."""
         place = (STAGED.c.token, STAGED.c.path)
-        query = select(*(STAGED.c[field.name] for field in fields(StagedLine)))
-        query = query.where(STAGED.c.repository_id == repository_id, tuple_(*place) > tuple_(*after))
-        query = query.order_by(*place).limit(limit)
-        return [StagedLine(*row) for row in conn.execute(query)]
+        query = select(STAGED).where(STAGED.c.repository_id == repository_id, tuple_(*place) > tuple_(*after))
+        return list(conn.execute(query.order_by(*place).limit(limit)))
 
 
 def _rows_without_json(conn: Connection, repository_id: str) -> list[RowFlaw]:
@@ -356,10 +333,10 @@ def _rows_without_json(conn: Connection, repository_id: str) -> list[RowFlaw]:
         owner = REPOSITORY.c.id if table is REPOSITORY else table.c.get("repository_id")
         if parsed and owner is not None:
             for row in conn.execute(select(table).where(owner == repository_id)).mappings():
-                broken = [
-                    f"its {name} is no JSON: {row[name].reason}" for name in parsed if type(row[name]) is Unreadable
-                ]
-                flaws += [RowFlaw(table.name, _key(table, row), reason) for reason in broken[:1]]
+                broken = next((name for name in parsed if type(row[name]) is Unreadable), None)
+                if broken is not None:
+                    reason = f"its {broken} is no JSON: {row[broken].reason}"
+                    flaws.append(RowFlaw(table.name, _key(table, row), reason))
     return flaws
 
 
