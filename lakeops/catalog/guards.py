@@ -74,25 +74,26 @@ PROTECTING = (BRANCH_PROTECTION, CHECK_PROTECTION)
 """Kinds of patterns of protected branches."""
 
 
-def _behind_fair_lock(table: Table, *where: ColumnElement[bool], exclusive: bool) -> Select[Any]:
-    """A query that waits for the fair lock of a row (parameter ``fair``), and then locks the row."""
-    # A join with one row: PostgreSQL locks what a join has found, so the fair lock comes first.
-    asked = sql(f"SELECT lakeops_fair_lock(:fair, {str(exclusive).lower()}) AS here")
-    asked = asked.bindparams(bindparam("fair", type_=BigInteger))
-    lock = asked.columns(column("here", Boolean)).cte("fair_lock")
-    query = select(table).where(*where).select_from(lock.join(table, lock.c.here))
-    return query.with_for_update(read=not exclusive, of=table)
+def _behind_fair_lock(table: Table, *where: ColumnElement[bool]) -> tuple[Select[Any], Select[Any]]:
+    """Queries that wait for the fair lock of a row (parameter ``fair``), and then lock the row: shared, exclusively."""
+
+    def query(exclusive: bool) -> Select[Any]:
+        # A join with one row: PostgreSQL locks what a join has found, so the fair lock comes first.
+        asked = sql(f"SELECT lakeops_fair_lock(:fair, {str(exclusive).lower()}) AS here")
+        asked = asked.bindparams(bindparam("fair", type_=BigInteger))
+        lock = asked.columns(column("here", Boolean)).cte("fair_lock")
+        found = select(table).where(*where).select_from(lock.join(table, lock.c.here))
+        return found.with_for_update(read=not exclusive, of=table)
+
+    return query(exclusive=False), query(exclusive=True)
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
 _REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
 _BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch")
 _ON_BRANCH = (BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
-_LOCK_REPOSITORY = {
-    mode: _behind_fair_lock(REPOSITORY, REPOSITORY.c.id == bindparam("repository"), exclusive=mode)
-    for mode in (False, True)
-}
-_LOCK_BRANCH = {mode: _behind_fair_lock(BRANCH, *_ON_BRANCH, exclusive=mode) for mode in (False, True)}
+_LOCK_REPOSITORY = _behind_fair_lock(REPOSITORY, REPOSITORY.c.id == bindparam("repository"))
+_LOCK_BRANCH = _behind_fair_lock(BRANCH, *_ON_BRANCH)
 _EXPIRED = select(COMMIT.c.id, COMMIT.c.expired).where(
     COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
 )
@@ -121,13 +122,14 @@ _LACKING = select(PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.pr
 
 def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = False) -> AnyRow:
     """The repository's row, locked. Raises ``RepositoryNotFound``."""
-    where: dict[str, Any] = {"repository": repository_id}
-    if conn.dialect.name == "sqlite":
-        row: AnyRow | None = _REPOSITORY.one(conn, where)
-    else:
-        where["fair"] = fair_lock_key(repository_id)
-        row = conn.execute(_LOCK_REPOSITORY[exclusive], where).one_or_none()
+    row = _lock(conn, _REPOSITORY, _LOCK_REPOSITORY[exclusive], {"repository": repository_id})
     return repository_found(conn, row, repository_id)
+
+
+def _lock(conn: Connection, query: Lookup, locking: Select[Any], where: dict[str, str]) -> AnyRow | None:
+    if conn.dialect.name == "sqlite":
+        return query.one(conn, where)
+    return conn.execute(locking, {**where, "fair": fair_lock_key(*where.values())}).one_or_none()
 
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
@@ -161,12 +163,7 @@ def _check_numbers(row: AnyRow) -> None:
 
 def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> BranchState:
     """The branch's row, locked. Raises ``RefNotFound``."""
-    where: dict[str, Any] = {"repository": repository_id, "branch": name}
-    if conn.dialect.name == "sqlite":
-        row: AnyRow | None = _BRANCH.one(conn, where)
-    else:
-        where["fair"] = fair_lock_key(repository_id, name)
-        row = conn.execute(_LOCK_BRANCH[exclusive], where).one_or_none()
+    row = _lock(conn, _BRANCH, _LOCK_BRANCH[exclusive], {"repository": repository_id, "branch": name})
     if row is None:
         raise no_branch(repository_id, name)
     return branch_record(row)
@@ -257,23 +254,13 @@ def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None
 def require_passed(
     conn: Connection, repository_id: str, branch: str, source: str, untouched: frozenset[str], rests_on: Verdicts
 ) -> None:
-    """Refuse to merge a commit without a check that is needed.
+    """Refuse to merge a commit ``source`` without a check that the branch requires (``missing_check``).
 
-    Args:
-        conn: the transition's transaction.
-        repository_id: the repository.
-        branch: the destination.
-        source: the commit. It needs the checks that the branch requires.
-        untouched: prefixes of required checks below which the merge changes nothing.
-        rests_on: checks of commits that had passed when the merge was planned. They still have to.
-
-    Raises:
-        PreconditionFailed: ``missing_check``.
+    ``untouched`` are prefixes of required checks below which the merge changes nothing. The checks of commits that the
+    plan ``rests_on`` have to have passed still.
     """
-    passed = set[tuple[str, str]]()
-    for one in find_verdicts(conn, repository_id, sorted({commit_id for commit_id, _ in rests_on})):
-        if one.state == PASSED:
-            passed.add((one.commit_id, one.name))
+    found = find_verdicts(conn, repository_id, [commit_id for commit_id, _ in rests_on])
+    passed = {(one.commit_id, one.name) for one in found if one.state == PASSED}
     for commit_id, name in sorted(set(rests_on) - passed):
         raise PreconditionFailed(
             f"check {name!r} of commit {commit_id[:16]} has no longer passed; run it again on that commit",
@@ -294,11 +281,9 @@ def require_passed(
 
 def find_verdicts(conn: Connection, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
     """The verdicts on some commits, by commit and check."""
-    found: list[Verdict] = []
-    for start in range(0, len(commits), IN_CHUNK):
-        some = {"repository": repository_id, "some": commits[start : start + IN_CHUNK]}
-        found += [verdict_record(row) for row in conn.execute(_VERDICTS, some)]
-    return found
+    here = {"repository": repository_id}
+    rows = (row for some in chunks(commits) for row in conn.execute(_VERDICTS, here | {"some": some}))
+    return [verdict_record(row) for row in rows]
 
 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, not_, or_, select, update
@@ -226,15 +227,9 @@ class Marks(CatalogPart):
         mine = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE))) if lasting else query
         return [_record(row) for row in conn.execute(mine)]
 
-    @property
-    def has_own_clock(self) -> bool:
-        """Whether ``now`` is a server's time, and not what the catalog was opened with."""
-        return self.database.dialect.name == "postgresql"
-
-    @property
-    def has_real_clock(self) -> bool:
-        """Whether ``now`` is what a server or this machine says, and not a clock that somebody holds."""
-        return self.has_own_clock or isinstance(self.clock, SystemClock)
+    def has_real_clock(self, *, remote: bool) -> bool:
+        """Whether ``now`` is a server's time, or beside a ``remote`` store this machine's: nobody holds it still."""
+        return self.database.dialect.name == "postgresql" or (remote and isinstance(self.clock, SystemClock))
 
     @write_transaction_once
     def check_clock(self, conn: Connection) -> datetime:
@@ -331,12 +326,7 @@ def _check_marks_are_past(conn: Connection, repository_id: str, now: datetime) -
     mine = (MARK.c.repository_id == repository_id, MARK.c.created > epoch_micros(now))
     later = conn.execute(select(MARK.c.created).where(*mine).limit(1)).scalar()
     if later is not None:
-        raise MarkRefused(
-            f"the database's clock says {now:%Y-%m-%d %H:%M:%S} UTC, but a mark was made at "
-            f"{from_epoch_micros(later):%Y-%m-%d %H:%M:%S}: it was set back; nothing is deleted until it is right "
-            "again, or until somebody confirms it with `lakeops gc confirm-clock`",
-            kind="clock_in_doubt",
-        )
+        raise _set_back(now, "a mark was made", from_epoch_micros(later))
 
 
 def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
@@ -358,11 +348,10 @@ def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
 
 @decoding(MARK, "id")
 def _record(row: AnyRow) -> Mark:
-    return Mark(
-        row.id, MarkState(row.state), from_epoch_micros(row.created), from_epoch_micros(row.cutoff),
-        row.digest, row.rows, row.objects, row.bytes, row.listed, row.swept,
-        row.refused, tuple((key, reason) for key, reason in row.failures),
-    )  # fmt: skip
+    values = {one.name: getattr(row, one.name) for one in fields(Mark)}
+    times = {name: from_epoch_micros(values[name]) for name in ("created", "cutoff")}
+    failures = tuple((key, reason) for key, reason in row.failures)
+    return Mark(**{**values, **times, "state": MarkState(row.state), "failures": failures})
 
 
 def _values(repository_id: str, mark: Mark) -> dict[str, Any]:
@@ -387,11 +376,7 @@ def check_clock_skew(conn: Connection, now: datetime, clock: Clock) -> datetime:
     waits = _waits_until(conn, row, now)
     latest = max((end for wait in waits for end in wait if end is not now), default=now)
     if now < latest - SLACK:
-        raise MarkRefused(
-            f"the database's clock says {_spell(now)}, but something happened at {_spell(latest)}: it was set back; "
-            f"nothing is deleted until it is right again, {_CONFIRM}",
-            kind="clock_in_doubt",
-        )
+        raise _set_back(now, "something happened", latest)
     before, after = max(waits, key=lambda wait: wait[1] - wait[0])
     if after - before > BOUND and not _is_counted(row, now, uptime):
         raise MarkRefused(
@@ -407,6 +392,14 @@ def check_clock_skew(conn: Connection, now: datetime, clock: Clock) -> datetime:
 _CONFIRM = "or until somebody confirms the clock with `lakeops gc confirm-clock`"
 
 
+def _set_back(now: datetime, what: str, latest: datetime) -> MarkRefused:
+    return MarkRefused(
+        f"the database's clock says {_spell(now)}, but {what} at {_spell(latest)}: it was set back; "
+        f"nothing is deleted until it is right again, {_CONFIRM}",
+        kind="clock_in_doubt",
+    )
+
+
 def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tuple[datetime, datetime]]:
     """Between the last trusted time and now: the first and the last wait for a ref to move, and the longest between."""
     at = REFLOG.c.at
@@ -418,12 +411,9 @@ def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tu
     steps = select(at, wait).where(since).subquery()
     within = select(steps.c.at - steps.c.wait, steps.c.at).where(steps.c.wait.is_not(None))
     longest = conn.execute(within.order_by(steps.c.wait.desc()).limit(1)).first()
-    waits = [(datetime.fromtimestamp(last, UTC), now)]
-    if longest is not None:
-        waits.append((datetime.fromtimestamp(longest[0], UTC), datetime.fromtimestamp(longest[1], UTC)))
-    if row is not None:
-        waits.append((from_epoch_micros(row.seen), datetime.fromtimestamp(first, UTC)))
-    return waits
+    begun, *between, ended = (datetime.fromtimestamp(each, UTC) for each in (first, *(longest or ()), last))
+    waits = [(ended, now), *pairwise(between)]
+    return waits if row is None else [*waits, (from_epoch_micros(row.seen), begun)]
 
 
 def _is_counted(row: AnyRow | None, now: datetime, uptime: Uptime | None) -> bool:

@@ -96,16 +96,11 @@ class Catalog:
 
     def describe(self) -> dict[str, str]:
         """Facts for ``doctor``: dialect, server version, schema revision, journal mode. No secrets."""
-
-        def work(conn: Connection) -> dict[str, str]:
-            return {
-                "dialect": self.database.dialect.name,
-                "database": self.database.shown,
-                "schema_revision": revision(self.database.dialect, conn) or "none",
-                **self.database.dialect.facts(conn),
-            }
-
-        return self.database.read(work)
+        dialect = self.database.dialect
+        known = {"dialect": dialect.name, "database": self.database.shown}
+        return self.database.read(
+            lambda conn: {**known, "schema_revision": revision(dialect, conn) or "none", **dialect.facts(conn)}
+        )
 
     def close(self) -> None:
         """Give back all connections."""
@@ -150,9 +145,8 @@ def open_catalog(
             raise PreconditionFailed(
                 "this database holds no lakeops catalog: check which database the URL names", kind="catalog_version"
             )
-        if must_exist:
-            check_revision(str(found), upgrade_first=False)
-        elif found is None or check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
+        may_upgrade = not must_exist and (upgrade or dialect.name == "sqlite")
+        if found is None or check_revision(found, upgrade_first=may_upgrade):
             catalog.upgrade()
     except BaseException:
         catalog.close()
@@ -161,27 +155,20 @@ def open_catalog(
 
 
 def _parse(database_url: str) -> URL:
+    flaw = "the catalog's database URL cannot be read: percent-encode special characters in user and password"
     try:
         url = make_url(database_url)
     except (ArgumentError, ValueError):
-        raise _unreadable() from None
+        raise InvalidInput(flaw, kind="invalid_settings") from None
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
-        raise InvalidInput(
-            f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}",
-            kind="invalid_settings",
-        )
+        flaw = f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}"
+        raise InvalidInput(flaw, kind="invalid_settings")
     if url.drivername.startswith("postgresql") and database_url.count("@") != int(url.username is not None):
-        raise _unreadable()  # a password with a bare "@" or "/": part of it would pass for the host, and be shown
+        # A password with a bare "@" or "/": part of it would pass for the host, and be shown.
+        raise InvalidInput(flaw, kind="invalid_settings")
     return url
-
-
-def _unreadable() -> InvalidInput:
-    return InvalidInput(
-        "the catalog's database URL cannot be read: percent-encode special characters in user and password",
-        kind="invalid_settings",
-    )
 
 
 REVISIONS = ("0001",)
@@ -214,19 +201,14 @@ def check_revision(found: str, *, upgrade_first: bool) -> bool:
     """
     if found == REVISIONS[-1]:
         return False
-    if found not in REVISIONS:
-        raise PreconditionFailed(
-            f"the catalog's schema {found!r} is newer than this lakeops, which knows up to {REVISIONS[-1]!r}: "
-            "install a newer lakeops",
-            kind="catalog_version",
-        )
-    if not upgrade_first:
-        raise PreconditionFailed(
-            f"the catalog's schema {found!r} is older than this lakeops, which needs {REVISIONS[-1]!r}: "
-            "back the database up and run `lakeops doctor --upgrade`",
-            kind="catalog_version",
-        )
-    return True
+    if found in REVISIONS and upgrade_first:
+        return True
+    age, advice = "newer", f"knows up to {REVISIONS[-1]!r}: install a newer lakeops"
+    if found in REVISIONS:
+        age, advice = "older", f"needs {REVISIONS[-1]!r}: back the database up and run `lakeops doctor --upgrade`"
+    raise PreconditionFailed(
+        f"the catalog's schema {found!r} is {age} than this lakeops, which {advice}", kind="catalog_version"
+    )
 
 
 def check_encoding(facts: Mapping[str, str]) -> None:

@@ -288,9 +288,11 @@ class Session(Printer):
             self.lake.progress = advance
             yield advance
 
-    def part(self, records: Iterable[T], name: str = "id", *, newest_first: bool = False) -> Iterator[T]:
+    def part(
+        self, records: Iterable[T], name: str | Callable[[Any], Any] = "id", *, newest_first: bool = False
+    ) -> Iterator[T]:
         """Yield the records of a list that ``--prefix``, ``--after`` and ``--amount`` ask for, by their names."""
-        named_by = attrgetter(name)
+        named_by: Callable[[Any], Any] = attrgetter(name) if isinstance(name, str) else name
         named: Iterator[tuple[str, T]] = ((str(named_by(record)), record) for record in records)
         if self.after and newest_first:
             named = islice(dropwhile(lambda one: one[0] != self.after, named), 1, None)
