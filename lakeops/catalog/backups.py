@@ -38,23 +38,13 @@ Write = Callable[[str, Mapping[str, Any]], None]
 """Takes the kind of a record, and its values."""
 
 _DUMPABLE = frozenset(
-    {
+    [
         *("commit", "merge", "revert", "cherry-pick", "import", "reset"),
         *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
-        *(
-            "protect",
-            "unprotect",
-            "pass-check",
-            "fail-check",
-            "withdraw-check",
-            "despite-check",
-            "set-rules",
-            "set-grace",
-            "set-read-only",
-        ),
-        *("add-hook", "remove-hook", "register-mirror", "drop-mirror", "take-owner", "accept-restored"),
-        *("begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
-    }
+        *("protect", "unprotect", "pass-check", "fail-check", "withdraw-check", "despite-check"),
+        *("set-rules", "set-grace", "set-read-only", "add-hook", "remove-hook", "register-mirror", "drop-mirror"),
+        *("take-owner", "accept-restored", "begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
+    ]
 )
 """Transitions that moves of refs, and the records that each dump has in full, tell all of. After others it is whole."""
 
@@ -171,13 +161,8 @@ class Backups(CatalogPart):
             for branch, commit_id in restored.branches.items():
                 self.insert_branch(conn, name, branch, commit_id, tokens())
             _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
-            for table, rows in (
-                (PROTECTION, restored.protections),
-                (VERDICT, restored.checks),
-                (RETENTION, restored.rules),
-                (MIRROR_NEED, restored.mirrors),
-                (REFLOG, restored.moves),
-            ):
+            kept = {PROTECTION: restored.protections, VERDICT: restored.checks, RETENTION: restored.rules}
+            for table, rows in {**kept, MIRROR_NEED: restored.mirrors, REFLOG: restored.moves}.items():
                 _insert(conn, table, rows, name)
             if conn.execute(select(AUDIT.c.sequence).where(AUDIT.c.repository_id == name).limit(1)).first() is None:
                 _insert(conn, AUDIT, restored.records, name)
@@ -185,12 +170,9 @@ class Backups(CatalogPart):
             self.record(conn, name, "restore-repository", "repository", name, None, told)
             return True
 
-        first = next(iter(sorted(restored.branches)), "")
-
         def settle(conn: Connection) -> bool | None:
-            there = select(BRANCH.c.name).where(BRANCH.c.repository_id == name, BRANCH.c.name == first)
             mine = select(REPOSITORY.c.id).where(REPOSITORY.c.id == name, REPOSITORY.c.restored == restored.at)
-            return True if conn.execute(there).first() and conn.execute(mine).first() else None
+            return True if conn.execute(mine).first() else None
 
         self.database.write(work, settle=settle)
 

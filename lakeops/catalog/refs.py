@@ -7,7 +7,7 @@ old rules is still under way afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from lakeops.catalog.database import (
     Lookup,
     PageLookup,
     read_transaction,
-    run_again,
     write_transaction,
     write_transaction_once,
 )
@@ -83,23 +82,32 @@ class Refs(CatalogPart):
         self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str, hooks: Hooks = NONE
     ) -> BranchState:
         """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
-        state = BranchState(repository_id, name, commit_id, token)
-        values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token}
+        more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
+        values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token, **more}
+        self._create(RefKind.BRANCH, values, actor, hooks, is_there=BRANCH.c.staging_token == token)
+        return BranchState(repository_id, name, commit_id, token)
 
-        def work(conn: Connection) -> BranchState:
-            repository = lock_repository(conn, repository_id)
-            check_writable(conn, repository, action="create-branch")
-            check_hooks(repository, "create-branch", name, hooks)
-            more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
-            self.insert_ref(conn, BRANCH, _NEW_BRANCH, {**values, **more})
-            self.record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
-            return state
+    def _create(
+        self, kind: RefKind, values: Mapping[str, Any], actor: str, hooks: Hooks, is_there: ColumnElement[bool]
+    ) -> None:
+        """Insert a ref. ``is_there`` says of one that is there after a COMMIT without an answer that it is this one."""
+        table, new = (TAG, _NEW_TAG) if kind is RefKind.TAG else (BRANCH, _NEW_BRANCH)
+        repository_id, name, action = values["repository"], values["ref"], f"create-{kind}"
 
-        def settle(conn: Connection) -> BranchState | None:
-            mine = select(BRANCH.c.staging_token).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
-            return state if conn.execute(mine).scalar() == token else None
+        def work(conn: Connection) -> bool:
+            # A tag alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
+            repository = lock_repository(conn, repository_id, exclusive=table is TAG)
+            check_writable(conn, repository, action=action)
+            check_hooks(repository, action, name, hooks)
+            self.insert_ref(conn, table, new, values)
+            self.record_move(conn, repository_id, name, None, values["commit"], action, actor, kind=kind)
+            return True
 
-        return self.database.write(work, settle=settle)
+        def settle(conn: Connection) -> bool | None:
+            mine = select(table.c.name).where(table.c.repository_id == repository_id, table.c.name == name, is_there)
+            return True if conn.execute(mine).first() else None
+
+        self.database.write(work, settle=settle)
 
     @write_transaction_once
     def delete_branch(
@@ -187,22 +195,9 @@ class Refs(CatalogPart):
     ) -> RefRecord:
         """A new tag at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
         values = {"repository": repository_id, "ref": name, "commit": commit_id}
-
-        def work(conn: Connection) -> RefRecord:
-            # Alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
-            repository = lock_repository(conn, repository_id, exclusive=True)
-            check_writable(conn, repository, action="create-tag")
-            check_hooks(repository, "create-tag", name, hooks)
-            self.insert_ref(conn, TAG, _NEW_TAG, values)
-            self.record_move(conn, repository_id, name, None, commit_id, "create-tag", actor, kind=RefKind.TAG)
-            return RefRecord(name, commit_id)
-
-        def settle(conn: Connection) -> RefRecord | None:
-            # Another caller made this very tag: the call has its result.
-            same = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
-            return RefRecord(name, commit_id) if conn.execute(same).scalar() == commit_id else None
-
-        return self.database.write(work, settle=settle)
+        # Where another caller made this very tag, the call has its result.
+        self._create(RefKind.TAG, values, actor, hooks, is_there=TAG.c.commit_id == commit_id)
+        return RefRecord(name, commit_id)
 
     def move_tag(
         self,
@@ -309,34 +304,28 @@ class Refs(CatalogPart):
             Protection(*row) for row in conn.execute(query.where(PROTECTION.c.repository_id == repository_id))
         )
 
-    def protect(
-        self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
-    ) -> None:
-        """Protect branches or tags that match a glob pattern. Repeating it changes nothing."""
-        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check, "prefix": prefix}
+    @write_transaction
+    def protect(self, conn: Connection, /, repository_id: str, pattern: str, **rule: str) -> None:
+        """Protect branches or tags that match a glob pattern: ``kind``, ``check`` and ``prefix`` of a ``Protection``.
 
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
-            if not conn.execute(select(PROTECTION.c.pattern).where(*_same_row(row))).first():
-                conn.execute(insert(PROTECTION).values(row))
-                self.record(conn, repository_id, "protect", "protection", pattern, None, _describe(kind, check, prefix))
+        Repeating it changes nothing.
+        """
+        row, described = _protection(repository_id, pattern, **rule)
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
+        if not conn.execute(select(PROTECTION.c.pattern).filter_by(**row)).first():
+            conn.execute(insert(PROTECTION).values(row))
+            self.record(conn, repository_id, "protect", "protection", pattern, None, described)
 
-        self.database.write(work, settle=run_again)
-
-    def unprotect(
-        self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
-    ) -> None:
+    @write_transaction_once
+    def unprotect(self, conn: Connection, /, repository_id: str, pattern: str, **rule: str) -> None:
         """Drop a pattern. Raises ``NotFound``."""
-        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check, "prefix": prefix}
-
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
-            if not conn.execute(delete(PROTECTION).where(*_same_row(row))).rowcount:
-                what = f"required check {check!r} for {pattern!r}" if check else f"{kind} protection {pattern!r}"
-                raise NotFound(f"repository {repository_id!r} has no {what}")
-            self.record(conn, repository_id, "unprotect", "protection", pattern, _describe(kind, check, prefix))
-
-        self.database.write(work)
+        row, described = _protection(repository_id, pattern, **rule)
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
+        if not conn.execute(delete(PROTECTION).filter_by(**row)).rowcount:
+            what = f"{row['kind']} protection {pattern!r}"
+            what = f"required check {row['check_name']!r} for {pattern!r}" if row["check_name"] else what
+            raise NotFound(f"repository {repository_id!r} has no {what}")
+        self.record(conn, repository_id, "unprotect", "protection", pattern, described)
 
     @write_transaction
     def record_verdict(self, conn: Connection, repository_id: str, given: Verdict) -> Verdict:
@@ -453,12 +442,13 @@ def _reflog_record(row: AnyRow) -> ReflogRecord:
     return ReflogRecord(row.sequence, row.ref, row.old, row.new, row.action, row.actor, number(row.at))
 
 
-def _same_row(row: dict[str, str]) -> list[ColumnElement[bool]]:
-    return [PROTECTION.c[name] == value for name, value in row.items()]
-
-
-def _describe(kind: str, check: str, prefix: str) -> str:
-    return f"needs check {check}{f' below {prefix}' if prefix else ''}" if check else f"protected {kind}"
+def _protection(
+    repository_id: str, pattern: str, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
+) -> tuple[dict[str, str], str]:
+    """A rule of protection as column values, and in words."""
+    row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check, "prefix": prefix}
+    below = f" below {prefix}" if prefix else ""
+    return row, f"needs check {check}{below}" if check else f"protected {kind}"
 
 
 def _write_hooks(conn: Connection, repository_id: str, hooks: dict[str, Hook]) -> None:

@@ -242,25 +242,8 @@ def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Co
 
 
 def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
-    """Whether a commit can be reached from another over parents. Each commit is its own ancestor.
-
-    Commits are read down to the ancestor's generation, and their parents: first parents first.
-    """
-    if ancestor == descendant:
-        return True
-    lowest = get(ancestor).generation
-    seen = {descendant}
-    stack = [descendant]
-    while stack:
-        commit = get(stack.pop())
-        if commit.generation <= lowest:
-            continue
-        if ancestor in commit.parents:
-            return True
-        new = [parent for parent in reversed(commit.parents) if parent not in seen]
-        seen.update(new)
-        stack.extend(new)
-    return False
+    """Whether a commit can be reached from another over parents. Each commit is its own ancestor."""
+    return ancestor == descendant or bool(leading_to(get, ancestor, [descendant]))
 
 
 def leading_to(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[str]:
