@@ -1,6 +1,6 @@
-"""The HTTP server of the gateway and of the pages, with limits on its clients.
+"""The HTTP server of the gateway and of the pages. uvicorn's protocol over h11 bounds header blocks.
 
-uvicorn's protocol over h11 bounds header blocks. ``_LimitedProtocol`` adds times to wait for a client, and connections.
+``_LimitedProtocol`` adds times to wait for a client, and bounds connections.
 """
 
 from __future__ import annotations

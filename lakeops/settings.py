@@ -3,7 +3,6 @@
 A file is named by ``LAKEOPS_CONFIG``, or it is ``lakeops.toml`` in the working directory, ``[tool.lakeops]`` of a
 ``pyproject.toml`` there, or the user's own. Settings decide where passwords and data are sent. So a file in the working
 directory is used only if nobody else may write it, and if it did not come with a clone of somebody's repository.
-
 Database URLs may hold passwords, so they are secrets here and masked wherever settings are shown.
 """
 
@@ -149,9 +148,7 @@ class Settings(BaseSettings):
     def load(cls, **given: Any) -> Settings:  # noqa: ANN401 - whatever the fields take
         """Settings from ``given`` (None means not given), the environment and files.
 
-        Raises:
-            InvalidInput: ``invalid_settings``: a value makes no sense. The message names the setting, never a secret's
-                value.
+        Raises ``InvalidInput`` (``invalid_settings``), which names the setting, and never a secret's value.
         """
         try:
             return cls(**{name: value for name, value in given.items() if value is not None})
@@ -193,14 +190,10 @@ L = TypeVar("L")
 
 @dataclass(frozen=True, slots=True)
 class LakeAddress:
-    """The address of a lake. Every edge that takes a URI opens the lake by it, so that a URI means one lake everywhere.
+    """The address of a lake, by which every edge that takes a URI opens it, so that a URI means one lake everywhere.
 
-    A connection that cannot be read is an error, and never another lake.
-
-    Attributes:
-        connection: an Airflow connection of type ``lakeops``. None: what follows counts, then the settings.
-        home: the directory of the embedded default.
-        database_url: the catalog.
+    ``connection`` is an Airflow connection of type ``lakeops``. One that cannot be read is an error, and never another
+    lake. None: ``home`` (of the embedded default) and ``database_url`` count, then the settings.
     """
 
     connection: str | None = None

@@ -1,10 +1,8 @@
 """The audit, reports, and looks at everything: what happened, what was found, and rows as they are.
 
-Each transition that changes what a lake shows, keeps or allows leaves a record, in its own transaction. Nothing changes
-or deletes one, and records stay when their repository is deleted. Staging and what only prepares a change leave none.
-
-``fsck`` looks at rows as they are. The other parts may trust that rows are as transitions left them. Here they may be
-damaged: JSON is read as text and parsed row by row, so that one row that makes no sense does not hide the others.
+Each transition that changes what a lake shows, keeps or allows leaves a record in its own transaction, which stays when
+its repository is deleted. Staging and what only prepares a change leave none. ``fsck`` looks at rows that may be
+damaged: JSON is read as text and parsed row by row, so that one row that makes no sense hides no other.
 """
 
 from __future__ import annotations
@@ -62,10 +60,7 @@ _RECORDS = select(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A repository in a list: the last commit of its default branch, its branches as far as counted, its last check.
-
-    ``head`` is None where it cannot be read.
-    """
+    """A repository in a list: its last commit if it can be read, the branches as far as counted, the last check."""
 
     head: Commit | None
     branches: int
@@ -74,10 +69,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Commits that a search found, the highest generation first, and the place of the last one that was looked at.
-
-    The place is None where there are no more.
-    """
+    """Commits that a search found, the highest generation first, and where to go on below, if there are more."""
 
     commits: Sequence[Commit]
     next_below: Place | None
@@ -112,14 +104,12 @@ class CatalogSnapshot:
 
     Attributes:
         first_parents: ids of commits to what the catalog walks logs by, where it is not the first of their parents.
-        unreadable: ids of commits whose rows make no commit, and why.
+        unreadable: ids of commits whose rows make no commit, and why. ``flaws`` are such rows of any table.
         retired: tokens in use, or with rows, that are retired; to the commit that consumed them, if one did.
         staged: tokens with rows, to how many.
-        uploads: all uploads on record, the overdue ones too.
-        overdue: when an upload must have begun to be linked still.
+        overdue: when an upload must have begun to be linked still. ``uploads`` has the overdue ones too.
         follows: whether it is a mirror that follows its source.
         dangling_keys: idempotency keys whose commit does not exist, to that commit's id. The first hundred.
-        flaws: rows of any table that make no record.
         moves: the reflog, ref by ref, oldest first.
         pruned: the highest generation of a commit that was pruned, if any was.
     """
@@ -159,8 +149,8 @@ class Audit(CatalogPart):
     ) -> list[AuditRecord]:
         """Records of the audit, newest first: of all repositories or of one, which may be gone.
 
-        ``since`` and ``until`` are Unix seconds, the second one excluded. ``actor`` is a user or a login. ``below`` is
-        the time and the sequence of the last record of the page before.
+        ``since`` and ``until`` (excluded) are Unix seconds, ``actor`` is a user or a login, ``below`` time and sequence
+        of the last record of the page before.
         """
         place = (AUDIT.c.recorded, AUDIT.c.sequence)
         query = _RECORDS.order_by(*(column.desc() for column in place)).limit(limit)
@@ -247,8 +237,8 @@ class Audit(CatalogPart):
     ) -> Found:
         """Commits whose message or committer has a text, of all branches and of none: the highest generation first.
 
-        Whether the case of letters matters is as the database has it: that of ASCII letters never does. ``looked_at``
-        is how many commits below a place are looked at, whether they have it or not. Raises ``RepositoryNotFound``.
+        The case of letters matters as in the database: never that of ASCII letters. ``looked_at`` is how many commits
+        below a place are looked at. Raises ``RepositoryNotFound``.
         """
         window = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
         if below is not None:
@@ -268,10 +258,7 @@ class Audit(CatalogPart):
 
     @read_transaction
     def snapshot(self, conn: Connection, repository_id: str) -> CatalogSnapshot:
-        """A repository's rows but the staged ones, at one instant. Rows that make no sense are told, not raised.
-
-        Raises ``RepositoryNotFound``.
-        """
+        """A repository's rows but the staged ones, at one instant, those that make no sense as flaws."""
         row = find_repository(conn, repository_id)
         flaws = {(flaw.table, flaw.key): flaw for flaw in _rows_without_json(conn, repository_id)}
 

@@ -75,9 +75,8 @@ class Cut:
 class DumpedRepository:
     """A repository as a dump has it, checked. Rows are column values without the repository's name.
 
-    ``repository`` is in the namespace that the dump was found in, made ``at`` a time in microseconds since the Unix
-    epoch. ``pruned`` is the highest generation of a commit that was pruned. Commits come parents first, moves and
-    records oldest first. Branches and tags are names to commits.
+    ``repository`` is in the namespace where the dump was found, made ``at`` a time in microseconds since the Unix
+    epoch. ``pruned`` is as in its row. Commits come parents first, moves and records oldest first.
     """
 
     repository: RepositoryRecord
@@ -117,8 +116,8 @@ class Backups(CatalogPart):
     ) -> bool | None:
         """Hand over what came after an earlier cut, from one snapshot, or everything. Returns whether it was all.
 
-        ``begin`` is called before the first record, and again when the snapshot has to be taken anew. It returns what
-        takes the records. Returns None when nothing came after the cut, and nothing was handed over.
+        ``begin`` returns what takes the records. It is called before the first one, and again when the snapshot is
+        taken anew. None: nothing came after the cut, and nothing was handed over.
         """
         row = find_repository(conn, repository_id)
         news = None if since is None else _find_news(conn, repository_id, since)
@@ -139,8 +138,8 @@ class Backups(CatalogPart):
     def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str]) -> None:
         """Insert a repository as a dump has it, without staged rows. It collects nothing until it is accepted.
 
-        Everything that began before is refused. ``tokens`` gives fresh staging tokens.
-        Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
+        What began before is refused. ``tokens`` gives fresh staging tokens. Raises ``AlreadyExists``,
+        ``NamespaceTaken``.
         """
         repository, name = restored.repository, restored.repository.id
 

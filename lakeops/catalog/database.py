@@ -369,10 +369,7 @@ class Lookup:
 
 
 class PageLookup:
-    """A table's rows by a text that tells them apart, in the order of its bytes, a page at a time.
-
-    ``where`` says which rows, as in a ``Lookup``.
-    """
+    """Rows of a table by a text that tells them apart, in byte order, a page at a time. ``where`` says which."""
 
     def __init__(self, table: Table, key: str, where: str = "") -> None:
         start = f"{table.name} WHERE {where and where + ' AND'} {key} > :after AND {key} >= :prefix"

@@ -1,10 +1,9 @@
 """Locks and checks: what every transition does first.
 
-Locks are always taken in this order, so no two transitions wait for each other: the repository's row (shared; exclusive
-only where everything else must stop), then the branch's row (exclusive to change it, shared to stage under its active
-token). A row that many lock shared, one after the other, may never be free for one that wants it alone. So PostgreSQL
-takes a fair lock before each row, in the same mode and statement: an advisory lock, which serves transactions in the
-order in which they asked. SQLite needs none of it: a writer there is alone.
+Locks are taken in one order, so no two transitions wait for each other: the repository's row (shared; exclusive only
+where everything else must stop), then the branch's (exclusive to change it, shared to stage under its active token). A
+row that many lock shared may never be free for one that wants it alone. So PostgreSQL takes a fair lock before each
+row, in the same mode and statement: an advisory lock, which goes by the order of asking. In SQLite a writer is alone.
 """
 
 from __future__ import annotations
@@ -211,8 +210,8 @@ def check_writable(
 ) -> None:
     """Refuse what a read-only repository, a protected branch or a protected tag does not take.
 
-    A protected branch takes merges, and what changes nothing that is committed. A protected tag stays as it is.
-    Raises ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``, ``protected_tag``).
+    A protected branch takes merges, and what changes nothing that is committed. Raises ``PreconditionFailed``
+    (``read_only_repository``, ``protected_branch``, ``protected_tag``).
     """
     if repository.read_only:
         raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
@@ -310,10 +309,10 @@ def deadline_of(repository: AnyRow, now: datetime) -> timedelta:
 
 
 def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
-    """Refuse an attempt whose files a mark may hold, and one that is older than the deadline.
+    """Refuse an attempt whose files a mark may hold, and one that is older than the deadline (``AttemptExpired``).
 
-    Safety rests on the GC watermark alone, which asks no clock. The deadline makes a slow attempt end at a time that
-    can be foretold. Raises ``AttemptExpired``.
+    Safety rests on the GC watermark, which asks no clock. The deadline makes a slow attempt end at a time that is
+    known.
     """
     if repository.fence is not None and epoch_micros(started) <= repository.fence:
         watermark = from_epoch_micros(repository.fence)
@@ -373,8 +372,8 @@ _NEW_MOVE_AND_RECORD = insert(REFLOG).add_cte(
 def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
     """A statement that inserts a ref, unless its name is taken or its commit is not live: all in one look.
 
-    A branch's name is no tag's either: who reads by it would get the branch. Its parameters are ``repository``,
-    ``ref`` and ``commit``, and those of ``more``, further columns of the table.
+    A branch's name is no tag's either, as a reader would get the branch. Parameters: ``repository``, ``ref``,
+    ``commit``, and those of ``more``, further columns of the table.
     """
     here: BindParameter[str] = bindparam("repository")
     name: BindParameter[str] = bindparam("ref", type_=table.c.name.type)
@@ -393,8 +392,8 @@ def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
 class CatalogPart:
     """A group of transitions over one database. Each public method is one transaction.
 
-    ``new_grace`` is the grace period of repositories that are made from here. ``clock`` tells how long this machine has
-    been running, and with SQLite what time it is. ``caller`` is who works with the catalog, for the audit.
+    ``new_grace`` is the grace period of new repositories, ``clock`` this machine's (SQLite's time), ``caller`` is for
+    the audit.
     """
 
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:

@@ -4,9 +4,9 @@
 before it links or publishes any more. Every transition may be repeated. A mark that a crash left open fails when the
 next one begins, and keeps links of old objects waiting until then or the deadline.
 
-A clock that jumped ahead makes everything look old at once. So the catalog keeps the last time that it trusted, and
-looks for jumps between that, every move of a ref since, and now. Nothing is collected over a jump until somebody
-confirms the clock, or the machine has been running since, and has counted as many seconds as its clock says.
+A clock that jumped ahead makes everything look old at once. So the catalog looks for jumps between the last time that
+it trusted, every move of a ref since, and now. Nothing is collected over a jump until somebody confirms the clock, or
+the machine has counted as many seconds since as its clock says.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Marks(CatalogPart):
     def begin_mark(self, conn: Connection, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
         """Open a mark. Returns it and the sequence of the newest move of a ref, for ``expire_by_mark``.
 
-        Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) cannot be
-        proved any more. Raises ``MarkRefused``: the clock is in doubt (``clock_in_doubt``), ``cutoff`` is within the
-        grace period, or the repository was restored from a dump and not accepted.
+        Earlier marks that nobody began to sweep are over, and unproved commits (a fail-over's) cannot be proved any
+        more. Raises ``MarkRefused``: the clock is in doubt (``clock_in_doubt``), ``cutoff`` is within the grace period,
+        or the repository was restored from a dump and not accepted.
         """
         repository = lock_repository(conn, repository_id, exclusive=True)
         check_writable(conn, repository, action="mark")
@@ -238,10 +238,7 @@ class Marks(CatalogPart):
 
     @write_transaction
     def confirm_clock(self, conn: Connection) -> datetime:
-        """Trust the time whatever was seen before. Returns it. Somebody has looked at the clock.
-
-        GC watermarks and marks that are ahead of it are taken back.
-        """
+        """Trust the time, and return it: somebody has looked. Watermarks and marks ahead of it are taken back."""
         now = self.database.dialect.now(conn)
         at = epoch_micros(now)
         conn.execute(update(REPOSITORY).where(REPOSITORY.c.fence > at).values(fence=at))
@@ -265,11 +262,8 @@ def check_links(conn: Connection, repository_id: str, expect: ExpectedState, sin
     """Refuse to link objects while there is a mark that may hold them and was not looked into (``expect``).
 
     Marks that were swept count too: one may have been made and swept since the caller looked. A mark that was begun
-    before ``since`` has taken too long, and is failed here.
-
-    Raises:
-        Transient: ``collection_running``: what a mark will hold is being worked out.
-        BranchMoved: there is a mark that the caller does not know yet.
+    before ``since`` has taken too long, and is failed here. Raises ``Transient`` (``collection_running``) while a mark
+    that may hold them is made, ``BranchMoved`` for a mark that the caller does not know yet.
     """
     for row in conn.execute(select(MARK).where(*_in_states(repository_id, (*_OPEN, *BEGUN)))):
         mark = _record(row)

@@ -35,7 +35,7 @@ DEFAULT_GRACE_SECONDS = 24 * 3600
 
 
 class Catalog:
-    """One catalog: a database of repositories, over SQLite or PostgreSQL.
+    """One catalog: a database of repositories, over SQLite or PostgreSQL. Its attributes are its parts.
 
     Every method of a part is one transaction. Each transition locks the repository's row shared first (so that expiry,
     which locks it exclusively, sees all or nothing of it), then the branch's row. Two rules hold for all of them:
@@ -46,10 +46,8 @@ class Catalog:
       began at or before the cutoff of any mark of the repository (the *GC watermark*), or longer ago than the deadline,
       which is half of the repository's grace period.
 
-    Time is the database's: ``now()`` gives it, and ``started`` parameters are values that it gave.
-
-    Its attributes are its parts. ``clock`` tells how long this machine has been running; with SQLite also what time it
-    is.
+    Time is the database's: ``now()`` gives it, and ``started`` parameters are values that it gave. With SQLite it is
+    that of ``clock``, which also tells how long this machine has been running.
     """
 
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
@@ -77,9 +75,7 @@ class Catalog:
     def upgrade(self) -> None:
         """Bring the schema to this code's revision, in one transaction. Others that try meanwhile find it done.
 
-        Raises:
-            PreconditionFailed: ``catalog_version``: it is newer than this code.
-            InvalidInput: ``invalid_settings``: the database's encoding cannot hold every path.
+        Raises ``PreconditionFailed`` (``catalog_version``) where it is newer, and as ``check_encoding``.
         """
         from lakeops.catalog.migrations.run import run_migrations
 
@@ -120,16 +116,15 @@ def open_catalog(
     """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
 
     SQLite's file and schema are made and brought up to date here. PostgreSQL's schema is made when the database has
-    none. An older one is brought up to date only with ``upgrade``, because other programs of the team use it too.
-    With ``must_exist`` the catalog belongs to somebody else: nothing of it is made or brought up to date.
-    ``grace_seconds`` is the grace period of repositories that are made from here.
-    ``patience_seconds`` is how long each transaction waits for a database that does not answer, beyond a few tries.
+    none. An older one is brought up to date only with ``upgrade``, because other programs of the team use it too. With
+    ``must_exist`` the catalog belongs to somebody else: nothing of it is made or brought up to date. ``grace_seconds``
+    is the grace period of repositories that are made from here. ``patience_seconds`` is how long each transaction waits
+    for a database that does not answer, beyond a few tries.
 
     Raises:
         InvalidInput: ``invalid_settings``: the URL makes no sense.
         Transient: ``catalog_unavailable``: the database does not answer.
-        PreconditionFailed: ``catalog_version``: its schema is newer than this code, or older and ``upgrade`` was not
-            given.
+        PreconditionFailed: ``catalog_version``: its schema is newer than this code, or older without ``upgrade``.
     """
     url = _parse(database_url)
     # Unlike Path.is_file, this raises nothing for what cannot be a name.

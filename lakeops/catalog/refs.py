@@ -122,7 +122,7 @@ class Refs(CatalogPart):
     ) -> str:
         """Delete a branch and its staging. Returns the old head.
 
-        Raises ``NotAsSeen`` for one that is not as it is expected, and ``PreconditionFailed`` (``default_branch``,
+        Raises ``NotAsSeen`` where it is not as expected, ``PreconditionFailed`` (``default_branch``,
         ``protected_branch``).
         """
         repository = lock_repository(conn, repository_id)
@@ -213,8 +213,8 @@ class Refs(CatalogPart):
     ) -> RefRecord:
         """Point a tag at another live commit. A known key returns what its first call did.
 
-        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a
-        tag that is not at ``old``.
+        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), ``NotAsSeen`` where it is
+        not at ``old``.
         """
 
         def work(conn: Connection) -> RefRecord:
@@ -247,10 +247,7 @@ class Refs(CatalogPart):
         old: str | None = None,
         hooks: Hooks = NONE,
     ) -> str:
-        """Delete a tag. Returns the commit that it pointed to.
-
-        Raises ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a tag that is not at ``old``.
-        """
+        """Delete a tag. Returns its commit. Raises ``PreconditionFailed``, ``NotAsSeen`` where it is not at ``old``."""
         repository = lock_repository(conn, repository_id)
         check_writable(conn, repository, action="delete-tag", tag=name)
         check_hooks(repository, "delete-tag", name, hooks)
@@ -332,8 +329,7 @@ class Refs(CatalogPart):
         """Record a verdict on a live commit, in place of an earlier one of that check. The audit keeps all of them.
 
         A check that passes again keeps its verdict. Without ``said_by`` it is by the user whom the caller works for, or
-        the database login. Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed``
-        (``read_only_repository``).
+        the database login. Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed``.
         """
         here = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == given.commit_id)
         # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
@@ -375,10 +371,7 @@ class Refs(CatalogPart):
         untouched: frozenset[str] = frozenset(),
         rests_on: Verdicts = (),
     ) -> None:
-        """Refuse to merge a commit into a branch that does not take it now, as ``publish`` would.
-
-        Raises ``PreconditionFailed`` (``read_only_repository``, ``missing_check``).
-        """
+        """Refuse a merge that ``publish`` would refuse (``read_only_repository``, ``missing_check``)."""
         check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
         require_passed(conn, repository_id, branch, source, untouched, rests_on)
 

@@ -1,8 +1,7 @@
 """Repositories, and who owns their storage namespaces.
 
-None of these transitions can be half done. The owner record of a namespace is noted before it is written
-(``take_owner``) and after (``hold_owner``). The next caller looks whether a noted one was written, and writes it if it
-may.
+No transition can be half done. The owner record of a namespace is noted before it is written (``take_owner``) and after
+(``hold_owner``). The next caller looks whether a noted one was written, and writes it if it may.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ class Repositories(CatalogPart):
     ) -> None:
         """Insert the repository, its initial commit and its default branch (with staging token ``token``).
 
-        ``owner`` is the owner record that lies in the namespace already.
-        Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
+        ``owner`` is the owner record that lies in the namespace already. Raises ``AlreadyExists``, ``NamespaceTaken``.
         """
 
         def work(conn: Connection) -> bool:
@@ -97,7 +95,7 @@ class Repositories(CatalogPart):
     def update_metadata(
         self, conn: Connection, repository_id: str, changes: Mapping[str, str | None]
     ) -> dict[str, str]:
-        """Set keys of a repository's metadata. None removes one. Returns all of it as it is now.
+        """Set keys of a repository's metadata, or remove those with None. Returns all of it as it is now.
 
         Raises ``PreconditionFailed`` (``read_only_repository``), and ``InvalidInput`` where all of it together is too
         large.
@@ -149,8 +147,8 @@ class Repositories(CatalogPart):
     def take_owner(self, repository_id: str, record: str, *, over: bool = False) -> Ownership:
         """Note the record that is about to be written to the namespace.
 
-        A record that is noted already stays and is returned, because the process that noted it was killed or is still
-        writing it. That write is finished first. With ``over`` the noted record is replaced.
+        A record that is noted already stays and is returned, since whoever noted it was killed or is still writing:
+        that write is finished first. With ``over`` the noted record is replaced.
         """
         identity = self.identity()
         here = OWNER.c.repository_id == repository_id

@@ -85,10 +85,10 @@ _NODES = _NODES.where(_HERE).execution_options(yield_per=10_000)
 
 @dataclass(frozen=True, slots=True)
 class ExpiryStep:
-    """The outcome of one step of expiry.
+    """The outcome of one step of expiry. Nothing happens when the rules have changed.
 
-    ``sequence`` is the newest move of a ref that it took in. Unless it is ``complete`` there are moves left to take in
-    first. ``carried`` were expired by an earlier mark. Nothing happens when the rules have changed.
+    ``sequence`` is the newest move of a ref that it took in. Unless ``complete`` there are moves left to take in first.
+    ``carried`` were expired by an earlier mark.
     """
 
     sequence: int
@@ -102,8 +102,8 @@ class ExpiryStep:
 class Roots:
     """Roots of garbage collection at one instant: live commits, staged addresses and uploads in flight.
 
-    ``staged`` has the addresses (as stored) of all staged entries of all branches, shadowed ones included, in one
-    string column ``physical_address``, with repetitions. ``uploads`` are id to (address, started).
+    ``staged`` has the stored addresses of all staged entries, shadowed ones included, in a column ``physical_address``.
+    ``uploads`` are id to (address, started).
     """
 
     commits: Sequence[Commit]
@@ -115,8 +115,8 @@ class Roots:
 class PrunePlan:
     """The work of a step of pruning: ``commits``, ``moves``, ``keys`` or ``tokens`` older than ``before``.
 
-    ``before`` is in Unix seconds. The step begins ``after`` what an earlier step gave back. ``gone`` are commits that
-    earlier steps removed, or would have.
+    That is in Unix seconds. It begins ``after`` what an earlier step gave back. ``gone`` are commits that earlier steps
+    removed, or would have.
     """
 
     kind: str
@@ -193,10 +193,7 @@ class Retention(CatalogPart):
 
     @read_transaction
     def lineage(self, conn: Connection, repository_id: str, *, left_since: int) -> Lineage:
-        """The refs, commits and rules that decide which commits live, at one instant and without a lock.
-
-        Moves of refs after ``left_since`` (Unix seconds) are looked at.
-        """
+        """The refs, commits, rules and moves after ``left_since`` (Unix seconds) that decide which commits live."""
         find_repository(conn, repository_id)
         here = {"repository": repository_id}
         unswept = set(conn.execute(_UNSWEPT, here).scalars())
@@ -232,9 +229,8 @@ class Retention(CatalogPart):
 
         Commits that a ref shows or a mirror needs are left alone. Pending commits of earlier marks become this one's.
         ``choose`` gets the moves of refs after the sequence ``since``, and says which commits to expire, a few hundred
-        at most. It is called inside the transaction, and again when that is repeated. Its answer counts only when there
-        are no more moves. Nothing expires when the rules are no longer those that were decided by.
-        Raises ``MarkRefused`` when the mark is not under way.
+        at most. It is called again when the transaction is repeated. Its answer counts when there are no more moves,
+        and ``rules`` are those that were decided by. Raises ``MarkRefused`` when the mark is not under way.
         """
         check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
         _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
@@ -253,10 +249,7 @@ class Retention(CatalogPart):
         return ExpiryStep(newest, True, frozenset(expired), frozenset(carried))
 
     def revive_commits(self, repository_id: str, mark_id: str, ids: Iterable[str]) -> None:
-        """Let commits live again that earlier marks expired and were not swept; those that were are left alone.
-
-        Raises ``MarkRefused`` when the mark is not under way any more.
-        """
+        """Let commits live again that unswept marks expired. Raises ``MarkRefused`` when the mark is not under way."""
 
         def work(conn: Connection, some: list[str]) -> None:
             check_writable(conn, lock_repository(conn, repository_id), action="mark")
@@ -271,7 +264,7 @@ class Retention(CatalogPart):
     def restore_commits(self, conn: Connection, repository_id: str, mark_id: str) -> tuple[Mark, int]:
         """Let some pending commits live again that the mark being restored has; how many, and the mark.
 
-        To be called until none is left. The mark is restored then. Raises ``MarkRefused``.
+        To be called until none is left: the mark is restored then. Raises ``MarkRefused``.
         """
         lock_repository(conn, repository_id)
         mark = find_mark(conn, repository_id, mark_id)

@@ -254,8 +254,8 @@ def transfer(
 ) -> list[Result]:
     """Call ``move`` for several items at a time. Returns the results in the items' order.
 
-    After a failure, or Ctrl-C, no move begins, and running ones stop at their next read. The failure is raised, and a
-    note says how many items were moved. It advises to run again only if that may help.
+    After a failure, or Ctrl-C, no move begins, and running ones stop at their next read. A note says how many items
+    were moved, and advises to run again where that may help.
     """
     from lakeops.store.in_flight import in_parallel
 

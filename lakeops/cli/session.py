@@ -1,7 +1,7 @@
 """Sessions of commands: read arguments, open the lake when it is first needed, print the answer.
 
-``command`` declares a command. It adds the options that many commands share, and hands over a ``Session``. The core
-is imported when the lake is opened, so ``--help`` and completion go without it.
+``command`` declares a command with the options that many share. The core is imported when the lake is opened, so
+``--help`` and completion go without it.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def command(
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
     """Declare a command of ``app``. The function's first parameter is the session, the others are read by typer.
 
-    Every command takes ``--json``. One that shows ``progress`` takes ``--progress`` and ``--no-progress``. One that
-    ``asks`` before it changes anything takes ``--yes``. One that ``lists`` takes those of ``prefix after amount`` that
-    are named. One that ``moves`` contents takes lakectl's ``--pre-sign``, which changes nothing: contents always go
-    between this machine and the store. ``example`` is a command line without ``lakeops``.
+    Every command takes ``--json``, one that shows ``progress`` ``--progress`` and ``--no-progress``, one that ``asks``
+    before it changes anything ``--yes``, and one that ``lists`` those of ``prefix after amount`` that are named. One
+    that ``moves`` contents takes lakectl's ``--pre-sign``, without effect. ``example`` is a command line without
+    ``lakeops``.
     """
 
     def declare(run: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
@@ -102,8 +102,8 @@ def command(
 class Session(Printer):
     """The state of one command: the lake, the handles that its arguments name, questions, progress and output.
 
-    With ``yes`` nothing is asked. Without ``progress`` it is shown where a person watches. ``prefix``, ``after`` and
-    ``amount`` say which part of a list is asked for. ``connection`` is the Airflow connection that the arguments name.
+    With ``yes`` nothing is asked. ``prefix``, ``after`` and ``amount`` say which part of a list is asked for.
+    ``connection`` is the Airflow connection that the arguments name.
     """
 
     def __init__(
@@ -219,8 +219,8 @@ class Session(Printer):
     def confirm(self, question: str, show: Callable[[], None], *, optional: bool = False) -> bool:
         """Ask before a change, after ``show`` has printed what would be lost. Leave the command when the answer is no.
 
-        Returns whether somebody was asked. If so, the command may change only what was shown. When nobody can be asked,
-        raises ``InvalidInput``, or goes on if that is ``optional``.
+        Returns whether somebody was asked: then only what was shown may be changed. When nobody can be asked, raises
+        ``InvalidInput``, or goes on if that is ``optional``.
         """
         if self.yes or (optional and not self.can_ask):
             return False
@@ -258,10 +258,9 @@ class Session(Printer):
 
     @contextmanager
     def progress(self, label: str, *, size: bool | Container[str] = False) -> Iterator[Report]:
-        """Show the progress of the verbs that run inside the ``with``: a bar on a terminal, nothing elsewhere.
+        """Show the progress of the verbs inside the ``with``: a bar on a terminal, lines where asked for, or nothing.
 
-        Where it was asked for, lines are printed in place of nothing. ``size`` says whether amounts are bytes, or has
-        the labels of those reports whose amounts are.
+        ``size`` says whether amounts are bytes, or has the labels of those reports whose amounts are.
         """
         watched = is_terminal(sys.stderr) and not self.as_json
         if not watched and self._show_progress:

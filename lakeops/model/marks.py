@@ -32,13 +32,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A catalog.
-
-    Attributes:
-        catalog: its id, which a copy of the database has too.
-        database: facts that tell the database from a copy, as far as the server tells them.
-        shown: the database for people, without user and password.
-    """
+    """A catalog: its id, which a copy has too, what tells its database from a copy, and its name for people."""
 
     catalog: str
     database: Mapping[str, str]

@@ -77,13 +77,7 @@ class _Entry(_ParsedRules):
 
 
 class BranchRule(_Entry):
-    """A rule for the branches that a name or pattern covers.
-
-    Attributes:
-        pattern: ``branch_id`` in JSON: a name, or a glob pattern.
-        retention_days: how long a commit lives after it stopped to be the branch's head.
-        expire_after_days: how long a branch may lie idle before it is deleted.
-    """
+    """A rule for branches: how long commits stay after they were the head, how long a branch may lie idle."""
 
     pattern: Pattern = Field(alias="branch_id")
     retention_days: Days | None = None
@@ -107,8 +101,7 @@ class Rules(_ParsedRules):
 
     Attributes:
         default_retention_days: for how long commits live that no branch's rule covers.
-        branches: entries for branches. The most specific one that has a number decides.
-        tags: entries for tags.
+        branches: entries for branches, ``tags`` for tags. The most specific one that has a number decides.
         mirror_lag_days: for how long former heads are kept for mirrors that cannot report.
         undo_days: for how long the commit that a ref showed stays after the ref moved or went.
         log_days: for how long moves of refs and expired commits stay on record. Never shorter than ``undo_days``.
@@ -177,9 +170,8 @@ def read_rules(text: str) -> Rules:
 def parse_rules(given: object) -> Rules:
     """Read rules from parsed JSON.
 
-    Raises:
-        InvalidInput: ``invalid_rules``: a key is unknown, missing or comes twice, a number is not a whole one of days,
-            the log is shorter than the undo window, a name cannot be one. The message says where.
+    Raises ``InvalidInput`` (``invalid_rules``), which says where: a key is unknown, missing or comes twice, a number is
+    not a whole one of days, the log is shorter than the undo window, a name cannot be one.
     """
     if not isinstance(given, Mapping):
         raise InvalidInput(f"the rules must be a JSON object, not {_for_message(given)}", kind="invalid_rules")

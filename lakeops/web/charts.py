@@ -1,8 +1,7 @@
 """SVG pictures drawn on the server: bars and areas over time, and the commit graph in lanes.
 
 Charts draw only numbers, times and words of lakeops. The rows of a graph come children before parents. A lane stands
-for a commit that is still to come. The first parent continues in its child's lane, so a branch is a straight line and a
-merge is where another lane comes in.
+for a commit that is still to come. The first parent continues in its child's lane, so a branch is a straight line.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class Bar:
 class Chart:
     """A chart for the template to draw, in SVG units, with a description for screen readers.
 
-    ``heights`` are the horizontal grid lines with their labels, ``moments`` the labels of the time axis with their x
-    and alignment. ``line`` is the upper edge of an area chart as an SVG path, and ``area`` the area below it.
+    ``heights`` are the horizontal grid lines with their labels, ``moments`` the labels of the time axis with x and
+    alignment. ``line`` is the upper edge of an area chart as an SVG path, and ``area`` the area below it.
     """
 
     title: str

@@ -37,7 +37,7 @@ _BUDGET = f"would take more than {PAGE_BYTES >> 20} MiB of memory or {PAGE_SECON
 class ObjectPreview:
     """The beginning of an object's contents: the lines of a text, or the header and first rows of a table.
 
-    ``schema`` has the names and types of the columns, where the file declares them, ``facts`` their numbers. ``note``
+    ``schema`` has the names and types of the columns of a file that declares them, ``facts`` their numbers. ``note``
     says what is left out, and why.
     """
 
@@ -131,10 +131,7 @@ DEPTH = 100
 
 
 class Side(NamedTuple):
-    """An object on one side of a change, with its preview or the problem of it.
-
-    The ref is empty for the state before the first commit.
-    """
+    """An object on one side of a change, with its preview or its problem. Before the first commit the ref is empty."""
 
     ref: str
     entry: Entry | None

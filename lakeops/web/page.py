@@ -1,7 +1,7 @@
 """The base of all pages: the site, the request, errors, links between pages, and the templates.
 
-Templates escape all text from a repository, and remove characters that turn or hide others. Style and script are
-inlined in each page, and the headers name their digests, so the browser applies and runs nothing else.
+Templates escape all text from a repository, and remove characters that turn or hide others. The headers name the
+digests of style and script, which each page has inside, so the browser applies and runs nothing else.
 """
 
 from __future__ import annotations

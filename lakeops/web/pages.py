@@ -1,7 +1,7 @@
 """The pages of a lake and of refs. A page is a method of ``Pages``; ``ROUTES`` gives its address.
 
 A page reads a bounded amount, however large the repository is. Lists continue page by page from where the last one
-ended. Commits are immutable, so what was computed from them is cached by their ids.
+ended. What was computed from commits, which never change, is cached by their ids.
 """
 
 from __future__ import annotations
@@ -69,10 +69,7 @@ _cache_lock = Lock()
 
 
 def cached(key: tuple[str, ...], make: Callable[[], T]) -> T:
-    """Compute a result from immutable commits, or take it from the cache of the process.
-
-    The key has a storage namespace, what is computed, and the ids that it is computed from.
-    """
+    """Compute a result from immutable commits, or take it from the cache of the process, by namespace, name and ids."""
     with _cache_lock:
         if key in _cache:
             _cache.move_to_end(key)
@@ -87,10 +84,9 @@ def cached(key: tuple[str, ...], make: Callable[[], T]) -> T:
 
 
 class Shown(NamedTuple):
-    """A page of the changes between two commits under a prefix.
+    """A page of the changes between two commits under a prefix, and of what changed in the Iceberg tables among them.
 
     ``sums`` is None on a later page, which reads no more than it lists. The next page begins after ``next_after``.
-    ``tables`` says what changed in the Iceberg tables among them.
     """
 
     prefix: str
@@ -119,8 +115,7 @@ def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tup
 def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None]:
     """The sizes of commits, each of its repository; None for one that cannot be read now.
 
-    Unknown ones are read with several requests in flight. A store that did not answer once is not asked again, so a
-    page waits for it once.
+    Unknown ones are read with several requests in flight. A store that did not answer once is not asked again.
     """
     down: set[str] = set()
 
@@ -346,10 +341,7 @@ class Pages(ObjectPages):
         )
 
     def _differing(self, left: str, right: str, before: str, *, two_way: bool) -> Shown:
-        """The difference of two commits, or the changes of the right one since their merge base, ``before``.
-
-        The first page caches the sums. A later page is read from where the one before ended.
-        """
+        """The difference of two commits, or the changes of the right one since their merge base, ``before``."""
         prefix, after = self._query_value("prefix"), self._query_value("after")
         sums = None if after else summed(self._repository, left, right, two_way=two_way, prefix=prefix)
         if sums is None:
