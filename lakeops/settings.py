@@ -75,10 +75,7 @@ class Settings(BaseSettings):
     """The settings of a lake. Environment variables have these names with ``LAKEOPS_`` in front."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_ignore_empty=True,
-        extra="ignore",
-        frozen=True,
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True
     )
 
     home: Path = Field(default=Path("~/.lakeops"), description="The embedded default's directory.")
@@ -104,9 +101,7 @@ class Settings(BaseSettings):
         default=60.0, gt=0, description="How long to wait for a turn to publish to a branch."
     )
     outage_minutes: float | None = Field(
-        default=None,
-        ge=0,
-        description="How long to wait for a catalog or store that does not answer.",
+        default=None, ge=0, description="How long to wait for a catalog or store that does not answer."
     )
     gateway_access_key: str | None = Field(default=None, description="Who may read through the gateway.")
     gateway_secret_key: SecretStr | None = Field(default=None, description="What requests to it are signed with.")
@@ -138,11 +133,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, then the environment, then files."""
-        return (
-            init_settings,
-            env_settings,
-            *(_TomlFile(settings_cls, file, _table(file)) for file in _files()),
-        )
+        return (init_settings, env_settings, *(_TomlFile(settings_cls, file, _table(file)) for file in _files()))
 
     @classmethod
     def load(cls, **given: Any) -> Settings:  # noqa: ANN401 - whatever the fields take
@@ -253,12 +244,12 @@ def _default_connection() -> str | None:
     return DEFAULT_CONN_ID if in_airflow else None
 
 
-def strange_variables() -> Iterator[str]:
-    """List environment variables that look like settings and are none."""
-    for name in sorted(name for name in os.environ if name.upper().startswith(PREFIX)):
-        known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
-        if not name.startswith(_TESTS) and name.upper() not in known:
-            yield name
+def strange_variables() -> Iterator[tuple[str, str]]:
+    """List environment variables that look like settings and are none, with ``ENVIRONMENT``."""
+    known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
+    for name in sorted(os.environ):
+        if name.upper().startswith(PREFIX) and not name.startswith(_TESTS) and name.upper() not in known:
+            yield name, ENVIRONMENT
 
 
 def advice(stranger: str, place: str) -> str:
@@ -266,12 +257,6 @@ def advice(stranger: str, place: str) -> str:
     near = get_close_matches(stranger.upper().removeprefix(PREFIX).lower(), Settings.model_fields, 1)
     meant = [PREFIX + name.upper() if place == ENVIRONMENT else name for name in near]
     return f"is no setting of lakeops and changes nothing ({place})" + (f"; did you mean {meant[0]}?" if meant else "")
-
-
-def strangers() -> Iterator[tuple[str, str]]:
-    """List names that look like settings and are none, with the place of each: variables before keys."""
-    yield from ((name, ENVIRONMENT) for name in strange_variables())
-    yield from strange_keys()
 
 
 def strange_keys() -> Iterator[tuple[str, str]]:

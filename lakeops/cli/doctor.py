@@ -149,7 +149,7 @@ def environment() -> Iterator[Check]:
 
 def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     """Check settings, the catalog, and every repository's storage."""
-    from lakeops.settings import Settings, advice, strangers
+    from lakeops.settings import Settings, advice, strange_keys, strange_variables
     from lakeops.store.disk_cache import DiskCache
 
     try:
@@ -160,7 +160,7 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     for setting in effective(settings):
         if setting.value is not None:
             yield Check(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
-    for name, place in strangers():
+    for name, place in (*strange_variables(), *strange_keys()):
         yield Check(f"setting {name}", ABSENT, advice(name, place))
     if settings.engine == "spark" or settings.spark_master:
         yield _engine(settings)

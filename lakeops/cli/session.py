@@ -141,22 +141,19 @@ class Session(Printer):
         if not gc.isenabled():  # main() switched it off for the imports, which are done now
             gc.freeze()
             gc.enable()
-        from lakeops.settings import ENVIRONMENT, LakeAddress, strange_keys, strange_variables
+        from lakeops.settings import LakeAddress, advice, strange_keys, strange_variables
 
-        for name in strange_variables():  # before the lake, which it may be to blame for
-            self._warn_of(name, ENVIRONMENT)
+        def warn(strangers: Iterable[tuple[str, str]]) -> None:
+            for name, place in strangers:
+                self.message(("Warning: ", "yellow"), f"{name} {advice(name, place)}")
+
+        warn(strange_variables())  # before the lake, which they may be to blame for
         address = LakeAddress.of(self._connection)
         lake = self._opened.enter_context(address.open(Lake.open))
         if address.connection is not None:
             self._opened.enter_context(address.naming(lake.catalog.database.shown))
-        for name, file in strange_keys():  # after it, which says what cannot be read
-            self._warn_of(name, file)
+        warn(strange_keys())  # after it, which says what cannot be read
         return lake
-
-    def _warn_of(self, stranger: str, place: str) -> None:
-        from lakeops.settings import advice
-
-        self.message(("Warning: ", "yellow"), f"{stranger} {advice(stranger, place)}")
 
     def now(self) -> int:
         """The catalog's time, in Unix seconds."""
