@@ -153,17 +153,14 @@ class Audit(CatalogPart):
         of the last record of the page before.
         """
         place = (AUDIT.c.recorded, AUDIT.c.sequence)
-        query = _RECORDS.order_by(*(column.desc() for column in place)).limit(limit)
-        if repository_id is not None:
-            query = query.where(AUDIT.c.repository_id == repository_id)
-        if since is not None:
-            query = query.where(AUDIT.c.recorded >= since)
-        if until is not None:
-            query = query.where(AUDIT.c.recorded < until)
-        if actor is not None:
-            query = query.where(_ACTOR.in_([actor]))
-        if below is not None:
-            query = query.where(tuple_(*place) < below)
+        wanted = [
+            *([AUDIT.c.repository_id == repository_id] if repository_id is not None else ()),
+            *([AUDIT.c.recorded >= since] if since is not None else ()),
+            *([AUDIT.c.recorded < until] if until is not None else ()),
+            *([_ACTOR.in_([actor])] if actor is not None else ()),
+            *([tuple_(*place) < below] if below is not None else ()),
+        ]
+        query = _RECORDS.where(*wanted).order_by(*(column.desc() for column in place)).limit(limit)
         return [AuditRecord(*row) for row in conn.execute(query)]
 
     @write_transaction
@@ -199,11 +196,10 @@ class Audit(CatalogPart):
     @read_transaction
     def reports(self, conn: Connection, repository_id: str, kind: ReportKind) -> list[Report]:
         """The reports of a kind, oldest first. One that cannot be read is left out."""
-        query = select(REPORT.c.at, REPORT.c.actor, REPORT.c.found).where(
-            REPORT.c.repository_id == repository_id, REPORT.c.kind == kind.value
+        query = select(REPORT.c.at, REPORT.c.actor, REPORT.c.found).filter_by(
+            repository_id=repository_id, kind=kind.value
         )
-        rows = conn.execute(query.order_by(REPORT.c.at))
-        return [Report(*row) for row in rows if isinstance(row.found, dict)]
+        return [Report(*row) for row in conn.execute(query.order_by(REPORT.c.at)) if isinstance(row.found, dict)]
 
     def overviews(self, repositories: Sequence[str], *, most_branches: int) -> dict[str, Overview]:
         """Of each repository that exists its last commit, its branches and its last check, in two statements."""
@@ -280,9 +276,8 @@ class Audit(CatalogPart):
         known = exists().where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == KEY.c.commit_id)
         dangling = select(KEY.c.key, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, ~known)
         now = self.database.dialect.now(conn)
-        moves = select(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.old, REFLOG.c.new)
-        moves = moves.where(REFLOG.c.repository_id == repository_id)
-        moves = moves.order_by(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.sequence)
+        moves = select(*(columns := (REFLOG.c.kind, REFLOG.c.ref)), REFLOG.c.old, REFLOG.c.new)
+        moves = moves.filter_by(repository_id=repository_id).order_by(*columns, REFLOG.c.sequence)
         return CatalogSnapshot(
             repository=repository_record(row),
             branches=branches,
@@ -361,8 +356,9 @@ def _commits(conn: Connection, repository_id: str) -> tuple[dict[str, Commit], d
 
 
 def _retired(conn: Connection, repository_id: str, tokens: set[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    query = select(RETIRED.c.token, RETIRED.c.commit_id).where(RETIRED.c.repository_id == repository_id)
-    for some in chunks(tokens):
-        found.update((token, commit_id) for token, commit_id in conn.execute(query.where(RETIRED.c.token.in_(some))))
-    return found
+    query = select(RETIRED.c.token, RETIRED.c.commit_id).filter_by(repository_id=repository_id)
+    return {
+        token: commit_id
+        for some in chunks(tokens)
+        for token, commit_id in conn.execute(query.where(RETIRED.c.token.in_(some)))
+    }

@@ -94,8 +94,8 @@ class Marks(CatalogPart):
         conn.execute(insert(MARK).values(_values(repository_id, mark)))
         self.record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
         # From here on what they need may be garbage.
-        unproved = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
-        conn.execute(update(COMMIT).where(*unproved).values(expired_by=None))
+        unproved = update(COMMIT).filter_by(repository_id=repository_id, expired_by=UNPROVED)
+        conn.execute(unproved.values(expired_by=None))
         watermark = max(epoch_micros(cutoff), repository.fence or epoch_micros(cutoff))
         conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(fence=watermark))
         # Every transition before this one has ended, so none with a lower sequence can still appear.
@@ -220,12 +220,12 @@ class Marks(CatalogPart):
     @read_transaction
     def on_record(self, conn: Connection, repository_id: str, *, lasting: bool = False) -> list[Mark]:
         """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
-        query = select(MARK).where(MARK.c.repository_id == repository_id)
-        query = query.order_by(MARK.c.created.desc(), MARK.c.id.desc())
         find_repository(conn, repository_id)
-        oldest = epoch_micros(self.database.dialect.now(conn) - KEEP)
-        mine = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE))) if lasting else query
-        return [_record(row) for row in conn.execute(mine)]
+        query = select(MARK).filter_by(repository_id=repository_id).order_by(MARK.c.created.desc(), MARK.c.id.desc())
+        if lasting:
+            oldest = epoch_micros(self.database.dialect.now(conn) - KEEP)
+            query = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE)))
+        return [_record(row) for row in conn.execute(query)]
 
     def has_real_clock(self, *, remote: bool) -> bool:
         """Whether ``now`` is a server's time, or beside a ``remote`` store this machine's: nobody holds it still."""
@@ -284,8 +284,7 @@ def check_links(conn: Connection, repository_id: str, expect: ExpectedState, sin
 
 def find_mark(conn: Connection, repository_id: str, mark_id: str) -> Mark:
     """The mark as a transaction sees it. Raises ``NotFound`` (``mark_not_found``)."""
-    query = select(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(select(MARK).filter_by(repository_id=repository_id, id=mark_id)).one_or_none()
     if row is None:
         raise NotFound(
             f"repository {repository_id!r} has no mark {mark_id!r}; `lakeops gc list` shows them", kind="mark_not_found"
@@ -295,7 +294,7 @@ def find_mark(conn: Connection, repository_id: str, mark_id: str) -> Mark:
 
 def update_mark(conn: Connection, repository_id: str, mark_id: str, **values: object) -> None:
     """Change columns of a mark."""
-    conn.execute(update(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id).values(**values))
+    conn.execute(update(MARK).filter_by(repository_id=repository_id, id=mark_id).values(**values))
 
 
 def _in_states(repository_id: str, states: Iterable[MarkState]) -> tuple[ColumnElement[bool], ...]:
@@ -304,8 +303,8 @@ def _in_states(repository_id: str, states: Iterable[MarkState]) -> tuple[ColumnE
 
 def _leave_marking(conn: Connection, repository_id: str, mark_id: str, **values: object) -> bool:
     """Change a mark that is still being made; whether it was. Of two that try at once, one does."""
-    mine = (MARK.c.repository_id == repository_id, MARK.c.id == mark_id, MARK.c.state == MarkState.MARKING.value)
-    return conn.execute(update(MARK).where(*mine).values(**values)).rowcount == 1
+    marking = update(MARK).filter_by(repository_id=repository_id, id=mark_id, state=MarkState.MARKING.value)
+    return conn.execute(marking.values(**values)).rowcount == 1
 
 
 def _others_have_pending(conn: Connection, repository_id: str, mark_id: str) -> bool:

@@ -134,8 +134,8 @@ class Refs(CatalogPart):
                 f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
             )
         check_expected(conn, state, expect)
-        conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
-        conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))
+        conn.execute(delete(BRANCH).filter_by(repository_id=repository_id, name=name))
+        conn.execute(delete(QUEUE).filter_by(repository_id=repository_id, branch=name))
         self.retire(conn, repository_id, state.tokens)
         self.record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
         return state.commit_id
@@ -228,8 +228,7 @@ class Refs(CatalogPart):
             found = _check_tag_at(repository_id, name, at, old)
             check_live(conn, repository_id, [commit_id])
             if found != commit_id:
-                mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
-                conn.execute(update(TAG).where(*mine).values(commit_id=commit_id))
+                conn.execute(update(TAG).filter_by(repository_id=repository_id, name=name).values(commit_id=commit_id))
                 self.record_move(conn, repository_id, name, found, commit_id, "move-tag", actor, kind=RefKind.TAG)
             self.remember(conn, repository_id, key, fingerprint, commit_id)
             return RefRecord(name, commit_id)
@@ -253,7 +252,7 @@ class Refs(CatalogPart):
         check_hooks(repository, "delete-tag", name, hooks)
         # Locked, or somebody may move it before it is gone.
         found = _check_tag_at(repository_id, name, _lock_tag(conn, repository_id, name), old)
-        conn.execute(delete(TAG).where(TAG.c.repository_id == repository_id, TAG.c.name == name))
+        conn.execute(delete(TAG).filter_by(repository_id=repository_id, name=name))
         self.record_move(conn, repository_id, name, found, None, "delete-tag", actor, kind=RefKind.TAG)
         return found
 
@@ -268,14 +267,10 @@ class Refs(CatalogPart):
         limit: int = 1000,
     ) -> list[ReflogRecord]:
         """Moves of one ref or of all, newest first; those before ``below``, the last ``sequence`` of a page before."""
-        query = select(REFLOG).where(REFLOG.c.repository_id == repository_id)
-        if ref is not None:
-            query = query.where(REFLOG.c.ref == ref)
-        if below is not None:
-            query = query.where(REFLOG.c.sequence < below)
-        query = query.order_by(REFLOG.c.sequence.desc()).limit(limit)
         find_repository(conn, repository_id)
-        return [_reflog_record(row) for row in conn.execute(query)]
+        query = select(REFLOG).filter_by(repository_id=repository_id, **({} if ref is None else {"ref": ref}))
+        query = query if below is None else query.where(REFLOG.c.sequence < below)
+        return [_reflog_record(row) for row in conn.execute(query.order_by(REFLOG.c.sequence.desc()).limit(limit))]
 
     @read_transaction
     def last_moves(self, conn: Connection, repository_id: str, branches: Collection[str]) -> dict[str, ReflogRecord]:
@@ -295,11 +290,9 @@ class Refs(CatalogPart):
     @read_transaction
     def all_protections(self, conn: Connection, repository_id: str) -> list[Protection]:
         """The rules that protect branches and tags, in order."""
-        query = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.prefix)
+        query = select(*(PROTECTION.c[name] for name in ("kind", "pattern", "check_name", "prefix")))
         find_repository(conn, repository_id)
-        return sorted(
-            Protection(*row) for row in conn.execute(query.where(PROTECTION.c.repository_id == repository_id))
-        )
+        return sorted(Protection(*row) for row in conn.execute(query.filter_by(repository_id=repository_id)))
 
     @write_transaction
     def protect(self, conn: Connection, /, repository_id: str, pattern: str, **rule: str) -> None:
@@ -331,7 +324,6 @@ class Refs(CatalogPart):
         A check that passes again keeps its verdict. Without ``said_by`` it is by the user whom the caller works for, or
         the database login. Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed``.
         """
-        here = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == given.commit_id)
         # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
         repository = lock_repository(conn, repository_id, exclusive=given.state == FAILED)
         check_writable(conn, repository, action="check")
@@ -345,7 +337,8 @@ class Refs(CatalogPart):
         if known is None:
             conn.execute(insert(VERDICT).values(repository_id=repository_id, **made.to_json()))
         else:
-            conn.execute(update(VERDICT).where(*here, VERDICT.c.name == made.name).values(made.to_json()))
+            mine = update(VERDICT).filter_by(repository_id=repository_id, commit_id=made.commit_id, name=made.name)
+            conn.execute(mine.values(made.to_json()))
         action = "pass-check" if made.state == PASSED else "fail-check"
         told = f"{made.commit_id} by {who}" + (f": {made.findings[:200]}" if made.findings else "")
         self.record(conn, repository_id, action, "check", made.name, known and known.state, told)
@@ -354,10 +347,10 @@ class Refs(CatalogPart):
     @write_transaction_once
     def withdraw_check(self, conn: Connection, repository_id: str, commit_id: str, name: str) -> None:
         """Forget the verdict of a check of a commit. Raises ``NotFound``."""
-        mine = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == commit_id)
         # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
         check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
-        if not conn.execute(delete(VERDICT).where(*mine, VERDICT.c.name == name)).rowcount:
+        mine = delete(VERDICT).filter_by(repository_id=repository_id, commit_id=commit_id, name=name)
+        if not conn.execute(mine).rowcount:
             raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
         self.record(conn, repository_id, "withdraw-check", "check", name, commit_id)
 
@@ -417,7 +410,7 @@ def _find_done(conn: Connection, repository_id: str, name: str, key: str | None,
 
 
 def _lock_tag(conn: Connection, repository_id: str, name: str) -> str | None:
-    query = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
+    query = select(TAG.c.commit_id).filter_by(repository_id=repository_id, name=name)
     return conn.execute(query.with_for_update()).scalar_one_or_none()
 
 

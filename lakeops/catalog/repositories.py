@@ -78,9 +78,7 @@ class Repositories(CatalogPart):
     def set_read_only(self, conn: Connection, repository_id: str, read_only: bool) -> None:
         """Close a repository to every writing transition, or open it again. A mirror stays closed."""
         was = lock_repository(conn, repository_id, exclusive=True).read_only
-        following = select(MIRROR.c.repository_id).where(
-            MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None)
-        )
+        following = select(MIRROR.c.repository_id).filter_by(repository_id=repository_id, promoted_writable=None)
         if not read_only and conn.execute(following).first():
             raise PreconditionFailed(
                 f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing",
@@ -171,15 +169,13 @@ class Repositories(CatalogPart):
     def hold_owner(self, conn: Connection, repository_id: str, record: str) -> None:
         """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile."""
         lock_repository(conn, repository_id)
-        here = (OWNER.c.repository_id == repository_id, OWNER.c.pending_lease == record)
-        conn.execute(update(OWNER).where(*here).values(current_lease=record, pending_lease=None))
+        noted = update(OWNER).filter_by(repository_id=repository_id, pending_lease=record)
+        conn.execute(noted.values(current_lease=record, pending_lease=None))
 
 
 def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:
-    row = conn.execute(
-        select(OWNER.c.current_lease, OWNER.c.pending_lease).where(OWNER.c.repository_id == repository_id)
-    ).one_or_none()
-    return Ownership(identity, row.current_lease, row.pending_lease) if row is not None else Ownership(identity)
+    query = select(OWNER.c.current_lease, OWNER.c.pending_lease).filter_by(repository_id=repository_id)
+    return Ownership(identity, *(conn.execute(query).one_or_none() or ()))
 
 
 def insert_repository(

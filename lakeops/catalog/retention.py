@@ -292,10 +292,8 @@ class Retention(CatalogPart):
         table, find = _KINDS[plan.kind]
 
         def work(conn: Connection) -> PruneStep:
-            if dry_run:
-                repository = find_repository(conn, repository_id)
-            else:
-                repository = lock_repository(conn, repository_id)
+            repository = (find_repository if dry_run else lock_repository)(conn, repository_id)
+            if not dry_run:
                 check_writable(conn, repository, action="prune")
             page = find(conn, repository, plan, limit)
             count = len(page.keys) if dry_run else _remove(conn, repository_id, table, page.keys)
@@ -382,20 +380,17 @@ def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: i
     unswept = {UNPROVED, *(mark.id for mark in marks if mark.state not in BEGUN)}
     generation, name = plan.after or (0, "")
     later = or_(COMMIT.c.generation > generation, (COMMIT.c.generation == generation) & (COMMIT.c.id > name))
-    query = select(
-        *(COMMIT.c[name] for name in ("id", "parents", "generation", "expired", "expired_by", "creation_date"))
-    )
-    rows = conn.execute(query.where(here, later).order_by(COMMIT.c.generation, COMMIT.c.id).limit(limit)).all()
+    columns = ("id", "parents", "generation", "expired", "expired_by", "creation_date")
+    query = select(*(COMMIT.c[one] for one in columns)).where(here, later)
+    rows = conn.execute(query.order_by(COMMIT.c.generation, COMMIT.c.id).limit(limit)).all()
     known = _existing_commits(conn, repository.id, {parent for row in rows for parent in row.parents} - plan.gone)
     gone: set[str] = set()
     top = 0
     for row in rows:
         if not row.expired or row.expired_by in unswept or row.creation_date >= plan.before or not row.parents:
             continue
-        if all(
-            parent in gone or parent in plan.gone or known.get(parent, repository.pruned is not None)
-            for parent in row.parents
-        ):
+        left = {*row.parents} - gone - plan.gone
+        if all(known.get(parent, repository.pruned is not None) for parent in left):
             gone.add(row.id)
             top = max(top, row.generation)
     # Generations rise with time along any line, so a page without an old commit is the end but for other lines' tails.
@@ -406,12 +401,9 @@ def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: i
 
 def _existing_commits(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
     """The commits that exist. The value is True for an expired initial commit, which is never removed."""
-    found: dict[str, bool] = {}
-    query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent).where(COMMIT.c.repository_id == repository_id)
-    for some in chunks(ids):
-        rows = conn.execute(query.where(COMMIT.c.id.in_(some)))
-        found.update((row.id, row.expired and row.first_parent is None) for row in rows)
-    return found
+    query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent).filter_by(repository_id=repository_id)
+    rows = (row for some in chunks(ids) for row in conn.execute(query.where(COMMIT.c.id.in_(some))))
+    return {row.id: row.expired and row.first_parent is None for row in rows}
 
 
 def _old_moves(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int) -> _Page:

@@ -24,12 +24,9 @@ from lakeops.cli.options import (
     PreSign,
     RemovedKeys,
     SkipSpecial,
-    argument,
-    complete,
     flag,
-    lake_uri,
     parse_metadata,
-    parsed,
+    ref,
     uri,
     value,
 )
@@ -42,7 +39,6 @@ from lakeops.model.records import ByteCounter, CommonPrefix, Entry, guess_type, 
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
-    from lakeops.lake import Branch
     from lakeops.ops.put import FileUpload
 
 app: typer.Typer = typer.Typer(help="Upload, download, list and remove objects.", add_completion=False)
@@ -78,11 +74,9 @@ def upload(
     session: Session,
     places: Annotated[
         list[Any],
-        argument(
+        ref(
             "[FILE] lakefs://REPO/BRANCH/PATH",
             "The file or folder, unless --source names it, and its destination: a path, or a folder ending in a slash.",
-            parser=parsed(lambda text: lake_uri(text) if "://" in text else text),
-            autocompletion=complete,
         ),
     ],
     source: Annotated[str | None, value("--source -s", "FILE", "A file, a folder, or - for stdin.")] = None,
@@ -200,9 +194,7 @@ def _target(destination: str, path: str) -> tuple[Path, Path]:
     given = Path(destination)
     with translated(given):
         is_folder = destination.endswith("/") or given.is_dir()
-    if is_folder:
-        return given, below(given, path.rpartition("/")[2])
-    return given.parent, given
+    return (given, below(given, path.rpartition("/")[2])) if is_folder else (given.parent, given)
 
 
 def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: tuple[Entry, Path, Path]) -> None:
@@ -283,11 +275,7 @@ def ls(
 
 
 @command(app, "stat", example="fs stat lakefs://flights/main/raw/a.csv")
-def stat(
-    session: Session,
-    at: ObjectUri,
-    pre_sign: PreSign = "false",
-) -> None:
+def stat(session: Session, at: ObjectUri, pre_sign: PreSign = "false") -> None:
     """Show an object's size, time, address, checksum and metadata."""
     if pre_sign not in {"true", "false"}:
         raise InvalidInput(f"--pre-sign takes true or false, not {pre_sign!r}")
@@ -348,7 +336,14 @@ def rm(
     if recursive:
         folder = as_folder(path)
         pinned = branch.pin(folder)
-        asked = session.confirm("Remove them?", lambda: _show_objects(session, branch, folder), optional=True)
+
+        def show() -> None:
+            def title(count: int) -> Sequence[Styled]:
+                return (f"This removes {counted(count, 'object')} from ", (branch.id, "red"), ":")
+
+            session.losses(branch.list(folder), title, lambda entry: [("- ", "red"), entry.path])
+
+        asked = session.confirm("Remove them?", show, optional=True)
         with session.progress(f"Removing {path}"):
             count = branch.delete_prefix(folder, pinned=pinned if asked else None)
             if path and not path.endswith("/"):  # an object may have the folder's name
@@ -428,14 +423,6 @@ def update_metadata(
     branch, path = session.on_branch(at)
     entry = branch.update_metadata(path, pairs, content_type=content_type)
     session.answer(entry, ["Changed ", path, " on ", (branch.id, "green"), ", not committed yet"])
-
-
-def _show_objects(session: Session, branch: Branch, prefix: str) -> None:
-    session.losses(
-        branch.list(prefix),
-        lambda count: [f"This removes {counted(count, 'object')} from ", (branch.id, "red"), ":"],
-        lambda entry: [("- ", "red"), entry.path],
-    )
 
 
 def _columns(item: Entry | CommonPrefix, *, compact: bool) -> Iterable[Styled]:

@@ -167,9 +167,8 @@ class Grace:
 
     def at(self, moment: datetime) -> timedelta:
         """The grace period that counts at a moment."""
-        if self.before is None or self.until is None or moment >= self.until:
-            return timedelta(seconds=self.seconds)
-        return timedelta(seconds=max(self.seconds, self.before))
+        before = self.before if self.until is not None and moment < self.until else None
+        return timedelta(seconds=max(self.seconds, before or 0))
 
     def changed(self, seconds: int, now: datetime) -> Grace:
         """Set the grace period to ``seconds``. A longer one that counts now stays for as long as it was promised."""

@@ -76,19 +76,15 @@ def make_commit(
     ``creation_date`` is in whole Unix seconds. The metarange's file, and the SHA-256 of its bytes, are not part of the
     id.
     """
-    ids, generation = [], 1
-    for parent in parents:
-        ids.append(parent.id)
-        generation = max(generation, parent.generation + 1)
     commit = Commit(
         id="",
-        parents=tuple(ids),
+        parents=tuple(parent.id for parent in parents),
         committer=committer,
         message=message,
         creation_date=creation_date,
         metadata=dict(metadata or {}),
         meta_range_id=meta_range_id,
-        generation=generation,
+        generation=1 + max((parent.generation for parent in parents), default=0),
         meta_range_file=meta_range_file,
         meta_range_digest=meta_range_digest,
     )

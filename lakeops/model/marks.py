@@ -64,13 +64,8 @@ class Owner:
 
     def to_json(self) -> dict[str, Any]:
         """The record for programs."""
-        return {
-            "repository": self.repository,
-            "catalog": self.identity.catalog,
-            "database": self.identity.shown,
-            "epoch": self.epoch,
-            "at": self.at,
-        }
+        whose = {"repository": self.repository, "catalog": self.identity.catalog, "database": self.identity.shown}
+        return {**whose, "epoch": self.epoch, "at": self.at}
 
     def to_text(self) -> str:
         """The record as it is written."""
@@ -151,15 +146,7 @@ class Mark:
 
     def to_json(self) -> dict[str, Any]:
         """The mark for programs."""
-        return {
-            "id": self.id,
-            "state": self.state.value,
-            "creation_date": unix_seconds(self.created),
-            "objects": self.objects,
-            "bytes": self.bytes,
-            "files": self.rows - self.objects,
-            "listed": self.listed,
-            "swept": self.swept,
-            "refused": self.refused,
-            "failures": [{"key": key, "reason": reason} for key, reason in self.failures],
-        }
+        known = {"id": self.id, "state": self.state.value, "creation_date": unix_seconds(self.created)}
+        counts = {"objects": self.objects, "bytes": self.bytes, "files": self.rows - self.objects}
+        counts |= {name: getattr(self, name) for name in ("listed", "swept", "refused")}
+        return {**known, **counts, "failures": [{"key": key, "reason": reason} for key, reason in self.failures]}

@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cache
 from mimetypes import MimeTypes
 from threading import Lock
-from typing import Any, BinaryIO, ClassVar, Literal, TypeVar, cast
+from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 from lakeops.model.encoding import JsonRecord, encode
 from lakeops.model.errors import InvalidInput, LakeopsError
@@ -64,9 +64,7 @@ class IdempotentRequest:
     @property
     def fingerprint(self) -> str:
         """The request as text of bounded size, to be kept with the key. Equal for equal requests only."""
-        given = dict(self.metadata)
-        for name in OF_THE_ATTEMPT:
-            given.pop(name, None)
+        given = {name: text for name, text in self.metadata.items() if name not in OF_THE_ATTEMPT}
         values = {"verb": self.action, "ref": self.branch, **self.parts}
         for name, value in (("message", self.message), ("metadata", given)):
             values[name] = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
@@ -77,16 +75,11 @@ def difference(known: str, asked: str) -> list[str]:
     """Names of the parts in which two fingerprints differ, such as ``message`` and ``source``."""
     if known == asked:
         return []
-    one, other = _fields(known), _fields(asked)
-    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name)) or ["request"]
-
-
-def _fields(fingerprint: str) -> dict[str, object]:
     try:
-        found = json.loads(fingerprint)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        one, other = json.loads(known), json.loads(asked)
+        return sorted(name for name in {*one, *other} if one.get(name) != other.get(name)) or ["request"]
+    except (ValueError, TypeError, AttributeError):  # no fingerprints
+        return ["request"]
 
 
 T = TypeVar("T")
@@ -529,14 +522,13 @@ class ByteCounter:
             self._report(self._label, self._done, self._total)
 
 
-class _CountedFile:
-    def __init__(self, file: BinaryIO, counter: ByteCounter) -> None:
-        self._file = file
-        self._counter = counter
+class _CountedFile(NamedTuple):
+    file: BinaryIO
+    counter: ByteCounter
 
     def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._counter.add(len(data))
+        data = self.file.read(size)
+        self.counter.add(len(data))
         return data
 
 

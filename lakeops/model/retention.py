@@ -125,12 +125,10 @@ class Rules(_ParsedRules):
                 f"log_days is at least undo_days, {self.undo_days}, not {self.log_days}, because a move is taken back "
                 "by the log that it is on"
             )
-        for key, patterns in (("branch_id", self.branches), ("tag_id", self.tags)):
-            seen: set[str] = set()
-            for entry in patterns:
-                if entry.pattern in seen:
-                    raise ValueError(f"{key} {entry.pattern!r} comes twice; put its numbers in one entry")
-                seen.add(entry.pattern)
+        for key, entries in (("branch_id", self.branches), ("tag_id", self.tags)):
+            for pattern, times in Counter(entry.pattern for entry in entries).items():
+                if times > 1:
+                    raise ValueError(f"{key} {pattern!r} comes twice; put its numbers in one entry")
         return self
 
     def retention_days(self, branch: str) -> int:
@@ -161,9 +159,8 @@ def read_rules(text: str) -> Rules:
     except InvalidInput:  # a ValueError too
         raise
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(
-            f"retention rules are a JSON object, and this is not JSON: {error}", kind="invalid_rules"
-        ) from None
+        words = f"retention rules are a JSON object, and this is not JSON: {error}"
+        raise InvalidInput(words, kind="invalid_rules") from None
     return parse_rules(given)
 
 
@@ -199,12 +196,10 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
+    for key, times in Counter(key for key, _ in pairs).items():
+        if times > 1:
             raise InvalidInput(f"the rules have the key {key!r} twice in one object", kind="invalid_rules")
-        found[key] = value
-    return found
+    return dict(pairs)
 
 
 def _most_specific(entries: Iterable[_Entry], name: str, number: str) -> int | None:
@@ -325,7 +320,5 @@ def _within_window(refs: Lineage, rules: Rules, now: int) -> dict[str, Retention
 
 def counted(kept: Iterable[RetentionReason]) -> dict[str, int]:
     """How many commits live for each reason. Every reason is there."""
-    counts = dict.fromkeys((why.value for why in RetentionReason), 0)
-    for why in kept:
-        counts[why.value] += 1
-    return counts
+    counts = Counter(kept)
+    return {why.value: counts[why] for why in RetentionReason}
