@@ -167,8 +167,8 @@ def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Met
     if listed is not None:
         policy = ctx.find_policy()
         try:
-            check_rows(listed.before, policy)
-            check_rows(listed.after, policy)
+            for side in listed.rows:
+                check_rows(side, policy)
         except Corrupted as error:
             return error
         except (InvalidInput, PreconditionFailed, pa.ArrowInvalid) as error:
