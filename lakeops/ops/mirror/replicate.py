@@ -8,7 +8,7 @@ same name and size means the same object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from heapq import merge
 from itertools import chain, groupby, islice, repeat
 
@@ -168,13 +168,7 @@ def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callab
     """
     total, rest = Moved(0), ""
     for moved in first_of_each(results):
-        total = Moved(
-            0,
-            total.objects + moved.objects,
-            total.size_bytes + moved.size_bytes,
-            total.vanished + moved.vanished,
-            total.failures + moved.failures,
-        )
+        total = Moved(*(getattr(total, one.name) + getattr(moved, one.name) for one in fields(Moved)))
         on_progress(total.objects)
         if gives_up(total.failures):
             rest = ", and the rest was not tried"

@@ -9,10 +9,10 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -116,18 +116,19 @@ class Bucket:
 
     def read(self, setting: Setting) -> Document | None:
         """The setting's document, None when the bucket has none. Raises ``StoreError``."""
-        ask: dict[Setting, Callable[[], Any]] = {
-            "versioning": lambda: self._client.get_bucket_versioning(Bucket=self.name),
-            "lifecycle": lambda: self._client.get_bucket_lifecycle_configuration(Bucket=self.name),
-            "replication": lambda: self._client.get_bucket_replication(Bucket=self.name)["ReplicationConfiguration"],
+        ask: dict[Setting, Any] = {
+            "versioning": self._client.get_bucket_versioning,
+            "lifecycle": self._client.get_bucket_lifecycle_configuration,
+            "replication": self._client.get_bucket_replication,
         }
         with self._allowed(f"reading its {setting}", _RIGHTS[setting][0]):
             try:
-                answer = cast("Document", ask[setting]())
+                answer: Document = ask[setting](Bucket=self.name)
             except ClientError as error:
                 if code_of(error) in _ABSENT:
                     return None
                 raise
+        answer = answer.get("ReplicationConfiguration", answer)
         return {key: value for key, value in answer.items() if key != "ResponseMetadata"} or None
 
     def write(self, setting: Setting, document: Document | None) -> None:
