@@ -10,11 +10,14 @@ import threading
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import islice
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
 from lakeops.store.base import DeleteFailure, ObjectStore, StoredObject, StoreSettings
 from lakeops.store.reader import BUFFER_BYTES, ObjectReader
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 MAX_NAME_BYTES = 1024
 
@@ -165,6 +168,16 @@ class BucketStore:
 
     def _name(self, key: str) -> str:
         return object_name(self.prefix, key)
+
+
+def etag_of(meta: ObjectMeta) -> str:
+    """The ETag in a description of obstore's, without quotes; empty where there is none."""
+    return (meta["e_tag"] or "").strip('"')
+
+
+def stored(key: str, meta: ObjectMeta, content_type: str = "") -> StoredObject:
+    """An object as obstore describes it."""
+    return StoredObject(key, meta["size"], int(meta["last_modified"].timestamp()), etag_of(meta), content_type)
 
 
 def no_bucket(bucket: str, place: str) -> StoreError:

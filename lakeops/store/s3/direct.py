@@ -27,7 +27,7 @@ from urllib.parse import unquote_plus
 from lakeops.model.clock import stopwatch
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoredObject, StoreSettings
-from lakeops.store.bucket import ACCESS_POINT, LateModule, PerProcess, is_plain, threads_lost
+from lakeops.store.bucket import ACCESS_POINT, LateModule, PerProcess, is_plain, stored, threads_lost
 
 if TYPE_CHECKING:
     import obstore
@@ -272,8 +272,7 @@ class Direct:
         if found is None:
             return None
         meta, _, content_type = found
-        mtime, etag = int(meta["last_modified"].timestamp()), (meta["e_tag"] or "").strip('"')
-        return StoredObject(key, meta["size"], mtime, etag, content_type)
+        return stored(key, meta, content_type)
 
     def write(self, name: str, body: bytes, attributes: dict[str, str], *, new: bool) -> str | None:
         """Write an object in one request, with ``new`` on the condition that there is none. Gives its ETag.

@@ -53,9 +53,6 @@ class S3Store(BucketStore):
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
         super().__init__("s3", bucket, prefix, settings)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (S3Store, (self.bucket, self.prefix, self.settings))
-
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         found = self.head(key)
