@@ -156,6 +156,18 @@ class BucketStore:
         """False: that cannot be told."""
         return False
 
+    def presign(self, key: str, expires: int = 900) -> str:
+        """A URL that reads the object for ``expires`` seconds, a week at most.
+
+        Whoever has it may read the object, so it belongs in no log.
+        """
+        if not 0 < expires <= _LONGEST_PRESIGN:
+            raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {expires}")
+        return self._sign(key, expires)
+
+    def _sign(self, key: str, expires: int) -> str:
+        raise NotImplementedError
+
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""
 
@@ -183,12 +195,6 @@ def stored(key: str, meta: ObjectMeta, content_type: str = "") -> StoredObject:
 def no_bucket(bucket: str, place: str) -> StoreError:
     """The error for a bucket or container that is not there."""
     return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the {place}")
-
-
-def check_expiry(seconds: int) -> None:
-    """Raise ``InvalidInput`` unless a presigned URL may be valid for so long."""
-    if not 0 < seconds <= _LONGEST_PRESIGN:
-        raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {seconds}")
 
 
 class LateModule:

@@ -44,7 +44,6 @@ from lakeops.store.bucket import (
     BucketStore,
     LateModule,
     PerProcess,
-    check_expiry,
     etag_of,
     is_plain,
     listing_prefix,
@@ -310,12 +309,7 @@ class CloudStore(BucketStore):
                     [item.etag for item in kept],
                 )
 
-    def presign(self, key: str, expires: int = 900) -> str:
-        """A URL that reads the object for ``expires`` seconds, a week at most.
-
-        Whoever has it may read the object, so it belongs in no log.
-        """
-        check_expiry(expires)
+    def _sign(self, key: str, expires: int) -> str:
         with self._translated(key):
             return obstore.sign(self._client, "GET", self._name(key), timedelta(seconds=expires))
 
