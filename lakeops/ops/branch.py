@@ -12,7 +12,7 @@ from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, RefRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_of, judge
-from lakeops.ops.context import Context, check_name, lookup, require_stageable, resolve_commit, resolve_id
+from lakeops.ops.context import Context, check_name, lookup, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
 
 MOST_MOVES = 10_000
@@ -27,7 +27,7 @@ def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
         ctx,
         HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
         lambda hooks: ctx.catalog.refs.create_branch(
-            ctx.repository_id, name, commit_id, token=token, actor=ctx.actor, hooks=hooks
+            ctx.repository_id, name, commit_id, token=token, actor=ctx.settings.committer, hooks=hooks
         ),
     )
     return RefRecord(name, commit_id)
@@ -51,7 +51,7 @@ def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = Non
         ctx,
         HookEvent(ctx.repository_id, "delete-branch", name),
         lambda hooks: ctx.catalog.refs.delete_branch(
-            ctx.repository_id, name, actor=ctx.actor, expect=pinned, hooks=hooks
+            ctx.repository_id, name, actor=ctx.settings.committer, expect=pinned, hooks=hooks
         ),
         old=lambda: ctx.catalog.refs.branch(ctx.repository_id, name).commit_id,
     )
@@ -87,7 +87,7 @@ def move_branch(
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
     """
-    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, when_moved  # late: reads ranges
+    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, snapshot, when_moved  # late: reads ranges
 
     request = IdempotentRequest(
         "move-branch", check_name(name), {"source": ref, "force": str(force)}, key=idempotency_key
@@ -97,7 +97,7 @@ def move_branch(
         return RefRecord(name, commit.commit.id)
 
     def attempt() -> RefRecord:
-        head, get = require_stageable(ctx, name).head, lookup(ctx).get
+        head, get = snapshot(ctx, name, stageable=True).head, lookup(ctx).get
         if not force and not ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id)):
             raise PreconditionFailed(
                 f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
@@ -116,7 +116,7 @@ def move_branch(
                 ctx,
                 HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
                 lambda hooks: ctx.catalog.refs.move_branch(
-                    state, commit.id, actor=ctx.actor, key=request.key, fingerprint=asked, hooks=hooks
+                    state, commit.id, actor=ctx.settings.committer, key=request.key, fingerprint=asked, hooks=hooks
                 ),
             )
         return RefRecord(name, commit.id)
@@ -179,7 +179,9 @@ def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
     return changing(
         ctx,
         HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
-        lambda hooks: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
+        lambda hooks: ctx.catalog.refs.create_tag(
+            ctx.repository_id, name, commit_id, actor=ctx.settings.committer, hooks=hooks
+        ),
     )
 
 
@@ -189,7 +191,6 @@ def move_tag(
     """Point a tag at another commit, which its readers see from then on. The reflog tells where it was.
 
     Args:
-        name: a tag that exists.
         ref: where to. It is resolved once, at the start.
         old: the id of the commit that it is moved from. A tag that is elsewhere stays.
         idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
@@ -212,7 +213,14 @@ def move_tag(
         ctx,
         HookEvent(ctx.repository_id, "move-tag", name, None, target),
         lambda hooks: ctx.catalog.refs.move_tag(
-            ctx.repository_id, name, target, actor=ctx.actor, old=old, key=request.key, fingerprint=asked, hooks=hooks
+            ctx.repository_id,
+            name,
+            target,
+            actor=ctx.settings.committer,
+            old=old,
+            key=request.key,
+            fingerprint=asked,
+            hooks=hooks,
         ),
         old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
     )
@@ -233,7 +241,9 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
     at = changing(
         ctx,
         HookEvent(ctx.repository_id, "delete-tag", name),
-        lambda hooks: ctx.catalog.refs.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
+        lambda hooks: ctx.catalog.refs.delete_tag(
+            ctx.repository_id, name, actor=ctx.settings.committer, old=old, hooks=hooks
+        ),
         old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
     )
     return RefRecord(name, at)
@@ -254,7 +264,6 @@ def require_check(ctx: Context, pattern: str, name: str, *, prefix: str = "") ->
 
     Args:
         pattern: a name, or a glob such as ``release-*``.
-        name: the check.
         prefix: ask for the check only where a merge changes something below this prefix.
     """
     row = {"kind": CHECK_PROTECTION, "check": check_of(name), "prefix": check_prefix(prefix)}

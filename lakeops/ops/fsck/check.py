@@ -291,7 +291,9 @@ class Fsck(Iterator[Finding]):
             "data": self._data,
         }
         try:
-            self._ctx.catalog.audit.add_report(self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.actor)
+            self._ctx.catalog.audit.add_report(
+                self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.settings.committer
+            )
         except LakeopsError:  # a login that may only read, say: what was found is told all the same
             return False
         return True
@@ -350,7 +352,6 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
 def _check_committed(
     ctx: Context, records: CatalogSnapshot, inventory: Inventory, entries: Entries, checked: Counter[str]
 ) -> Iterator[Finding]:
-    """Everything from live commits down to the objects of their entries."""
 
     def live(commits: Sequence[str]) -> list[str]:
         """The commits that are live now, read from the catalog anew."""

@@ -192,7 +192,9 @@ def promote_writable(ctx: Context, source: Source | None) -> MirrorRecord:
     """
     state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     take_for_writing(ctx)  # before the catalog opens: from here on nobody replicates over what is written
-    mirror = ctx.catalog.mirrors.promote_writable(ctx.repository_id, state.mirror.sequence, actor=ctx.actor)
+    mirror = ctx.catalog.mirrors.promote_writable(
+        ctx.repository_id, state.mirror.sequence, actor=ctx.settings.committer
+    )
     with contextlib.suppress(NamespaceTaken):  # the source's claim came along with everything else
         claim(ctx.store, ctx.repository, ctx.catalog.repositories.identity())
     unregister(source, mirror)

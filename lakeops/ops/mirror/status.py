@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from lakeops.model import graph
+from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import Corrupted, NotFound, ObjectNotFound
 from lakeops.model.graph import CommitSource
 from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorStatus, RefKind, RefStatus, Wait
@@ -20,7 +21,7 @@ def status(ctx: Context) -> MirrorStatus:
 
     def found() -> MirrorStatus:
         state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
-        now, get = ctx.seconds(), lookup(ctx).get
+        now, get = unix_seconds(ctx.catalog.now()), lookup(ctx).get
         refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
         return MirrorStatus(
             state.mirror,

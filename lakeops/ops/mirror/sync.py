@@ -19,7 +19,7 @@ from itertools import islice
 
 from lakeops.catalog.mirrors import Pending
 from lakeops.model import graph
-from lakeops.model.clock import retry
+from lakeops.model.clock import retry, unix_seconds
 from lakeops.model.errors import (
     CommitExpired,
     Corrupted,
@@ -121,7 +121,7 @@ def _observe_and_agree(
             if copy_history(ctx, source, heads.values(), known=copied) > BATCH:
                 return None  # it took its time: what is recorded should be what the source shows now
             state = ctx.catalog.mirrors.observe_source(
-                ctx.repository_id, heads, since=known.mirror.sequence, actor=ctx.actor
+                ctx.repository_id, heads, since=known.mirror.sequence, actor=ctx.settings.committer
             )
         except MirrorOvertaken:
             return None
@@ -262,7 +262,7 @@ def _look_and_promote(
         elif found.complete:
             token = ctx.ids.new()
             moved = ctx.catalog.mirrors.promote(
-                ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor
+                ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.settings.committer
             )
         if moved is not None:
             again = again or moved.candidate is not None
@@ -295,7 +295,7 @@ def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pend
 
     Returns whether one did. ``ref`` is as the last look left it. ``remembered`` is what earlier looks found.
     """
-    wait, now = ref.wait, ctx.seconds()
+    wait, now = ref.wait, unix_seconds(ctx.catalog.now())
     if wait is None or ref.candidate in (None, ref.source_head) or not is_stalled(state.mirror, wait, now):
         return False
     heads = [ref.source_head]
@@ -369,7 +369,9 @@ def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
             "refs": sum(ref.candidate is not None for ref in refs),
         }
         with contextlib.suppress(LakeopsError):  # what a pass has done does not depend on it
-            ctx.catalog.audit.add_report(ctx.repository_id, ReportKind.LAG, lag, actor=ctx.actor, every=LAG_EVERY)
+            ctx.catalog.audit.add_report(
+                ctx.repository_id, ReportKind.LAG, lag, actor=ctx.settings.committer, every=LAG_EVERY
+            )
     return found
 
 
