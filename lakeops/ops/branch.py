@@ -27,7 +27,7 @@ def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
         ctx,
         HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
         lambda hooks: ctx.catalog.refs.create_branch(
-            ctx.repository_id, name, commit_id, token=token, actor=ctx.settings.committer, hooks=hooks
+            ctx.repository_id, name, commit_id, token=token, actor=ctx.actor, hooks=hooks
         ),
     )
     return RefRecord(name, commit_id)
@@ -51,7 +51,7 @@ def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = Non
         ctx,
         HookEvent(ctx.repository_id, "delete-branch", name),
         lambda hooks: ctx.catalog.refs.delete_branch(
-            ctx.repository_id, name, actor=ctx.settings.committer, expect=pinned, hooks=hooks
+            ctx.repository_id, name, actor=ctx.actor, expect=pinned, hooks=hooks
         ),
         old=lambda: ctx.catalog.refs.branch(ctx.repository_id, name).commit_id,
     )
@@ -116,7 +116,7 @@ def move_branch(
                 ctx,
                 HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
                 lambda hooks: ctx.catalog.refs.move_branch(
-                    state, commit.id, actor=ctx.settings.committer, key=request.key, fingerprint=asked, hooks=hooks
+                    state, commit.id, actor=ctx.actor, key=request.key, fingerprint=asked, hooks=hooks
                 ),
             )
         return RefRecord(name, commit.id)
@@ -179,9 +179,7 @@ def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
     return changing(
         ctx,
         HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
-        lambda hooks: ctx.catalog.refs.create_tag(
-            ctx.repository_id, name, commit_id, actor=ctx.settings.committer, hooks=hooks
-        ),
+        lambda hooks: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
     )
 
 
@@ -216,7 +214,7 @@ def move_tag(
             ctx.repository_id,
             name,
             target,
-            actor=ctx.settings.committer,
+            actor=ctx.actor,
             old=old,
             key=request.key,
             fingerprint=asked,
@@ -241,9 +239,7 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
     at = changing(
         ctx,
         HookEvent(ctx.repository_id, "delete-tag", name),
-        lambda hooks: ctx.catalog.refs.delete_tag(
-            ctx.repository_id, name, actor=ctx.settings.committer, old=old, hooks=hooks
-        ),
+        lambda hooks: ctx.catalog.refs.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
         old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
     )
     return RefRecord(name, at)

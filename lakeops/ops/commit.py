@@ -64,7 +64,7 @@ def commit(
     declared = {DECLARED: "\n".join(names)} if (names := check_names(checks)) else {}
     name, pairs = check_name(branch), {**check_commit_metadata(metadata), **declared}
     request = IdempotentRequest("commit", name, {}, check_message(message), pairs, idempotency_key)
-    intent = Intent(ctx.settings.committer, message, tuple(pairs.items()), idempotency_key, request.fingerprint)
+    intent = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, request.fingerprint)
     own: tuple[str, ...] | None = None  # the sealed tokens that hold this call's rows
 
     def committed_by_other() -> Commit | None:

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lakeops.catalog.guards import expired
-from lakeops.model.clock import Ids
+from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     InvalidInput,
     LakeopsError,
@@ -102,6 +102,11 @@ class Context:
     def repository_id(self) -> HeldRepository:
         """The repository's name. The catalog refuses it once the repository was made anew elsewhere."""
         return HeldRepository(self.repository.id, self.repository.storage_namespace)
+
+    @property
+    def actor(self) -> str:
+        """The committer, whom commits and ref moves are recorded of."""
+        return self.settings.committer
 
     @cached_property
     def stores(self) -> Stores:
@@ -195,6 +200,10 @@ class Context:
         except ObjectNotFound:
             self.catalog.repositories.get(self.repository_id)
             raise
+
+    def seconds(self, moment: datetime | None = None) -> int:
+        """A moment, or now by the catalog's clock, as Unix seconds."""
+        return unix_seconds(moment or self.catalog.now())
 
     def stage_queue(self, branch: str) -> StageQueue:
         """The small changes of this process that are on their way to a branch."""

@@ -67,7 +67,7 @@ def renew_lease(ctx: Context) -> None:
         if own.pending_lease is not None:  # an earlier call, or another mark of this catalog: it is finished first
             _write(ctx, own.current_lease or own.pending_lease, own.pending_lease)
             return None
-        fresh = replace(owner, nonce=ctx.ids.new(), at=unix_seconds(ctx.catalog.now())).to_text()
+        fresh = replace(owner, nonce=ctx.ids.new(), at=ctx.seconds()).to_text()
         noted = ctx.catalog.repositories.take_owner(ctx.repository_id, fresh).pending_lease
         return (noted == fresh and _write(ctx, own.current_lease, fresh)) or None
 
@@ -168,7 +168,7 @@ def _take_over(ctx: Context, found: str | None) -> Owner | None:
         ctx.catalog.repositories.identity(),
         epoch + 1,
         ctx.ids.new(),
-        unix_seconds(ctx.catalog.now()),
+        ctx.seconds(),
     ).to_text()
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
     own = ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=found is not None)

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchState, Intent, Publish
-from lakeops.model.clock import pause, retrying, stopwatch, unix_seconds
+from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
 from lakeops.model.protection import HookEvent
@@ -248,10 +248,10 @@ def publish(
     state = found.state if found.staged is None or not found.staged.num_rows else _seal_noops(ctx, found.state.id)
     commit = make_commit(
         parents=plan.parents,
-        committer=ctx.settings.committer,
+        committer=ctx.actor,
         message=plan.message,
         metadata=plan.metadata,
-        creation_date=unix_seconds(ctx.catalog.now()),
+        creation_date=ctx.seconds(),
         meta_range_id=plan.metarange.id,
         meta_range_file=plan.metarange.file,
         meta_range_digest=plan.metarange.digest,
@@ -266,7 +266,7 @@ def publish(
         live=frozenset(map(attrgetter("id"), (*plan.parents, *plan.reused_commits))),
         started=min(found.started, plan.begun or found.started),
         action=request.action,
-        actor=ctx.settings.committer,
+        actor=ctx.actor,
         key=request.key,
         fingerprint=request.fingerprint,
         publisher=publisher,

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lakeops.catalog.records import Staged
-from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
@@ -119,7 +118,7 @@ def write(
         physical_address=key,
         checksum=written.checksum,
         size_bytes=written.size_bytes,
-        mtime=unix_seconds(started),
+        mtime=ctx.seconds(started),
         content_type=content_type,
         metadata=user_metadata,
     )

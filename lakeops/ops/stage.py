@@ -124,9 +124,7 @@ def reset(
     """
     name = _check_place(branch, prefix, path)
     ctx.stage_queue(name).flush_pending()
-    count = ctx.catalog.staging.reset(
-        ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.settings.committer, expect=pinned
-    )
+    count = ctx.catalog.staging.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor, expect=pinned)
     ctx.tidy()
     return count
 

@@ -291,9 +291,7 @@ class Fsck(Iterator[Finding]):
             "data": self._data,
         }
         try:
-            self._ctx.catalog.audit.add_report(
-                self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.settings.committer
-            )
+            self._ctx.catalog.audit.add_report(self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.actor)
         except LakeopsError:  # a login that may only read, say: what was found is told all the same
             return False
         return True

@@ -17,7 +17,7 @@ from typing import Any
 
 from lakeops.catalog.records import ChangeCounter, ExpectedState
 from lakeops.catalog.retention import ExpiryStep
-from lakeops.model.clock import parse_grace, retry, unix_seconds
+from lakeops.model.clock import parse_grace, retry
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, MarkRefused, NotAsSeen, RefNotFound
 from lakeops.model.graph import Lineage, RefMove
@@ -183,7 +183,7 @@ def live_commits(ctx: Context) -> set[str]:
 
     The next mark lets the other commits expire.
     """
-    return set(make_plan(ctx, unix_seconds(ctx.catalog.now())).kept)
+    return set(make_plan(ctx, ctx.seconds()).kept)
 
 
 def get_grace(ctx: Context) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def idle_refs(ctx: Context) -> list[IdleRef]:
     rules = get_rules(ctx)
     if rules is None:
         return []
-    now = unix_seconds(ctx.catalog.now())
+    now = ctx.seconds()
     protections = ctx.catalog.refs.all_protections(ctx.repository_id)
     kinds = (
         ("branch", ctx.catalog.refs.branches, rules.branch_expiry_days),
