@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 T = TypeVar("T")
+Values = dict[str, Any]
+"""The values of a template."""
 
 COUNTED = 50_000
 """Changes that are counted; with more the page says *at least*."""
@@ -149,13 +151,9 @@ class Pages(ObjectPages):
             {"repository": one, "about": about, "size": size, "problem": None if about.head else _problem(one)}
             for (one, about), size in zip(known, found, strict=True)
         ]
-        given: dict[str, Any] = {
-            "rows": rows,
-            "next_after": more,
-            "most_branches": MOST_BRANCHES,
-            "some": self._site.sees is not None,
-        }
-        return self._page("repositories.html", "Repositories", q=self._query_value("q"), **given)
+        given: Values = {"rows": rows, "next_after": more, "some": self._site.sees is not None}
+        given |= {"q": self._query_value("q"), "most_branches": MOST_BRANCHES}
+        return self._page("repositories.html", "Repositories", **given)
 
     def _seen(self, prefix: str, after: str) -> tuple[list[Repository], str | None]:
         shown: list[Repository] = []
@@ -186,14 +184,7 @@ class Pages(ObjectPages):
         found = look(looked_at=SEARCHED, limit=FOUND) if q else None
         more = "" if found is None or found.next_below is None else "-".join(map(str, found.next_below))
         named = {"exact": exact, "branches": branches, "tags": tags, "named": NAMED}
-        given: dict[str, Any] = {
-            **named,
-            "q": q,
-            "found": found,
-            "below": below,
-            "searched": SEARCHED,
-            "next_below": more,
-        }
+        given: Values = {**named, "q": q, "found": found, "below": below, "searched": SEARCHED, "next_below": more}
         return self._of_repository("search.html", "Search", tab="search", **given)
 
     def _below(self) -> tuple[int, str] | None:
@@ -235,7 +226,7 @@ class Pages(ObjectPages):
             for ref, distance in zip(shown, far, strict=True)
             if ref.commit_id in commits
         ]
-        given: dict[str, Any] = {"rows": rows, "next_after": found[REFS - 1].id if len(found) > REFS else None}
+        given: Values = {"rows": rows, "next_after": found[REFS - 1].id if len(found) > REFS else None}
         return self._of_repository("branches.html", "Branches", tab="branches", q=q, most=STAGED, **given)
 
     def tags(self) -> str:
@@ -256,12 +247,7 @@ class Pages(ObjectPages):
         commits, rest = repository.walk(asked[:MOST_LANES] or [head.id], COMMITS)
         rows = charts.rows(commits, asked[:MOST_LANES])
         heads = {head.id: ref} if parse_ref(ref).is_name and ref != head.id else {}
-        given: dict[str, Any] = {
-            "rows": rows,
-            "heads": heads,
-            "beyond": len(asked) > 0,
-            "ROW_HEIGHT": charts.ROW_HEIGHT,
-        }
+        given: Values = {"rows": rows, "heads": heads, "beyond": len(asked) > 0, "ROW_HEIGHT": charts.ROW_HEIGHT}
         given |= {"next_from": ",".join(rest[:MOST_LANES]), "cut": len(rest) > MOST_LANES}
         return self._of_ref("history.html", "history", verdicts=repository.verdicts_of([head])[head.id], **given)
 
@@ -303,7 +289,7 @@ class Pages(ObjectPages):
         two_way = self._query_value("two_way").lower() in {"1", "true", "on", "yes"}
         catalog, known = self._lake.catalog, repository.id
         names = [ref.id for refs in (catalog.refs.branches, catalog.refs.tags) for ref in refs(known, limit=OFFERED)]
-        values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "shown": None}
+        values: Values = {"left": left, "right": right, "two_way": two_way, "names": names, "shown": None}
         sides = left, right
         if right:
             heads = [repository.ref(ref).commit for ref in (left, right)]
@@ -349,7 +335,7 @@ class Pages(ObjectPages):
         records = self._lake.catalog.audit.page(name, actor=actor or None, below=place, limit=RECORDS + 1)
         last = records[RECORDS - 1] if len(records) > RECORDS else None
         more = None if last is None else f"{last.at}-{last.sequence}"
-        values: dict[str, Any] = {"records": records[:RECORDS], "next_before": more, "actor": actor}
+        values: Values = {"records": records[:RECORDS], "next_before": more, "actor": actor}
         if repository is None:
             return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
         return self._of_repository("audit.html", "Audit", tab="audit", **values)
@@ -370,7 +356,7 @@ class Pages(ObjectPages):
         below = None if place is None else place[0]
         found = self._lake.catalog.refs.reflog(repository.id, ref or None, below=below, limit=RECORDS + 1)
         more = found[RECORDS - 1].sequence if len(found) > RECORDS else None
-        given: dict[str, Any] = {"records": found[:RECORDS], "next_before": more, "of": ref}
+        given: Values = {"records": found[:RECORDS], "next_before": more, "of": ref}
         return self._of_repository("moves.html", "Reflog", tab="moves", **given)
 
     def collection(self) -> str:
@@ -384,13 +370,8 @@ class Pages(ObjectPages):
         freed = sum(mark.bytes for mark in marks if mark.state in FREED)
         said = f"{counted(len(marks), 'mark')} of the last 30 days; those that were swept freed {human_size(freed)}."
         chart = size_bars("Garbage over time", said, points) if any(mark.bytes for mark in marks) else None
-        given: dict[str, Any] = {
-            "marks": marks,
-            "chart": chart,
-            "sweepable": SWEEPABLE,
-            "registrations": repository.registrations(),
-        }
-        given |= {"rules": repository.gc.rules(), "grace": repository.gc.grace()}
+        given: Values = {"marks": marks, "chart": chart, "sweepable": SWEEPABLE, "rules": repository.gc.rules()}
+        given |= {"grace": repository.gc.grace(), "registrations": repository.registrations()}
         return self._of_repository("gc.html", "Garbage collection", tab="gc", **given)
 
     def mirror(self) -> str:
@@ -411,13 +392,8 @@ class Pages(ObjectPages):
             said = f"How far the ref that was furthest behind was behind its source: at most {span(most)}."
             chart = lag_area("Lag over time", said, points) if len(points) > 1 else None
         furthest = sorted(refs, key=lambda ref: -ref.lag_seconds)[:RECORDS]
-        given: dict[str, Any] = {
-            "status": status,
-            "refs": furthest,
-            "count": len(refs),
-            "registrations": repository.registrations(),
-        }
-        given |= {"chart": chart, "lags": lags[: -RECORDS - 1 : -1]}
+        given: Values = {"status": status, "refs": furthest, "count": len(refs), "chart": chart}
+        given |= {"lags": lags[: -RECORDS - 1 : -1], "registrations": repository.registrations()}
         return self._of_repository("mirror.html", "Mirrors", tab="mirror", **given)
 
     def integrity(self) -> str:
