@@ -26,7 +26,7 @@ from lakeops.ranges.merge import MergePlan, bases_matter, merged_base, plan_merg
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
-from lakeops.store.scratch import with_scratch
+from lakeops.store.disk_cache import with_scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa

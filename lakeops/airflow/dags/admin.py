@@ -163,11 +163,11 @@ def do_one_of(noun: str, *actions: Any) -> None:
 
 @form(
     action=action(
-        "Moving restores what a branch showed, by a commit of its reflog. Deleting drops uncommitted changes too; "
-        "commits stay until retention takes them."
+        "Move points the branch to any commit, such as an older one of its reflog. Delete also drops uncommitted "
+        "changes. Commits stay as long as the retention rules say."
     ),
     branch=text("Branch", "The branch to create, move or delete.", pattern=NAME),
-    source=maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
+    source=maybe("Source", "The ref that the branch starts at, or moves to. Empty: the default branch.", pattern=REF),
 )
 def branch_dag() -> None:
     """Create, move or delete a branch."""
@@ -198,7 +198,7 @@ def branch_dag() -> None:
     message=maybe("Message", "The merge commit's message."),
     despite_checks=maybe(
         "Despite checks",
-        "Checks that commits declare and that are gone around, with commas between them. The commit says which.",
+        "Merge without these declared checks, separated by commas. The merge commit names them.",
     ),
 )
 def merge_dag() -> None:
@@ -214,19 +214,19 @@ def merge_dag() -> None:
 
 
 @form(
-    branch=text("Branch", "The branch to undo it on.", "main", pattern=NAME),
-    ref=text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
+    branch=text("Branch", "The branch that gets the revert commit.", "main", pattern=NAME),
+    ref=text("Commit", "The commit to revert. Give its id: main~1 is another commit tomorrow.", pattern=REF),
     parent_number=Param(
         None,
         type=["null", "integer"],
         minimum=1,
         title="Parent",
-        description="For a merge commit: the number of the parent to go back to, mostly 1.",
+        description="For a merge commit: the number of the parent to go back to, usually 1.",
     ),
     message=maybe("Message", "The commit's message. Empty: Revert '...'."),
 )
 def revert_dag() -> None:
-    """Undo what a commit did, by one new commit."""
+    """Revert a commit by a new commit."""
     preview("revert") >> do(
         "revert",
         LakeopsRevertOperator,
@@ -238,9 +238,9 @@ def revert_dag() -> None:
 
 
 @form(
-    action=action("Who reads by a tag's name sees the other commit once it is moved."),
+    action=action("Readers of a tag see the new commit as soon as the tag is moved."),
     tag=text("Tag", "The tag to create, move or delete.", pattern=NAME),
-    ref=maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
+    ref=maybe("Ref", "The ref that the tag names, or moves to. Empty: the default branch's head.", pattern=REF),
 )
 def tag_dag() -> None:
     """Create, move or delete a tag."""
@@ -254,7 +254,7 @@ def tag_dag() -> None:
 
 @form(
     branch=text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
-    prefix=maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
+    prefix=maybe("Prefix", "Drop only changes under this prefix. Empty: all changes."),
 )
 def reset_dag() -> None:
     """Drop uncommitted changes."""
@@ -264,7 +264,7 @@ def reset_dag() -> None:
 
 @form(
     mark=text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
-    force=switch("Force", "Also a mark that holds most of the repository."),
+    force=switch("Force", "Sweep also when the mark holds more than 30 % of the objects."),
 )
 def sweep_dag() -> None:
     """Delete what a mark of garbage collection holds."""
@@ -279,11 +279,11 @@ def sweep_dag() -> None:
         pattern="^(s3|az|gs|file)://.+$",
     ),
     branch=text("Branch", "The branch to import to.", "main", pattern=NAME),
-    prefix=maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
+    prefix=maybe("Prefix", "The folder that the imported objects replace. Empty: the whole branch."),
     message=maybe("Message", "The commit's message. Empty: Import ..."),
 )
 def import_dag() -> None:
-    """Make a folder hold what a bucket's prefix holds, without copying."""
+    """Import the objects under a prefix of a bucket into a folder, without copying."""
     preview("import") >> do(
         "import",
         LakeopsImportOperator,

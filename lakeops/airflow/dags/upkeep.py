@@ -56,22 +56,24 @@ def gc_dag(
     With ``only_show``, scheduled runs change nothing either.
     """
     fields = {
-        "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
-        "dry_run": switch("Dry run", "Show what would go, and change nothing.", on=True),
+        "repository": maybe(
+            "Repository", "Its name. Empty: all repositories except mirrors.", repository, pattern=REPOSITORY
+        ),
+        "dry_run": switch("Dry run", "Show what would be deleted, and change nothing.", on=True),
         "force": switch("Force", "Sweep also when a mark holds more than 30 % of a repository's objects."),
         "ask_above_gib": Param(
             None,
             type=["null", "number"],
             minimum=0,
             title="Ask above (GiB)",
-            description="A person must agree before a sweep that deletes more. Empty: nobody is asked.",
+            description="Ask a person before a sweep that deletes more than this. Empty: ask nobody.",
         ),
         "abandoned_after_days": Param(
             7,
             type=["null", "integer"],
             minimum=0,
             title="Branches of runs (days)",
-            description="A deleted or failed run's branch goes so long after its last change. Empty: never.",
+            description="Delete branches of deleted or failed runs this many days after the last change. Empty: never.",
         ),
         "connection": connection_field(connection),
     }
@@ -133,7 +135,9 @@ def fsck_dag(
     """
     defaults = _defaults(schedule, {"retries": 1, "retry_delay": timedelta(minutes=1)})
     fields = {
-        "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
+        "repository": maybe(
+            "Repository", "Its name. Empty: all repositories except mirrors.", repository, pattern=REPOSITORY
+        ),
         "data": switch("Data", "Read the objects too, all of them."),
         "connection": connection_field(connection),
     }
