@@ -35,8 +35,8 @@ from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context, naming_the_ref, require_stageable
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing
-from lakeops.ranges.apply import Applied, ApplyPlan, apply, apply_plan
-from lakeops.ranges.merge import MergePlan
+from lakeops.ranges.apply import Applied, ApplyPlan, apply
+from lakeops.ranges.merge import MergePlan, apply_plan
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
 
