@@ -297,9 +297,7 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     yield (f"Kept:      {kept['referenced']:,} in use, {young}; {waiting}",)
     if kept["grace"]["count"]:
         old_enough = datetime.fromisoformat(found["cutoff"]) + 2 * timedelta(hours=found["grace_hours"])
-        yield (
-            f"           A mark after {moment(unix_seconds(old_enough))} takes what nobody needs of the young ones.",
-        )
+        yield (f"           A mark after {moment(unix_seconds(old_enough))} may hold young files that nothing needs.",)
     strays = found["strays"]
     if strays["count"]:
         count, size = counted(strays["count"], "file"), human_size(strays["bytes"])
