@@ -67,14 +67,8 @@ __all__ = [
 ]
 __all__ += _errors.__all__
 
-_LATE = {
-    "Branch": "lakeops.lake",
-    "Lake": "lakeops.lake",
-    "Mirror": "lakeops.lake",
-    "Ref": "lakeops.lake",
-    "Repository": "lakeops.lake",
-    "Settings": "lakeops.settings",
-}
+_LATE = dict.fromkeys(("Branch", "Lake", "Mirror", "Ref", "Repository"), "lakeops.lake")
+_LATE["Settings"] = "lakeops.settings"
 
 
 def __getattr__(name: str) -> object:

@@ -168,8 +168,8 @@ class Postgres:
     def whereabouts(self, conn: Connection) -> dict[str, str]:
         """The cluster, its timeline and the database's number in it.
 
-        A dump has another number, another cluster has another identifier, and a server that was promoted or restored
-        to a point in time has another timeline.
+        A dump has another number, another cluster another identifier, and a server that was promoted or restored to a
+        point in time another timeline.
         """
         facts = {"database": str(conn.exec_driver_sql(_DATABASE).scalar_one())}
         for name, query in _CLUSTER.items():

@@ -170,10 +170,7 @@ def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN4
 
 @contextmanager
 def _many_tuples() -> Iterator[None]:
-    """Without the search for cycles: tuples of plain values form none, and so many make it search the whole process.
-
-    Half a million rows set it off a thousand times, which took a third of the time to read them.
-    """
+    """Without the search for cycles, which so many tuples set off: it takes a third of the time to read them."""
     enabled = gc.isenabled()
     gc.disable()
     try:

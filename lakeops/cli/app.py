@@ -1,7 +1,7 @@
 """The tree of commands. It imports a command's module when the command is asked for, so no command pays for others.
 
-Every command ends here, with an exit code, and its error as one line or JSON document. No other module prints an error
-or chooses an exit code. A traceback is shown only for an unexpected error, and only with ``LAKEOPS_DEBUG=1``.
+Every command ends here, with an exit code, and its error as one line or JSON document. A traceback is shown only for an
+unexpected error, and only with ``LAKEOPS_DEBUG=1``.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _advised(message: str, context: typer.Context | None) -> str:
 def _drop_unwritten(stream: TextIO) -> bool:
     """Drop text that a stream did not take, because a pipe was closed or a disk is full. Returns whether there was any.
 
-    The interpreter flushes once more at its end. A second failure would change the exit code.
+    The interpreter flushes once more at its end, and a second failure would change the exit code.
     """
     try:
         stream.flush()

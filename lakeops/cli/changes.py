@@ -176,29 +176,13 @@ def merge(
     metadata = parse_metadata(meta)
     repository, ref, name = session.two_refs(source, destination)
     with session.progress(f"Merging {ref} into {name}"):
+        given: dict[str, Any] = {"strategy": strategy, "squash": squash, "allow_empty": allow_empty, "tables": tables}
+        given["despite_checks"] = despite_check or ()
         if no_commit:
-            result = repository.preview_merge(
-                ref,
-                name,
-                strategy=strategy,
-                squash=squash,
-                allow_empty=allow_empty,
-                despite_checks=despite_check or (),
-                tables=tables,
-            )
+            result = repository.preview_merge(ref, name, **given)
         else:
-            result = repository.merge(
-                ref,
-                name,
-                strategy=strategy,
-                message=message,
-                metadata=metadata,
-                idempotency_key=idempotency_key,
-                squash=squash,
-                allow_empty=allow_empty,
-                despite_checks=despite_check or (),
-                tables=tables,
-            )
+            given |= {"message": message, "metadata": metadata, "idempotency_key": idempotency_key}
+            result = repository.merge(ref, name, **given)
     session.note_left_out([ref] if result.source_uncommitted else [], "; commit and merge them")
     if result.up_to_date:
         session.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])

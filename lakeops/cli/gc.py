@@ -86,18 +86,13 @@ def _read(file: str) -> str:
 
 def _rule_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     yield ("Default: ", counted(found["default_retention_days"], "day"))
-    for key, name in (("branches", "branch_id"), ("tags", "tag_id")):
+    verbs = {"retention_days": "kept", "expire_after_days": "deleted after"}
+    for kind, key in (("Branch", "branches"), ("Tag", "tags")):
         for entry in found.get(key, ()):
-            words = []
-            if "retention_days" in entry:
-                words.append(f"kept {counted(entry['retention_days'], 'day')}")
-            if "expire_after_days" in entry:
-                words.append(f"deleted after {counted(entry['expire_after_days'], 'day')}")
-            yield (name.removesuffix("_id").capitalize(), " ", (entry[name], "cyan"), ": ", ", ".join(words))
+            words = (f"{verb} {counted(entry[days], 'day')}" for days, verb in verbs.items() if days in entry)
+            yield (kind, " ", (entry[f"{kind.lower()}_id"], "cyan"), ": ", ", ".join(words))
     titles = {"mirror_lag_days": "Mirrors may lag", "log_days": "Log", "key_days": "Idempotency keys"}
-    for key, title in titles.items():
-        if key in found:
-            yield (f"{title}: ", counted(found[key], "day"))
+    yield from ((f"{title}: ", counted(found[key], "day")) for key, title in titles.items() if key in found)
 
 
 # --- grace period and clock ---
@@ -112,14 +107,13 @@ def grace(
     """Show or change the grace period: younger files are never garbage."""
     collection = session.repository(uri).gc
     found = collection.grace() if seconds is None else collection.set_grace(seconds)
-    now, pending = (None if found[key] is None else f"{found[key] / 3600:g} h" for key in _GRACE)
-    lines: list[Sequence[Styled]] = [["Grace period of ", (str(uri), "green"), f": {now}"]]
-    if pending is not None:
-        lines.append([f"From {moment(found['pending_from'])} on: {pending}; until then the longer one counts"])
+    lines: list[Sequence[Styled]] = [
+        ["Grace period of ", (str(uri), "green"), f": {found['grace_seconds'] / 3600:g} h"]
+    ]
+    if found["pending_seconds"] is not None:
+        pending = f"{found['pending_seconds'] / 3600:g} h; until then the longer one counts"
+        lines.append([f"From {moment(found['pending_from'])} on: {pending}"])
     session.answer(found, *lines)
-
-
-_GRACE = ("grace_seconds", "pending_seconds")
 
 
 @command(app, "confirm-clock", example="gc confirm-clock")
@@ -247,20 +241,20 @@ def idle(
     refs = collection.idle_refs()
     if delete:
         doomed = [ref for ref in refs if not ref.kept]
-        asked = False
-        if doomed:
-            question = f"Delete {counted(len(doomed), 'idle ref')}?"
-            asked = session.confirm(question, lambda: session.losses(doomed, lambda _: ["These would go:"], _idle_line))
+
+        def line(ref: IdleRef) -> Sequence[Styled]:
+            return (f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
+
+        def show() -> None:
+            session.losses(doomed, lambda _: ["These would go:"], line)
+
+        asked = bool(doomed) and session.confirm(f"Delete {counted(len(doomed), 'idle ref')}?", show)
         refs = collection.expire_refs(only=doomed if asked else None)
     session.table(
         refs,
         ("Type", "Name", "Idle", "Stays"),
         lambda ref: (ref.type, (ref.id, "cyan"), counted(ref.idle_days, "day"), ref.kept or "-"),
     )
-
-
-def _idle_line(ref: IdleRef) -> Sequence[Styled]:
-    return (f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
 
 
 _WHY = {
@@ -297,7 +291,8 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     yield (f"Kept:      {kept['referenced']:,} in use, {young}; {waiting}",)
     if kept["grace"]["count"]:
         old_enough = datetime.fromisoformat(found["cutoff"]) + 2 * timedelta(hours=found["grace_hours"])
-        yield (f"           A mark after {moment(unix_seconds(old_enough))} may hold young files that nothing needs.",)
+        after = moment(unix_seconds(old_enough))
+        yield (f"           A mark after {after} may hold young files that nothing needs.",)
     strays = found["strays"]
     if strays["count"]:
         count, size = counted(strays["count"], "file"), human_size(strays["bytes"])

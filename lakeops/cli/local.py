@@ -77,22 +77,18 @@ def _status_lines(found: LocalStatus) -> list[Sequence[Styled]]:
         again = "lakeops local pull" if pulled else f"lakeops local checkout --ref {found.interrupted}"
         lines.append([("A pull or checkout was interrupted. ", "yellow"), "To finish it: ", again])
     conflicts = set(found.conflicts)
-    for title, changes in (
-        ("Changed here:", found.local),
-        ("Changed at the ref; lakeops local pull takes it:", found.remote),
-    ):
-        rest = [change for change in changes if change.path not in conflicts]
-        if rest:
-            lines += [[""], [(title, "bold")], *(["  ", *change_line(change)] for change in rest)]
-    if conflicts:
-        lines += [[""], [("Changed on both sides:", "bold")]]
-        lines += [["  ", ("! conflict", "magenta"), " ", name] for name in found.conflicts]
-    if found.special:
-        lines += [
-            [""],
-            [("Not regular files; they are never committed:", "bold")],
-            *(["  ? ", name] for name in found.special),
-        ]
+    here, there = (
+        [change_line(one) for one in changes if one.path not in conflicts] for changes in (found.local, found.remote)
+    )
+    sections: dict[str, list[tuple[Styled, ...]]] = {
+        "Changed here:": here,
+        "Changed at the ref; lakeops local pull takes it:": there,
+        "Changed on both sides:": [(("! conflict", "magenta"), " ", name) for name in found.conflicts],
+        "Not regular files; they are never committed:": [("? ", name) for name in found.special],
+    }
+    for title, shown in sections.items():
+        if shown:
+            lines += [[""], [(title, "bold")], *(["  ", *one] for one in shown)]
     return lines if len(lines) > bool(found.interrupted) else [*lines, ["Nothing changed."]]
 
 

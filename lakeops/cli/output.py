@@ -1,8 +1,8 @@
 """Printing: answers go to stdout, everything else to stderr.
 
-With ``--json`` stdout carries one JSON document, or one a line for commands that stream, and nothing else. Without it
-a person reads: colours and tables on a terminal, plain columns in pipes and logs. All text goes through
-``sanitising.safe``, so no name that somebody chose can control the terminal.
+With ``--json`` stdout carries one JSON document, or one a line for commands that stream, and nothing else. Without it a
+person reads: colours and tables on a terminal, plain columns in pipes and logs. All text goes through
+``sanitising.safe``.
 """
 
 from __future__ import annotations
@@ -128,10 +128,7 @@ class Printer:
 
     @contextmanager
     def paged(self) -> Iterator[None]:
-        """Show the answer a page at a time while a person watches, with the program that ``PAGER`` names, else less.
-
-        Leaving the pager early is no error.
-        """
+        """Show the answer a page at a time while a person watches, with the program that ``PAGER`` names, else less."""
         pager = [] if self.as_json else _pager()
         if not pager:
             yield

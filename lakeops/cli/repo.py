@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, argument, parse_metadata, value
-from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
 from lakeops.model.formatting import counted, moment
@@ -75,8 +75,7 @@ def metadata(
     repository = session.repository(uri)
     changes: dict[str, str | None] = {**dict.fromkeys(remove or ()), **parse_metadata(meta)}
     pairs = repository.update_metadata(changes) if changes else repository.metadata
-    lines: list[list[Styled]] = [[(key, "cyan"), " = ", text] for key, text in sorted(pairs.items())]
-    session.answer({"metadata": pairs}, *lines)
+    session.answer({"metadata": pairs}, *(((key, "cyan"), " = ", text) for key, text in sorted(pairs.items())))
     if not pairs:
         session.note("No metadata.")
 
@@ -102,7 +101,9 @@ def adopt(session: Session, uri: RepositoryUri) -> None:
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a repository: its branches, tags and history. Its objects stay where they are."""
     repository = session.repository(uri)
-    followed = _mirror(session, repository)
+    followed = None
+    with suppress(NotAMirror):
+        followed = session.lake.mirror(repository.id).configuration
     session.confirm(f"Delete repository {repository.id!r}?", lambda: _show_deletion(session, repository, followed))
     session.lake.delete_repository(repository.id)
     namespace = repository.storage_namespace
@@ -114,13 +115,6 @@ def delete(session: Session, uri: RepositoryUri) -> None:
         from lakeops.cli.mirror import note_untold
 
         note_untold(session, "was not told, as `lakeops mirror delete` does", followed.registration)
-
-
-def _mirror(session: Session, repository: Repository) -> MirrorRecord | None:
-    try:
-        return session.lake.mirror(repository.id).configuration
-    except NotAMirror:
-        return None
 
 
 def _show_owner(session: Session, namespace: str, owner: Owner | None) -> None:

@@ -187,14 +187,9 @@ def show_cache(session: Session) -> None:
     """Show the directory of the cache, its size and its limit."""
     kept = _disk_cache()
     found = kept.usage()
-    record = {
-        "folder": str(kept.folder),
-        "usable": kept.is_usable(),
-        "files": found.files,
-        "size_bytes": found.size_bytes,
-        "max_bytes": kept.max_bytes,
-    }
-    session.answer(record, [kept.described()])
+    record = {"folder": str(kept.folder), "usable": kept.is_usable()}
+    sizes = {"files": found.files, "size_bytes": found.size_bytes, "max_bytes": kept.max_bytes}
+    session.answer({**record, **sizes}, [kept.described()])
 
 
 @command(cache_group, "clear", example="cache clear")

@@ -17,13 +17,9 @@ from lakeops.gateway.answers import OWNER, Refused, document, element, nest, own
 
 @dataclass(frozen=True)
 class Header:
-    """The answer to a header.
+    """The answer to headers of some names, in which ``*`` stands for any text. The page has it in words.
 
-    Attributes:
-        names: the names; ``*`` stands for any text.
-        answer: what the page says of it.
-        harmless: the values, in lower case, that ask for nothing else than is so. None: any value.
-        status, code: S3's refusal of other values.
+    ``harmless`` are the values, in lower case, that ask for nothing else than is so. None: any value.
     """
 
     names: tuple[str, ...]
@@ -86,10 +82,8 @@ _CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-
 def check_headers(headers: Mapping[str, str], conditions: tuple[str, ...] | None) -> None:
     """Refuse what is asked for and is not done. Raises ``Refused``.
 
-    Args:
-        headers: those of the request.
-        conditions: the conditions that the request takes, with or without ``x-amz-copy-source-`` in front. None for
-            requests that read, which take them all, and which headers that are not known do not change.
+    The request takes some ``conditions``, with or without ``x-amz-copy-source-`` in front. None stands for requests
+    that read, which take them all, and which headers that are not known do not change.
     """
     for name, value in headers.items():
         if conditions is not None and name.removeprefix("x-amz-copy-source-") in _CONDITIONS and name not in conditions:

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     import lakeops.ops.merge
     import lakeops.ops.mirror.create
     import lakeops.ops.mirror.failover
+    import lakeops.ops.mirror.inspection
     import lakeops.ops.mirror.replicate
     import lakeops.ops.mirror.source
-    import lakeops.ops.mirror.status
     import lakeops.ops.mirror.sync
     import lakeops.ops.output
     import lakeops.ops.overlap
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     import lakeops.ops.tables  # noqa: F401 - all of them are used as attributes of ops
     from lakeops import ops as ops  # noqa: PLC0414 - says that it is exported
     from lakeops.engine.base import Engine
+    from lakeops.ops.mirror.source import Reach
     from lakeops.ranges.read import RangeCache
     from lakeops.store.disk_cache import DiskCache
     from lakeops.store.open import Stores
@@ -160,6 +161,11 @@ def ref_verb(find: Callable[[], Callable[Concatenate[Context, str, P], R]]) -> V
 def folder_verb(find: Callable[[], Callable[Concatenate[Context, Path, P], R]]) -> Verb[P, R]:
     """Make a function of a context and a directory a method of a clone's handle."""
     return Verb(find, "directory")
+
+
+def source_verb(find: Callable[[], Callable[Concatenate[Context, Reach, P], R]]) -> Verb[P, R]:
+    """Make a function of a context and of what opens a mirror's source a method of a mirror's handle."""
+    return Verb(find, "_open_source")
 
 
 IMPATIENT = {"max_attempts": 2, "connect_timeout": 3, "read_timeout": 8}

@@ -137,7 +137,7 @@ class Lake(LakeConnection):
                 self.stores(),
                 name,
                 storage_namespace or self.settings.default_namespace(check_repository(name)),
-                ops.mirror.source.Source(origin.catalog, reference.repository),
+                ops.mirror.source.Source(origin, reference.repository),
                 reference,
                 branches=branches,
                 tags=tags,

@@ -230,17 +230,14 @@ class MergeConflict(LakeopsError):
         shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
         if kind == "clone_conflict":
             changed = "1 file was" if len(conflicts) == 1 else f"{len(conflicts):,} files were"
-            words = (
-                f"{changed} changed in {source!r} and at {destination!r}: {shown}; none of them was replaced. Put your "
-                "version aside and pull, or give it up: pull and checkout take --force"
-            )
+            words = f"{changed} changed in {source!r} and at {destination!r}: {shown}; none of them was replaced. "
+            words += "Put your version aside and pull, or give it up: pull and checkout take --force"
         else:
             paths = "path" if len(conflicts) == 1 else "paths"
             settle = "change one side, or settle the merge with the strategy source-wins or dest-wins"
             known = "".join(f"{reason}; " for reason in reasons)
-            words = f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; {known}" + (
-                "change these paths yourself" if replayed else settle
-            )
+            words = f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; {known}"
+            words += "change these paths yourself" if replayed else settle
         super().__init__(words, kind=kind)
 
     @property
@@ -337,22 +334,9 @@ KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
     MergeConflict: ("clone_conflict",),
     MarkRefused: ("clock_in_doubt",),
     PreconditionFailed: (
-        "address_refused",
-        "catalog_version",
-        "default_branch",
-        "dirty_branch",
-        "hook_missing",
-        "hook_refused",
-        "hooks_changed",
-        "missing_check",
-        "no_merge_base",
-        "not_a_replica",
-        "not_forward",
-        "not_the_owner",
-        "object_collected",
-        "protected_branch",
-        "protected_tag",
-        "read_only_repository",
+        *("address_refused", "catalog_version", "default_branch", "dirty_branch", "hook_missing", "hook_refused"),
+        *("hooks_changed", "missing_check", "no_merge_base", "not_a_replica", "not_forward", "not_the_owner"),
+        *("object_collected", "protected_branch", "protected_tag", "read_only_repository"),
     ),
 }
 """The kinds that have no class of their own, by the class that is raised."""
@@ -370,17 +354,15 @@ def out_of_resources(error: BaseException | None) -> Transient | None:
     if isinstance(error, LakeopsError):
         return None
     if isinstance(error, MemoryError):
-        return Transient(
-            "this process has no memory left for that; give it more (a commit of a million changes takes about 1 GB), "
-            "or commit in smaller parts",
-            kind="out_of_resources",
+        words = (
+            "this process has no memory left for that; give it more (a commit of a million changes takes about 1 GB)"
         )
+        return Transient(f"{words}, or commit in smaller parts", kind="out_of_resources")
     if (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
         isinstance(error, ImportError) and not _has_free_descriptor()
     ):
-        return Transient(
-            "too many files are open in this process; raise the limit (ulimit -n)", kind="out_of_resources"
-        )
+        words = "too many files are open in this process; raise the limit (ulimit -n)"
+        return Transient(words, kind="out_of_resources")
     return None
 
 

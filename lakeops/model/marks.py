@@ -32,13 +32,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A catalog.
-
-    Attributes:
-        catalog: its id, which a copy of the database has too.
-        database: facts that tell the database from a copy, as far as the server tells them.
-        shown: the database for people, without user and password.
-    """
+    """A catalog: its id, which a copy has too, what tells its database from a copy, and its name for people."""
 
     catalog: str
     database: Mapping[str, str]
@@ -70,13 +64,8 @@ class Owner:
 
     def to_json(self) -> dict[str, Any]:
         """The record for programs."""
-        return {
-            "repository": self.repository,
-            "catalog": self.identity.catalog,
-            "database": self.identity.shown,
-            "epoch": self.epoch,
-            "at": self.at,
-        }
+        whose = {"repository": self.repository, "catalog": self.identity.catalog, "database": self.identity.shown}
+        return {**whose, "epoch": self.epoch, "at": self.at}
 
     def to_text(self) -> str:
         """The record as it is written."""
@@ -157,15 +146,7 @@ class Mark:
 
     def to_json(self) -> dict[str, Any]:
         """The mark for programs."""
-        return {
-            "id": self.id,
-            "state": self.state.value,
-            "creation_date": unix_seconds(self.created),
-            "objects": self.objects,
-            "bytes": self.bytes,
-            "files": self.rows - self.objects,
-            "listed": self.listed,
-            "swept": self.swept,
-            "refused": self.refused,
-            "failures": [{"key": key, "reason": reason} for key, reason in self.failures],
-        }
+        known = {"id": self.id, "state": self.state.value, "creation_date": unix_seconds(self.created)}
+        counts = {"objects": self.objects, "bytes": self.bytes, "files": self.rows - self.objects}
+        counts |= {name: getattr(self, name) for name in ("listed", "swept", "refused")}
+        return {**known, **counts, "failures": [{"key": key, "reason": reason} for key, reason in self.failures]}

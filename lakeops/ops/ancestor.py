@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from lakeops.engine.base import LocalEngine
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
@@ -28,7 +27,7 @@ from lakeops.ranges.merge_base import bases_matter, merged_base
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
-from lakeops.store.scratch import with_scratch
+from lakeops.store.disk_cache import with_scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,9 +179,7 @@ def decide(
 ) -> Decision:
     """Plan a merge, path by path. Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves."""
     base, new, here = read_sides(ctx, sides)
-    # Workers cannot read what lies in a directory of this machine.
-    engine = ctx.engine if len(base.commits) == 1 else LocalEngine()
-    plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
+    plan = plan_merge(base.reader, base.metarange, new, here, strategy)
     reasons: list[str] = []
     if plan.conflicts and rebase is not None:
         plan, reasons = rebase(base, new, here, plan)

@@ -11,7 +11,7 @@ would give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -28,7 +28,7 @@ from lakeops.model.records import Split, Summary
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.merge import MergePlan
-from lakeops.ranges.metarange import Delta, Metarange, Piece, RangeRow, joined
+from lakeops.ranges.metarange import Delta, Metarange, RangeRow, joined
 from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, Work, fetch_range
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS, Segment, Task, TaskResult, run_task
@@ -99,8 +99,14 @@ class ApplyPlan:
         for index, start in enumerate(range(0, len(self.touched), group)):
             stop = min(start + group, len(self.touched))
             rows = TaskRows(self.changes.slice(borders[start], borders[stop] - borders[start]))
-            segments = tuple(self._segments(start, stop))
-            reuse = () if self.reuse is None else self._reusable(self.reuse, segments)
+            segments, reuse = tuple(self._segments(start, stop)), tuple[RangeRow, ...]()
+            if self.reuse is not None:  # ranges that the outcome of these segments may equal
+                chosen = self._reusable
+                if len(self.base) and len(chosen):
+                    low = self.reuse.find(segments[0].rows[0].first_path.encode())
+                    high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
+                    chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
+                reuse = tuple(self.reuse.at(chosen))
             yield Task(index, segments, rows, self.split, self.attempt, reuse, self.listing)
 
     def _segments(self, start: int, stop: int) -> Iterator[Segment]:
@@ -118,30 +124,15 @@ class ApplyPlan:
             rows = tuple(self.base.rows(begin, end))
             yield Segment(begin, rows, tuple(changes.tolist()), last=end == len(self.base))
 
-    def _reusable(self, reuse: Metarange, segments: tuple[Segment, ...]) -> tuple[RangeRow, ...]:
-        """Ranges of ``reuse`` that the outcome of these segments may equal."""
-        chosen = self._reusable_rows
-        if len(self.base) and len(chosen):
-            low = reuse.find(segments[0].rows[0].first_path.encode())
-            high = reuse.find(segments[-1].rows[-1].last_path.encode())
-            chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
-        return tuple(reuse.at(chosen))
-
     @cached_property
-    def _reusable_rows(self) -> Positions:
+    def _reusable(self) -> Positions:
         return self.reuse.without(self.base) if self.reuse is not None else np.zeros(0, np.int64)
 
 
 class MetarangeBuilder:
     """A metarange in the making: what follows is told in order, ranges by reference wherever cuts allow it.
 
-    ``work`` is what cutting took so far.
-
-    Args:
-        store: the namespace.
-        split: the repository's split.
-        attempt: a fresh suffix for what is written here.
-        known: ranges that may be referred to where the outcome equals them.
+    ``known`` are ranges that may be referred to where the outcome equals them. ``work`` is what cutting took so far.
     """
 
     def __init__(self, store: ObjectStore, split: Split, attempt: str, known: Iterable[RangeRow] = ()) -> None:
@@ -150,7 +141,9 @@ class MetarangeBuilder:
         self._attempt = attempt
         self._known = tuple(known)
         self._chunker = Chunker(split)
-        self._parts: list[Piece | list[RangeRow]] = []
+        # Ranges of a metarange, or of the new ones. One table of all new ones takes less time than one for each.
+        self._parts: list[tuple[Metarange | None, int, int]] = []
+        self._new: list[RangeRow] = []
 
     def keep(self, ranges: Metarange, start: int, stop: int) -> None:
         """Ranges ``[start, stop)`` of a metarange follow: by reference, once no range is open.
@@ -168,32 +161,32 @@ class MetarangeBuilder:
         while done < len(rows) and self._chunker.open:
             self._cut_anew(rows[done])
             done += 1
-        self._parts.append(list(rows[done:]))
+        self._add(rows[done:])
 
     def open(self, remainder: pa.Table) -> None:
         """Rows follow whose range is open."""
-        self._write(self._chunker.add(remainder), ())
+        self._write(self._chunker.add(remainder))
 
     def finish(self) -> Metarange:
         """The metarange. Nothing follows, so what is open is the last range."""
         if self._chunker.open:
-            self._write([self._chunker.rest()], ())
-        # One table of all new rows: each one by itself would take a quarter of a millisecond.
-        new = Metarange.from_rows(row for part in self._parts if not isinstance(part, tuple) for row in part)
-        pieces, done = [], 0
-        for part in self._parts:
-            pieces.append(part if isinstance(part, tuple) else (new, done, done + len(part)))
-            done += 0 if isinstance(part, tuple) else len(part)
-        return joined(pieces)
+            self._write([self._chunker.rest()])
+        new = Metarange.from_rows(self._new)
+        return joined((new if ranges is None else ranges, start, stop) for ranges, start, stop in self._parts)
+
+    def _add(self, rows: Iterable[RangeRow]) -> None:
+        done = len(self._new)
+        self._new += rows
+        self._parts.append((None, done, len(self._new)))
 
     def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
         self.work += Work(opened=1, bytes_read=row.file_bytes)
-        self._write(self._chunker.add(fetch_range(self._store, row).read()), (row,))
+        self._write(self._chunker.add(fetch_range(self._store, row).read()), row)
 
-    def _write(self, closed: list[pa.Table], known: tuple[RangeRow, ...]) -> None:
+    def _write(self, closed: list[pa.Table], *known: RangeRow) -> None:
         writer = RangeWriter(self._store, self._attempt, (*self._known, *known))
-        self._parts.append([writer.write(rows) for rows in closed])
+        self._add(map(writer.write, closed))
         self.work += writer.work
 
 
@@ -256,9 +249,14 @@ def apply(
                 building.open(from_ipc(run.remainder))
             done = run.stop
     building.keep(base, done, len(base))
-    metarange = building.finish()
-    metarange = base if metarange.id == base.id else metarange.with_delta(_delta(base, results))
-    return Applied(metarange, summary, work + building.work)
+    metarange, delta = building.finish(), None
+    if metarange.id == base.id:
+        return Applied(base, summary, work + building.work)
+    before = [result.before.table for result in results if result.before is not None]
+    after = [result.after.table for result in results if result.after is not None]
+    if results and len(before) == len(after) == len(results):
+        delta = Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after))
+    return Applied(metarange.with_delta(delta), summary, work + building.work)
 
 
 def apply_plan(
@@ -289,20 +287,10 @@ def apply_plan(
         on_progress=on_progress,
     )
     own, delta = applied.metarange.delta, None
-    if exchanged is not None and own is not None and own.since == planned.onto.id:
-        delta = exchanged.then(own)
+    if exchanged is not None and own is not None and own.since == planned.onto.id:  # they have no path in common
+        both = (pa.concat_tables(sides).sort_by("path") for sides in zip(exchanged.rows, own.rows, strict=True))
+        delta = Delta.of(exchanged.since, *both)
     return replace(applied, metarange=applied.metarange.with_delta(delta), summary=planned.summary)
-
-
-def _delta(base: Metarange, results: Sequence[TaskResult]) -> Delta | None:
-    """The rows that the tasks changed. None unless all of them have a list."""
-    before, after = [], []
-    for result in results:
-        if result.before is None or result.after is None:
-            return None
-        before.append(result.before.table)
-        after.append(result.after.table)
-    return Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after)) if results else None
 
 
 def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:
@@ -319,4 +307,4 @@ def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: O
             on_progress(done, touched)
     if done != touched:
         raise Transient(f"the engine ({engine.name}) gave back work for {done} of {touched} ranges; try again")
-    return list(dict(sorted(results.items())).values())
+    return list(map(results.__getitem__, sorted(results)))

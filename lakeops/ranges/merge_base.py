@@ -44,14 +44,8 @@ def merged_base(
 ) -> Metarange:
     """The merge of two bases over their own; where they conflict stands a state that equals no object's.
 
-    Args:
-        reader: reads the bases. What has to be written goes to its store.
-        base: the base of the two. None where nobody knows it: then every path on which they differ conflicts.
-        one: a base.
-        other: another one.
-        label: tells the conflicts of this merge from those of any other: a function of the commits that are merged.
-        split: the repository's split.
-        attempt: fresh for every call.
+    Where nobody knows their own ``base`` every path on which they differ conflicts. ``label`` tells the conflicts of
+    this merge from those of any other: it is a function of the commits that are merged.
     """
     if base is None:
         found: Iterator[pa.Table] = (_conflicting(paths, label) for paths in _differing(reader, other, one))

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -105,7 +106,6 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
         if not self.uri:
             raise InvalidInput("the format lakeops needs a table: option('ref', 'lakefs://REPO/REF/PREFIX')")
         self.connection, self.plain_uri = split_connection(self.uri)
-        self._pinned: Files | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -144,13 +144,11 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
                 )
             yield lake
 
-    @property
+    @cached_property
     def pinned(self) -> Files:
         """The files, looked up once, so that the reader reads the files that the schema was taken from."""
-        if self._pinned is None:
-            with self.lake() as lake:
-                self._pinned = self.parquet_files(self.plain_uri, lake)
-        return self._pinned
+        with self.lake() as lake:
+            return self.parquet_files(self.plain_uri, lake)
 
     def parquet_files(
         self, uri: str, lake: Lake, *, check: bool = True, leave_out: frozenset[str] = frozenset()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakeops.model.errors import Corrupted, Transient
 from lakeops.store.base import ObjectStore
@@ -74,16 +75,47 @@ class ObjectReader(io.RawIOBase):
 _PIECE = 1024 * 1024
 
 
-class Proof(Protocol):
-    """Something that is fed an object's contents and tells whether they are what the store's checksum says."""
+class EtagProof:
+    """Tells whether contents have an ETag of S3, which is made of MD5s.
+
+    Args:
+        etag: as the server gives it, without quotes.
+        sizes: of the parts, for an ETag of parts.
+    """
+
+    def __init__(self, etag: str, sizes: Sequence[int] = ()) -> None:
+        self._etag = etag
+        self._left = list(reversed(sizes))
+        self._whole = hashlib.md5(usedforsecurity=False)
+        self._part = hashlib.md5(usedforsecurity=False)
+        self._room = self._left.pop() if self._left else 0
+        self._count = len(sizes)
 
     def update(self, data: bytes) -> None:
         """Take the next bytes."""
-        ...
+        if not self._count:
+            self._whole.update(data)
+            return
+        view = memoryview(data)
+        while view:
+            taken = view[: self._room] if self._left else view
+            self._part.update(taken)
+            self._room -= len(taken)
+            view = view[len(taken) :]
+            if not self._room and self._left:
+                self._whole.update(self._part.digest())
+                self._part = hashlib.md5(usedforsecurity=False)
+                self._room = self._left.pop()
 
     def holds(self) -> bool:
-        """Whether the bytes that were fed are the object's."""
-        ...
+        """Whether the bytes that were fed have the ETag."""
+        if not self._count:
+            return self._whole.hexdigest() == self._etag
+        if self._left or self._room:
+            return False
+        whole = self._whole.copy()
+        whole.update(self._part.digest())
+        return f"{whole.hexdigest()}-{self._count}" == self._etag
 
 
 class CheckedFile(io.BufferedIOBase, BinaryIO):
@@ -96,7 +128,7 @@ class CheckedFile(io.BufferedIOBase, BinaryIO):
         proof: what tells that they are the right ones, where there is such a thing.
     """
 
-    def __init__(self, inner: BinaryIO, where: str, size: int, proof: Proof | None = None) -> None:
+    def __init__(self, inner: BinaryIO, where: str, size: int, proof: EtagProof | None = None) -> None:
         self._inner = inner
         self._where = where
         self._size = size

@@ -1,7 +1,7 @@
 """The base of all pages: the site, the request, errors, links between pages, and the templates.
 
-Templates escape all text from a repository, and remove characters that turn or hide others. Style and script are
-inlined in each page, and the headers name their digests, so the browser applies and runs nothing else.
+Templates escape all text from a repository, and remove characters that turn or hide others. The headers name the
+digests of style and script, which each page has inside, so the browser applies and runs nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -201,6 +201,14 @@ class Site:
         return address(self.airflow, "dags", dag, "runs", run, "tasks", task, *mapped)
 
 
+def _folders(path: str) -> Iterator[tuple[str, str]]:
+    end = path.find("/")
+    start = 0
+    while end >= 0:
+        yield path[start:end], path[: end + 1]
+        start, end = end + 1, path.find("/", end + 1)
+
+
 class Page:
     """The base class of pages, made for the parameters in the path and in the query of one request."""
 
@@ -250,9 +258,11 @@ class Page:
         repository = self._repository
         trail = [(repository.id, self._address()), *(crumbs if crumbs is not None else [(title, None)])]
         acts = self._site.acts and (tab == "mirror" or not repository.record.read_only)
-        act = (lambda kind, **fields: self._address("act", kind, **fields)) if acts else None
-        given = {"repository": repository, "to": self._address, "tab": tab, "crumbs": trail, "act": act, **values}
-        return self._page(template, f"{title} · {repository.id}", **given)
+        given: dict[str, Any] = {name: self._query_value(name) for name in ("path", "prefix", "after")}
+        given["folders"] = list(_folders(given["path"] or given["prefix"]))
+        given["act"] = partial(self._address, "act") if acts else None
+        given |= {"repository": repository, "to": self._address, "tab": tab, "crumbs": trail}
+        return self._page(template, f"{title} · {repository.id}", **(given | values))
 
     def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401
         """Render a page. ``values`` are those of its template beside what every template gets."""

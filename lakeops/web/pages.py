@@ -1,7 +1,7 @@
 """The pages of a lake and of refs. A page is a method of ``Pages``; ``ROUTES`` gives its address.
 
 A page reads a bounded amount, however large the repository is. Lists continue page by page from where the last one
-ended. Commits are immutable, so what was computed from them is cached by their ids.
+ended. What was computed from commits, which never change, is cached by their ids.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from starlette.responses import RedirectResponse, Response
 
 from lakeops.lake.mirror import Mirror
+from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
@@ -30,7 +31,6 @@ from lakeops.web.page import HEADERS, SHORT, Problem
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
-    from lakeops.model.records import ReflogRecord
 
 T = TypeVar("T")
 
@@ -69,10 +69,7 @@ _cache_lock = Lock()
 
 
 def cached(key: tuple[str, ...], make: Callable[[], T]) -> T:
-    """Compute a result from immutable commits, or take it from the cache of the process.
-
-    The key has a storage namespace, what is computed, and the ids that it is computed from.
-    """
+    """Compute a result from immutable commits, or take it from the cache of the process, by namespace, name and ids."""
     with _cache_lock:
         if key in _cache:
             _cache.move_to_end(key)
@@ -87,10 +84,9 @@ def cached(key: tuple[str, ...], make: Callable[[], T]) -> T:
 
 
 class Shown(NamedTuple):
-    """A page of the changes between two commits under a prefix.
+    """A page of the changes between two commits under a prefix, and of what changed in the Iceberg tables among them.
 
     ``sums`` is None on a later page, which reads no more than it lists. The next page begins after ``next_after``.
-    ``tables`` says what changed in the Iceberg tables among them.
     """
 
     prefix: str
@@ -119,8 +115,7 @@ def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tup
 def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None]:
     """The sizes of commits, each of its repository; None for one that cannot be read now.
 
-    Unknown ones are read with several requests in flight. A store that did not answer once is not asked again, so a
-    page waits for it once.
+    Unknown ones are read with several requests in flight. A store that did not answer once is not asked again.
     """
     down: set[str] = set()
 
@@ -224,9 +219,8 @@ class Pages(ObjectPages):
         shown = found[:REFS]
         if not q and not after:  # the default branch comes first, wherever its name would be
             first = repository.default_branch
-            mine = [
-                ref for ref in self._lake.catalog.refs.branches(repository.id, prefix=first, limit=1) if ref.id == first
-            ]
+            begin_so = self._lake.catalog.refs.branches(repository.id, prefix=first, limit=1)
+            mine = [ref for ref in begin_so if ref.id == first]
             shown = [*mine, *(ref for ref in shown if ref.id != first)]
         commits = self._lake.catalog.commits.get_many(repository.id, [ref.commit_id for ref in shown])
         verdicts = repository.verdicts_of(list(commits.values()))
@@ -283,10 +277,13 @@ class Pages(ObjectPages):
     def deleted(self) -> str | None:
         """Show the last commit of a deleted branch or tag, whichever page of it was asked for; None for any other."""
         ref = self._path.get("ref")
-        deleted = None if ref is None else _deletion(self._repository, ref)
-        if deleted is None:
+        try:  # a text that is no ref's name has no log
+            last = None if ref is None else next(iter(self._repository.reflog(ref, limit=1)), None)
+        except LakeopsError:
+            last = None
+        if last is None or last.old is None or last.new is not None:
             return None
-        return self._of_repository("deleted.html", str(ref), tab="branches", name=ref, deleted=deleted)
+        return self._of_repository("deleted.html", str(ref), tab="branches", name=ref, deleted=last)
 
     def commit(self) -> str:
         """Show a commit and its changes against its first parent."""
@@ -346,10 +343,7 @@ class Pages(ObjectPages):
         )
 
     def _differing(self, left: str, right: str, before: str, *, two_way: bool) -> Shown:
-        """The difference of two commits, or the changes of the right one since their merge base, ``before``.
-
-        The first page caches the sums. A later page is read from where the one before ended.
-        """
+        """The difference of two commits, or the changes of the right one since their merge base, ``before``."""
         prefix, after = self._query_value("prefix"), self._query_value("after")
         sums = None if after else summed(self._repository, left, right, two_way=two_way, prefix=prefix)
         if sums is None:
@@ -408,15 +402,10 @@ class Pages(ObjectPages):
         """Show the rules of garbage collection, the marks, and the garbage that they found over time."""
         repository = self._repository
         marks = repository.gc.marks()[:RECORDS]
-        points = [
-            Point(
-                int(mark.created.timestamp()),
-                mark.bytes,
-                "done" if mark.state in FREED else "open",
-                f"{moment(int(mark.created.timestamp()))}: {human_size(mark.bytes)}, {mark.state.value}",
-            )
-            for mark in reversed(marks)
-        ]
+        points = []
+        for mark in reversed(marks):
+            at, kind = unix_seconds(mark.created), "done" if mark.state in FREED else "open"
+            points.append(Point(at, mark.bytes, kind, f"{moment(at)}: {human_size(mark.bytes)}, {mark.state.value}"))
         freed = sum(mark.bytes for mark in marks if mark.state in FREED)
         said = f"{counted(len(marks), 'mark')} of the last 30 days; those that were swept freed {human_size(freed)}."
         return self._of_repository(
@@ -489,14 +478,6 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
     ("/{repository}/audit", Pages.audit),
 )
 """Paths below the address of a lake. Names of repositories never begin with an underscore."""
-
-
-def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
-    try:
-        last = next(iter(repository.reflog(name, limit=1)), None)
-    except LakeopsError:  # no name of a ref
-        return None
-    return None if last is None or last.old is None or last.new is not None else last
 
 
 def _problem(repository: Repository) -> str:

@@ -46,13 +46,12 @@ SILENT = {
     *(
         "copy_commits",
         "observe_source",
-        "note_kept",
         "note_metadata",
         "give_up_candidate",
         "record_arrivals",
     ),
     "add_report",  # what a run found, for people to look at
-    *("note", "note_seen"),  # a mirror's memory: what it shows changes by ``promote`` alone
+    "note",  # a mirror's memory: what it shows changes by ``promote`` alone
     *("upgrade", "cut"),
 }
 """Transitions that change nothing that a lake shows, keeps or allows. ``observe_source`` records the refs that it

@@ -366,7 +366,7 @@ def test_a_database_clock_ahead_of_the_stores_expires_and_deletes_nothing(
 ):
     """Only where the clock is a real one; here the held one stands in for it, and for the store's."""
     store, now = garbage._ctx.store, clock.now()
-    monkeypatch.setattr(type(garbage._ctx.catalog.marks), "has_own_clock", True)
+    monkeypatch.setattr(type(garbage._ctx.catalog.marks), "has_real_clock", lambda *_, **__: True)
     head = store.head
     monkeypatch.setattr(store, "head", lambda key: replace(head(key), mtime=int(now.timestamp() - hours * 3600)))
     before = files(garbage)

@@ -154,7 +154,7 @@ def test_two_drivers_and_pyiceberg_append_at_once_and_no_row_is_lost(
     number = examples(8)
     append = (
         f"for number in range({{0}}, {{0}} + {number}):\n"
-        "    spark.sql(f'INSERT INTO shop.main.web.appends VALUES ({number})')"
+        "    spark.sql(f'INSERT INTO shop.main.web.appends VALUES ({{number}})')"
     )
     under_way = [driver.start(append.format(1000 * place)) for place, driver in enumerate(shop.drivers)]
     properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "lakeops.home": str(shop.home)}

@@ -154,7 +154,7 @@ def _check_writable(ctx: Context) -> None:
 
 def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
     """Refuse to go by a database clock that is far ahead of the store's: everything would look old at once."""
-    if not (ctx.catalog.marks.has_own_clock or (ctx.store.remote and ctx.catalog.marks.has_real_clock)):
+    if not ctx.catalog.marks.has_real_clock(remote=ctx.store.remote):
         return
     key = mark_key(mark_id, BEGUN)
     ctx.store.put(key, b"")

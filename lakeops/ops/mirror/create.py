@@ -24,7 +24,7 @@ from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.record_validation import check_repository_metadata
-from lakeops.ops.mirror.source import Source, check_replica
+from lakeops.ops.mirror.source import Reach, Source, SourceLake, check_replica, if_reached
 from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
 from lakeops.ops.repository import exists
@@ -108,13 +108,20 @@ def create_mirror(
     return repository
 
 
-def delete_mirror(ctx: Context, source: Source | None) -> bool:
-    """Forget a mirror: see ``Mirror.delete``. ``source`` is None when it is down."""
-    mirror = ctx.catalog.mirrors.get(ctx.repository_id)
-    if mirror.promoted_writable is not None:
-        raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
-    ctx.catalog.repositories.delete_repository(ctx.repository_id)
-    return unregister(source, mirror)
+def delete_mirror(ctx: Context, reach: Reach, source: SourceLake | None = None) -> bool:
+    """Forget the mirror. Its objects stay where they are. Returns whether the source knows that it is gone.
+
+    A source that was never told about the mirror needs no word, so the answer is True then too.
+
+    Raises:
+        NotAMirror: it was promoted to a writable repository.
+    """
+    with if_reached(reach, source) as origin:
+        mirror = ctx.catalog.mirrors.get(ctx.repository_id)
+        if mirror.promoted_writable is not None:
+            raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
+        ctx.catalog.repositories.delete_repository(ctx.repository_id)
+        return unregister(origin, mirror)
 
 
 def unregister(source: Source | None, mirror: MirrorRecord) -> bool:

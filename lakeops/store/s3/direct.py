@@ -26,14 +26,17 @@ from urllib.parse import unquote_plus
 from lakeops.model.clock import stopwatch
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoredObject, StoreSettings
-from lakeops.store.bucket import ACCESS_POINT, PerProcess, is_plain, threads_lost
+from lakeops.store.bucket import ACCESS_POINT, LateModule, PerProcess, is_plain, threads_lost
 
 if TYPE_CHECKING:
+    import obstore
     from botocore.credentials import Credentials as BotoCredentials
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
     from obstore import GetOptions, ObjectMeta
     from obstore.store import S3Store as Client
+else:
+    obstore = LateModule("obstore")
 
 NO_ANSWER: Final = "lakeops-no-answer"
 """The code of the error that stands in place of such an answer. Its message says what is missing."""
@@ -257,7 +260,6 @@ class Direct:
         self._settings = settings
         self._keys = keys
         self._options = options
-        self._lock = threading.Lock()
         self._made: dict[float, tuple[Credentials, Client]] = {}
         self._failures = 0
         self._since_failure = stopwatch()
@@ -290,8 +292,6 @@ class Direct:
         client = self._client(name, WRITE_PATIENCE if large else PATIENCE)
         if client is None:
             return None
-        import obstore
-
         try:
             mode: Any = "create" if new else "overwrite"
             done = obstore.put(client, name, body, attributes=attributes, mode=mode, use_multipart=False)
@@ -306,8 +306,6 @@ class Direct:
         client = self._client(name)
         if client is None:
             return None
-        import obstore
-
         try:
             answer = obstore.get(client, name, options=options)
             body = b"" if "head" in options else bytes(answer.bytes())
@@ -345,11 +343,8 @@ class Direct:
         patience = patience or PATIENCE
         made = self._made.get(patience)
         if made is None or made[0] != keys:  # those that last for some time only were renewed
-            with self._lock:
-                made = self._made.get(patience)
-                if made is None or made[0] != keys:
-                    made = keys, _connect(self._bucket, self._settings, keys, self._options, patience)
-                    self._made[patience] = made
+            made = keys, _connect(self._bucket, self._settings, keys, self._options, patience)
+            self._made[patience] = made
         return made[1]
 
 
