@@ -16,20 +16,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 
+from lakeops.airflow import operators
 from lakeops.airflow.hook import DEFAULT_CONN_ID
-from lakeops.airflow.operators import (
-    LakeopsCreateBranchOperator,
-    LakeopsCreateTagOperator,
-    LakeopsDeleteBranchOperator,
-    LakeopsDeleteTagOperator,
-    LakeopsGcSweepOperator,
-    LakeopsImportOperator,
-    LakeopsMergeOperator,
-    LakeopsMoveBranchOperator,
-    LakeopsMoveTagOperator,
-    LakeopsResetBranchOperator,
-    LakeopsRevertOperator,
-)
 from lakeops.airflow.task import LakeopsPageLink, linked
 
 REPOSITORY = "^[a-z0-9][a-z0-9-]{2,62}$"
@@ -94,20 +82,20 @@ def form(**fields: Param) -> Callable[[Callable[[], None]], Form]:
     """A decorator for a function that makes a form's tasks. ``fields`` stand between those that all forms share."""
 
     def decorate(tasks: Callable[[], None]) -> Form:
-        def make(dag_id: str = f"lakeops_{tasks.__name__.removesuffix('_dag')}", **arguments: Any) -> DAG:
-            given = dict(arguments)
+        def make(
+            dag_id: str = f"lakeops_{tasks.__name__.removesuffix('_dag')}",
+            repository: str | None = None,
+            connection: str = DEFAULT_CONN_ID,
+            **arguments: Any,
+        ) -> DAG:
+            where = "Its name, without lakefs://. Empty: the connection's default repository."
             params = {
-                "repository": maybe(
-                    "Repository",
-                    "Its name, without lakefs://. Empty: the connection's default repository.",
-                    given.pop("repository", None),
-                    pattern=REPOSITORY,
-                ),
+                "repository": maybe("Repository", where, repository, pattern=REPOSITORY),
                 **fields,
                 "dry_run": switch("Dry run", "Show what would be done, and do nothing.", on=True),
-                "connection": connection_field(given.pop("connection", DEFAULT_CONN_ID)),
+                "connection": connection_field(connection),
             }
-            with made(make, dag_id, given, params, schedule=None, tags=["lakeops", "admin"]) as dag:
+            with made(make, dag_id, arguments, params, schedule=None, tags=["lakeops", "admin"]) as dag:
                 tasks()
             return dag
 
@@ -121,6 +109,11 @@ def form(**fields: Param) -> Callable[[Callable[[], None]], Form]:
 def pinned(*names: str) -> dict[str, str]:
     """Templates for arguments of an operator, with the values that the preview has pinned."""
     return {name: f"{{{{ ti.xcom_pull(task_ids='preview', key='pinned')['{name}'] }}}}" for name in names}
+
+
+def given(*names: str) -> dict[str, str]:
+    """Templates for arguments of an operator, with the values of the form's fields of these names."""
+    return {name: f"{{{{ params.{name} or '' }}}}" for name in names}
 
 
 def action(description: str) -> Param:
@@ -163,20 +156,20 @@ def do_one_of(noun: str, *actions: Any) -> None:
 
 @form(
     action=action(
-        "Moving restores what a branch showed, by a commit of its reflog. Deleting drops uncommitted changes too; "
-        "commits stay until retention takes them."
+        "Move points the branch to any commit, such as an older one of its reflog. Delete also drops uncommitted "
+        "changes. Commits stay as long as the retention rules say."
     ),
     branch=text("Branch", "The branch to create, move or delete.", pattern=NAME),
-    source=maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
+    source=maybe("Source", "The ref that the branch starts at, or moves to. Empty: the default branch.", pattern=REF),
 )
 def branch_dag() -> None:
     """Create, move or delete a branch."""
-    branch, shown = {"branch": "{{ params.branch }}"}, pinned("shown")
+    to = pinned("source")["source"]
     do_one_of(
         "branch",
-        do("create", LakeopsCreateBranchOperator, **branch, **pinned("source")),
-        do("move", LakeopsMoveBranchOperator, **branch, ref=pinned("source")["source"], **shown),
-        do("delete", LakeopsDeleteBranchOperator, **branch, **shown),
+        do("create", operators.LakeopsCreateBranchOperator, source=to, **given("branch")),
+        do("move", operators.LakeopsMoveBranchOperator, ref=to, **given("branch"), **pinned("shown")),
+        do("delete", operators.LakeopsDeleteBranchOperator, **given("branch"), **pinned("shown")),
     )
 
 
@@ -198,14 +191,14 @@ def branch_dag() -> None:
     message=maybe("Message", "The merge commit's message."),
     despite_checks=maybe(
         "Despite checks",
-        "Checks that commits declare and that are gone around, with commas between them. The commit says which.",
+        "Merge without these declared checks, separated by commas. The merge commit names them.",
     ),
 )
 def merge_dag() -> None:
     """Merge a ref into a branch."""
     preview("merge") >> do(
         "merge",
-        LakeopsMergeOperator,
+        operators.LakeopsMergeOperator,
         **pinned("source", "destination", "shown"),
         strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
         message="{{ params.message or 'Merge ' ~ params.source }}",
@@ -214,61 +207,56 @@ def merge_dag() -> None:
 
 
 @form(
-    branch=text("Branch", "The branch to undo it on.", "main", pattern=NAME),
-    ref=text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
+    branch=text("Branch", "The branch that gets the revert commit.", "main", pattern=NAME),
+    ref=text("Commit", "The commit to revert. Give its id: main~1 is another commit tomorrow.", pattern=REF),
     parent_number=Param(
         None,
         type=["null", "integer"],
         minimum=1,
         title="Parent",
-        description="For a merge commit: the number of the parent to go back to, mostly 1.",
+        description="For a merge commit: the number of the parent to go back to, usually 1.",
     ),
     message=maybe("Message", "The commit's message. Empty: Revert '...'."),
 )
 def revert_dag() -> None:
-    """Undo what a commit did, by one new commit."""
-    preview("revert") >> do(
-        "revert",
-        LakeopsRevertOperator,
-        branch="{{ params.branch }}",
-        **pinned("ref", "shown"),
-        parent_number="{{ params.parent_number or '' }}",
-        message="{{ params.message or '' }}",
-    )
+    """Revert a commit by a new commit."""
+    arguments = {**given("branch", "parent_number", "message"), **pinned("ref", "shown")}
+    preview("revert") >> do("revert", operators.LakeopsRevertOperator, **arguments)
 
 
 @form(
-    action=action("Who reads by a tag's name sees the other commit once it is moved."),
+    action=action("Readers of a tag see the new commit as soon as the tag is moved."),
     tag=text("Tag", "The tag to create, move or delete.", pattern=NAME),
-    ref=maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
+    ref=maybe("Ref", "The ref that the tag names, or moves to. Empty: the default branch's head.", pattern=REF),
 )
 def tag_dag() -> None:
     """Create, move or delete a tag."""
     do_one_of(
         "tag",
-        do("create", LakeopsCreateTagOperator, tag="{{ params.tag }}", **pinned("ref")),
-        do("move", LakeopsMoveTagOperator, tag="{{ params.tag }}", **pinned("ref", "shown")),
-        do("delete", LakeopsDeleteTagOperator, tag="{{ params.tag }}", **pinned("shown")),
+        do("create", operators.LakeopsCreateTagOperator, **given("tag"), **pinned("ref")),
+        do("move", operators.LakeopsMoveTagOperator, **given("tag"), **pinned("ref", "shown")),
+        do("delete", operators.LakeopsDeleteTagOperator, **given("tag"), **pinned("shown")),
     )
 
 
 @form(
     branch=text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
-    prefix=maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
+    prefix=maybe("Prefix", "Drop only changes under this prefix. Empty: all changes."),
 )
 def reset_dag() -> None:
     """Drop uncommitted changes."""
-    where = {"branch": "{{ params.branch }}", "prefix": "{{ params.prefix or '' }}"}
-    preview("reset") >> do("reset", LakeopsResetBranchOperator, **where, **pinned("shown"))
+    preview("reset") >> do(
+        "reset", operators.LakeopsResetBranchOperator, **given("branch", "prefix"), **pinned("shown")
+    )
 
 
 @form(
     mark=text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
-    force=switch("Force", "Also a mark that holds most of the repository."),
+    force=switch("Force", "Sweep also when the mark holds more than 30 % of the objects."),
 )
 def sweep_dag() -> None:
     """Delete what a mark of garbage collection holds."""
-    swept = do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
+    swept = do("sweep", operators.LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
     preview("sweep") >> swept
 
 
@@ -279,20 +267,13 @@ def sweep_dag() -> None:
         pattern="^(s3|az|gs|file)://.+$",
     ),
     branch=text("Branch", "The branch to import to.", "main", pattern=NAME),
-    prefix=maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
+    prefix=maybe("Prefix", "The folder that the imported objects replace. Empty: the whole branch."),
     message=maybe("Message", "The commit's message. Empty: Import ..."),
 )
 def import_dag() -> None:
-    """Make a folder hold what a bucket's prefix holds, without copying."""
-    preview("import") >> do(
-        "import",
-        LakeopsImportOperator,
-        source="{{ params.source }}",
-        branch="{{ params.branch }}",
-        prefix="{{ params.prefix or '' }}",
-        message="{{ params.message or '' }}",
-        **pinned("shown"),
-    )
+    """Import the objects under a prefix of a bucket into a folder, without copying."""
+    arguments = {**given("source", "branch", "prefix", "message"), **pinned("shown")}
+    preview("import") >> do("import", operators.LakeopsImportOperator, **arguments)
 
 
 def admin_dags(prefix: str = "lakeops_", **arguments: Any) -> list[DAG]:
