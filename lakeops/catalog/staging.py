@@ -1,8 +1,8 @@
 """The staging area: rows under tokens, read through the active token, then the sealed ones (newest first).
 
 Stagers hold the branch's row shared, so they run beside each other. Sealing, resetting and publishing hold it
-exclusively, so no row arrives under a token after it was sealed. Every transition may be repeated. Sealed tokens are
-covered by the next commit, and the rows of retired ones are removed by any later ``purge_retired``.
+exclusively, so no row arrives under a token after it was sealed. Every transition may be repeated. The next commit
+covers sealed tokens, and any later ``purge_retired`` removes the rows of retired ones.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ class Staging(CatalogPart):
     ) -> Sealed:
         """Before a commit: an active token with rows joins the sealed ones, and ``token`` takes its place.
 
-        Nothing is sealed when the call's idempotency key stands for a commit already, even if the branch takes no
-        commits any more. ``intent`` is kept with the newest sealed token, in case somebody else commits it.
-        Raises ``KeyReused`` when the key was used with another fingerprint.
+        Nothing is sealed when the idempotency key stands for a commit already (``KeyReused``: for another fingerprint),
+        even if the branch takes no commits any more. ``intent`` is kept with the newest sealed token, in case somebody
+        else commits it.
         """
         repository = lock_repository(conn, repository_id)
         state = before = lock_branch(conn, repository_id, branch, exclusive=True)
@@ -346,9 +346,9 @@ class Staging(CatalogPart):
     def staged_counts(
         self, conn: Connection, repository_id: str, branches: Collection[str], *, most: int
     ) -> dict[str, int]:
-        """How many paths are staged on each of the branches, effective or not. Each is counted to ``most``.
+        """How many paths are staged on each of the branches that have any, effective or not, counted to ``most``.
 
-        Branches without any are left out. One statement, and one more where a branch has sealed tokens.
+        One statement, and one more where a branch has sealed tokens.
         """
         mine = STAGED.c.repository_id == repository_id
         active = select(STAGED.c.path).where(mine, STAGED.c.token == BRANCH.c.staging_token).correlate(BRANCH)
@@ -437,8 +437,7 @@ def _lock_stageable(conn: Connection, repository_id: str, name: str, *, exclusiv
 def _find_stageable(conn: Connection, query: Lookup, repository_id: str, name: str) -> AnyRow:
     """The repository's row, with everything else before it, when the branch may be staged to.
 
-    Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``,
-    ``protected_branch``).
+    Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed``.
     """
     rows = query.all(conn, {"repository": repository_id, "branch": name})
     row = repository_found(conn, rows[0] if rows else None, repository_id)
@@ -541,9 +540,9 @@ def staging_columns() -> pa.Schema:
 
 
 def to_columns(staged: pa.Table) -> pa.Table:
-    """A table of ``STAGED_SCHEMA`` as the staging table keeps it: sorted by path, and of a repeated path the last row.
+    """A table of ``STAGED_SCHEMA`` as the staging table keeps it: of a repeated path the last row.
 
-    Sorted, so that stagers never wait for each other in a circle.
+    It is sorted by path, so that stagers never wait for each other in a circle.
     """
     import numpy as np
     import pyarrow as pa

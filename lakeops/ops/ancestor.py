@@ -23,8 +23,7 @@ from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, history_of, lookup, require_live, watched
 from lakeops.ops.history import NEAR, merge_bases
 from lakeops.ranges.diff import each_change
-from lakeops.ranges.merge import MergePlan, plan_merge, preview
-from lakeops.ranges.merge_base import bases_matter, merged_base
+from lakeops.ranges.merge import MergePlan, bases_matter, merged_base, plan_merge, preview
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader

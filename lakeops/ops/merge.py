@@ -47,7 +47,7 @@ from lakeops.ops.publish import (
     snapshot,
     write_ranges,
 )
-from lakeops.ranges.apply import apply_plan
+from lakeops.ranges.merge import apply_plan
 from lakeops.ranges.range_file import fetch_ranges
 
 
