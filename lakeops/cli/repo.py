@@ -62,12 +62,7 @@ def list_all(session: Session) -> None:
 
 
 @command(app, "metadata", example="repo metadata lakefs://flights --meta owner=ada --remove contact")
-def metadata(
-    session: Session,
-    uri: RepositoryUri,
-    meta: Metadata = None,
-    remove: RemovedKeys = None,
-) -> None:
+def metadata(session: Session, uri: RepositoryUri, meta: Metadata = None, remove: RemovedKeys = None) -> None:
     """Show a repository's own metadata, or change it: key/value pairs such as an owner or a contact.
 
     Keys that are not named stay as they are.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakeops.lake.connection import LakeConnection, ops
 from lakeops.lake.mirror import Mirror, reaching, reference_to
@@ -48,17 +48,10 @@ class Lake(LakeConnection):
             NamespaceTaken: the storage namespace holds a repository, or overlaps with one.
             StoreError: the store refused.
         """
-        record = ops.repository.create_repository(
-            self.catalog,
-            self.stores(),
-            name,
-            storage_namespace or self.settings.default_namespace(check_repository(name)),
-            default_branch=default_branch,
-            split=split or Split(),
-            ids=self._ids,
-            actor=self.settings.committer,
-            metadata=metadata,
-        )
+        given: dict[str, Any] = {"default_branch": default_branch, "split": split or Split(), "metadata": metadata}
+        given |= {"ids": self._ids, "actor": self.settings.committer}
+        namespace = storage_namespace or self.settings.default_namespace(check_repository(name))
+        record = ops.repository.create_repository(self.catalog, self.stores(), name, namespace, **given)
         return Repository(self.context(record))
 
     def restore_repository(self, name: str, storage_namespace: str, *, of: str | None = None) -> RestoreResult:
