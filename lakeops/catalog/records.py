@@ -243,7 +243,6 @@ class ExpectedState:
     Attributes:
         state: the branch's row: head, tokens and resets.
         counter: how often something was staged at a place. What is committed there does not change with ``state``.
-        addresses: the only stored addresses whose staged rows may be replaced.
         marks: the marks that are known to hold none of the rows' objects, for rows that link objects which were there
             before the attempt began. To be found out before the objects are seen to be there.
         unclear: the marks that are still being made, and may come to hold one of the objects.
@@ -251,7 +250,6 @@ class ExpectedState:
 
     state: BranchState | None = None
     counter: ChangeCounter | None = None
-    addresses: frozenset[str] | None = None
     marks: frozenset[str] | None = None
     unclear: frozenset[str] = frozenset()
 

@@ -40,7 +40,7 @@ FIRST_ABORT = 128
 
 
 _Refs = Annotated[
-    list[Any], ref("lakefs://REPO/REF", "Which commits; lakefs://REPO alone, or nothing, means the one to look at.")
+    list[Any], ref("lakefs://REPO/REF", "The commits. lakefs://REPO alone, or nothing, means the one shown last.")
 ]
 
 

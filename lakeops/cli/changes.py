@@ -159,14 +159,14 @@ def merge(
     ] = None,
     message: Annotated[str | None, value("--message -m", "TEXT", "The commit's message.")] = None,
     meta: Metadata = None,
-    squash: Annotated[bool, flag("--squash", "Make a commit with one parent: the source's commits stay out.")] = False,
+    squash: Annotated[bool, flag("--squash", "Make a commit with one parent, without the source's history.")] = False,
     no_commit: Annotated[bool, flag("--no-commit", "Show what the merge would do, and publish nothing.")] = False,
     allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
     idempotency_key: IdempotencyKey = None,
     despite_check: DespiteChecks = None,
     tables: Annotated[
         TablesMode | None,
-        value("--tables", "rebase", "Make changes of Iceberg tables again on the destination's, where both have some."),
+        value("--tables", "rebase", "Where both sides changed an Iceberg table, apply the source's changes again."),
     ] = None,
 ) -> None:
     """Merge what a ref changed into a branch.

@@ -288,7 +288,7 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     if kept["grace"]["count"]:
         old_enough = datetime.fromisoformat(found["cutoff"]) + 2 * timedelta(hours=found["grace_hours"])
         after = moment(unix_seconds(old_enough))
-        yield (f"           A mark after {after} takes what nobody needs of the young ones.",)
+        yield (f"           A mark after {after} may hold young files that nothing needs.",)
     strays = found["strays"]
     if strays["count"]:
         count, size = counted(strays["count"], "file"), human_size(strays["bytes"])

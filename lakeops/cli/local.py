@@ -35,7 +35,7 @@ IN_BYTES = ("Reading files", "Downloading", "Uploading")
 def clone(session: Session, source: Followable, directory: Place = HERE) -> None:
     """Download a folder of a ref to a directory that follows it from then on.
 
-    The directory is new or empty. A clone that was interrupted goes on.
+    The directory is new or empty. After an interruption, run it again: it goes on.
     """
     ref, prefix = _ref(session, source)
     with session.progress("Cloning", size=IN_BYTES):
@@ -94,7 +94,7 @@ def _status_lines(found: LocalStatus) -> list[Sequence[Styled]]:
 
 @command(app, "pull", example="local pull raw/", progress=True, moves=True)
 def pull(session: Session, directory: Place = HERE, force: Force = False) -> None:
-    """Take what changed at the ref. Files that were changed here alone stay as they are.
+    """Download what changed at the ref. Files that were changed only here stay as they are.
 
     When files were changed on both sides, nothing is taken and all of them are listed.
     """

@@ -155,7 +155,7 @@ ParentNumber = Annotated[
     ),
 ]
 Amount = Annotated[int | None, value("--amount -n", "N", "Show at most this many.", min=0)]
-After = Annotated[str, value("--after", "NAME", "Show only what the list has after this one.")]
+After = Annotated[str, value("--after", "NAME", "Show only items after this one.")]
 Prefix = Annotated[str, value("--prefix", "TEXT", "Show only those that begin with this.")]
 PreSign = Annotated[str, value("--pre-sign", "true|false", "Show a URL that anyone can read for a while.")]
 Transfer = Annotated[str, value("--pre-sign", "true|false", "Without effect: contents go between here and the store.")]

@@ -25,10 +25,14 @@ from lakeops.model.errors import LakeopsError
 from lakeops.model.records import Split
 from lakeops.ops import deletion_limit
 from lakeops.ops.gc import mark, sweep
+from lakeops.ranges import metarange
 from lakeops.serving import LIMITS
 from lakeops.settings import Settings
+from lakeops.store import foreign
+from lakeops.store.base import StoreSettings
 from lakeops.store.open import BUCKETS
 from lakeops.version import __version__
+from lakeops.web import objects, pages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -60,6 +64,10 @@ PYTHON = f"Python {PROJECT['requires-python'].removeprefix('>=')} or newer"
 AIRFLOW = f"{_needed('airflow')}"
 SPLIT = f"{Split().min_entries:,}, {Split().target_entries:,} and {Split().max_entries:,} entries"
 A_RANGE = f"{Split().min_entries + Split().target_entries:,}"
+ENTRY_BYTES = 68
+"""Bytes of metadata for an entry, as ``make bench`` measured."""
+PREVIEW = f"{foreign.PAGE_BYTES >> 20} MiB and {foreign.PAGE_SECONDS} seconds of CPU"
+NUMBERS = ["no", "one", "two", "three", "four", "five", "six"]
 SHORT = ".".join(__version__.split(".")[:2])
 
 FACTS = [
@@ -69,7 +77,7 @@ FACTS = [
     (f"| version | {SHORT}, beta", "docs/status.md"),
     (f"[{PROJECT['license']}](LICENSE)", "README.md"),
     (f"yes, {PROJECT['license']}", "docs/comparison.md"),
-    *((f"Airflow {AIRFLOW}", page) for page in ("docs/install.md", "docs/provider.md")),
+    *((f"Airflow {AIRFLOW}", page) for page in ("docs/airflow.md", "docs/install.md", "docs/provider.md")),
     (f"| Airflow | {AIRFLOW} (", "docs/status.md"),
     (f"lakeops needs Airflow {AIRFLOW.split(maxsplit=1)[0]}", "docs/provider.md"),
     (f"(Spark {_needed('spark')})", "docs/install.md"),
@@ -106,6 +114,26 @@ FACTS = [
     (f"| connections | {LIMITS.connections:,}", "docs/gateway.md"),
     (f"| body of a request | {LIMITS.body_bytes >> 30} GiB", "docs/gateway.md"),
     *((f"| {role} |", "docs/team.md") for role in ROLES),
+    (f"[{NUMBERS[len(ROLES)]} roles](team.md#roles)", "docs/index.md"),
+    (f"| permissions | {NUMBERS[len(ROLES)]} roles,", "docs/comparison.md"),
+    (f"about {ENTRY_BYTES} bytes of metadata for each committed entry", "docs/operating.md"),
+    (
+        f"about {(Split().min_entries + Split().target_entries) * ENTRY_BYTES // 10_000 * 10} kB each",
+        "docs/operating.md",
+    ),
+    (f"above {metarange.MOST_INLINE:,} ranges", "docs/operating.md"),
+    (f"`cache_mb` ({Settings.model_fields['cache_mb'].default} MiB)", "docs/operating.md"),
+    (f"up to {Settings.model_fields['disk_cache_mb'].default >> 10} GiB (`disk_cache_mb`)", "docs/stores.md"),
+    (f"| attempts of one request | {StoreSettings().max_attempts} |", "docs/stores.md"),
+    (f"{StoreSettings().connect_timeout:g} s to connect, {StoreSettings().read_timeout:g} s between", "docs/stores.md"),
+    (f"part of a big upload | {StoreSettings().part_bytes >> 20} MiB", "docs/stores.md"),
+    (f"which may take {PREVIEW}", "docs/pages.md"),
+    (f"a process that may take {PREVIEW}", "SECURITY.md"),
+    (f"counted up to {pages.COUNTED:,} changes", "docs/pages.md"),
+    (f"A page searches {pages.SEARCHED:,} commits", "docs/pages.md"),
+    (f"number of branches (counted to {pages.MOST_BRANCHES:,})", "docs/pages.md"),
+    (f"not committed (counted to {pages.STAGED:,})", "docs/pages.md"),
+    (f"The page looks at {objects.DEPTH} commits", "docs/pages.md"),
     *((f"`{scheme}://", page) for scheme in ("file", *BUCKETS) for page in ("docs/stores.md", "docs/write.md")),
     *((f"`{extra}`", "docs/install.md") for extra in EXTRAS),
     *(
@@ -150,6 +178,13 @@ def test_every_promise_has_tests_and_the_harnesses_their_last_runs() -> None:
     )
 
 
+def first_column(text: str) -> set[str]:
+    """The first cells of the rows of the first table of a text."""
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table
+    return {row.split("|")[1].strip() for row in table[0].splitlines()[2:]}
+
+
 def test_every_row_of_the_comparison_names_what_shows_it() -> None:
     compared, shown = (
         [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
@@ -157,8 +192,10 @@ def test_every_row_of_the_comparison_names_what_shows_it() -> None:
     )
     assert [row[0] for row in compared] == [row[0] for row in shown]
     assert len(compared) > 10
-    for _, pages, tests in shown:
-        assert re.search(r"\]\([\w-]+\.md(#[\w-]+)?\)", pages)
+    front = first_column(PAGES["README.md"].split("## How it compares")[1])
+    assert front - {row[0] for row in compared} == {"choose it when"}
+    for _, where, tests in shown:
+        assert re.search(r"\]\([\w-]+\.md(#[\w-]+)?\)", where)
         assert re.search(r"`tests/\w+/test_\w+\.py`", tests)
 
 
@@ -193,7 +230,9 @@ def test_commands_within_sentences_exist(page: str) -> None:
         if given[0].isupper() or given[0] in {"connections", "range", "leaf", "metarange"}:
             continue  # COMMAND, a group of Airflow's command line, the bytes before an id
         left, options = (
-            ("", {"--config", "--install-completion", "--version"}) if given[0][0] == "-" else _resolved(given)
+            ("", {"--config", "--engine", "--install-completion", "--version"})
+            if given[0][0] == "-"
+            else _resolved(given)
         )
         own = given[: given.index("--")] if "--" in given else given
         used = {word.split("=")[0] for word in own if word.startswith("-") and word != "-"}
