@@ -223,8 +223,7 @@ class LakeConnection:
 
         Raises:
             InvalidInput: ``invalid_settings``: a setting makes no sense.
-            PreconditionFailed: ``catalog_version``: the catalog is newer than this code, or needs ``lakeops doctor
-                --upgrade``.
+            PreconditionFailed: ``catalog_version``: it is newer, or needs ``lakeops doctor --upgrade``.
             Transient: ``catalog_unavailable``: the database does not answer.
         """
         chosen = settings or Settings.load(home=home, database_url=database_url)
