@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Literal, NoReturn, TextIO
@@ -257,11 +258,8 @@ def _drop_unwritten(stream: TextIO) -> bool:
         stream.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
+        with suppress(OSError):  # a stream without a file behind it, as in an embedding program
             os.dup2(nowhere, stream.fileno())
-        except OSError:  # a stream without a file behind it, as in an embedding program
-            pass
-        finally:
-            os.close(nowhere)
+        os.close(nowhere)
         return True
     return False
