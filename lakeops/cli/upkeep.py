@@ -115,9 +115,7 @@ def status(session: Session, uri: RepositoryUri) -> None:
 
 @command(refs_group, "automatic", example="refs automatic lakefs://flights")
 def automatic(
-    session: Session,
-    uri: RepositoryUri,
-    off: Annotated[bool, flag("--off", "Switch it off.")] = False,
+    session: Session, uri: RepositoryUri, off: Annotated[bool, flag("--off", "Switch it off.")] = False
 ) -> None:
     """Add each change of a branch or tag to the dump as soon as it is made, whoever makes it."""
     session.repository(uri).refs.automatic(not off)
