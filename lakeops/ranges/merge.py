@@ -36,18 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, LocalEngine
-from lakeops.model.arrow import (
-    ENTRY_SCHEMA,
-    STAGED_SCHEMA,
-    array,
-    from_numpy,
-    in_one,
-    no_metadata,
-    no_rows,
-    scalar,
-    text,
-    to_numpy,
-)
+from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.ranges.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.ranges.diff import (
@@ -435,18 +424,9 @@ def _with_conflicts(decided: DecidedPaths, label: str) -> pa.Table:
 
 def _conflicting(paths: pa.Array, label: str) -> pa.Table:
     """The state of paths on which bases conflict, as rows to apply: ``STAGED_SCHEMA``."""
-    count = len(paths)
-    values = {
-        "path": paths,
-        "tombstone": pa.repeat(scalar(False, pa.bool_()), count),
-        "physical_address": pa.repeat(text(""), count),
-        "checksum": pa.repeat(text(label), count),
-        "size_bytes": pa.repeat(scalar(0, pa.int64()), count),
-        "mtime": pa.repeat(scalar(0, pa.int64()), count),
-        "content_type": pa.repeat(text(_NO_TYPE), count),
-        "metadata": no_metadata(count),
-    }
-    return pa.table([values[name] for name in STAGED_SCHEMA.names], schema=STAGED_SCHEMA)
+    state = {"path": "", "tombstone": False, "physical_address": "", "checksum": label, "size_bytes": 0, "mtime": 0}
+    rows = pa.Table.from_pylist([{**state, "content_type": _NO_TYPE, "metadata": []}], STAGED_SCHEMA)
+    return rows.take(from_numpy(np.zeros(len(paths), np.int64))).set_column(0, STAGED_SCHEMA.field(0), paths)
 
 
 def _differing(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[pa.Array]:
