@@ -11,7 +11,7 @@ would give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -160,7 +160,8 @@ class MetarangeBuilder:
         while done < len(rows) and self.chunker.open:
             self._cut_anew(rows[done])
             done += 1
-        self._add(rows[done:])
+        self._parts.append((None, len(self._new), len(self._new) + len(rows) - done))
+        self._new += rows[done:]
 
     def open(self, remainder: pa.Table) -> None:
         """Rows follow whose range is open."""
@@ -173,11 +174,6 @@ class MetarangeBuilder:
         new = Metarange.from_rows(self._new)
         return joined((new if ranges is None else ranges, start, stop) for ranges, start, stop in self._parts)
 
-    def _add(self, rows: Iterable[RangeRow]) -> None:
-        done = len(self._new)
-        self._new += rows
-        self._parts.append((None, done, len(self._new)))
-
     def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
         self.work += Work(opened=1, bytes_read=row.file_bytes)
@@ -185,7 +181,8 @@ class MetarangeBuilder:
 
     def _write(self, closed: list[pa.Table], *known: RangeRow) -> None:
         writer = RangeWriter(self.store, self.attempt, (*self.known, *known))
-        self._add(map(writer.write, closed))
+        self._parts.append((None, len(self._new), len(self._new) + len(closed)))
+        self._new += map(writer.write, closed)
         self.work += writer.work
 
 

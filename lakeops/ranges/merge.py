@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -163,8 +163,9 @@ class ChangedPaths:
         return cls(batch, paths.take(order), left[to_numpy(order)], right[to_numpy(order)])
 
 
-def states(file: RangeFile, changed: ChangedPaths, here: Positions) -> States:
+def states(changed: ChangedPaths, places: tuple[RangeFile, Positions]) -> States:
     """The states of those paths that would be in one range of the destination, by their numbers."""
+    file, here = places
     like_base, like_source, present = np.zeros((3, len(here)), np.bool_)
     batch, left, right = changed.batch, changed.left[here], changed.right[here]
     sides = ((batch.left, left, like_base), (batch.right, right, like_source))
@@ -174,13 +175,13 @@ def states(file: RangeFile, changed: ChangedPaths, here: Positions) -> States:
         like[known] = present[known] = True
     rest = np.flatnonzero(~present)
     if len(rest):  # what digests do not tell
-        places = file.find(changed.paths.take(from_numpy(here[rest])))
-        present[rest] = places >= 0
+        found = file.find(changed.paths.take(from_numpy(here[rest])))
+        present[rest] = found >= 0
         for side, rows, like in sides:
-            equal: Mask = (places < 0) & (rows[rest] < 0)
-            both = np.flatnonzero((places >= 0) & (rows[rest] >= 0))
+            equal: Mask = (found < 0) & (rows[rest] < 0)
+            both = np.flatnonzero((found >= 0) & (rows[rest] >= 0))
             if len(both):
-                held = file.take(places[both], IDENTITY_COLUMNS)
+                held = file.take(found[both], IDENTITY_COLUMNS)
                 equal[both] = same_identity(held, side.rows(rows[rest[both]], IDENTITY_COLUMNS))
             like[rest] = equal
     return like_base, like_source, present
@@ -291,10 +292,7 @@ class MergeWalk:
         numbers, starts = np.unique(owner[unknown], return_index=True)
         parts = np.split(unknown, starts)[1:]
 
-        def look(range_and_rows: tuple[RangeFile, Positions]) -> States:
-            return states(range_and_rows[0], changed, range_and_rows[1])
-
-        looks = self.reader.ahead(look, zip(map(self._file, numbers.tolist()), parts, strict=True))
+        looks = self.reader.ahead(partial(states, changed), zip(map(self._file, numbers.tolist()), parts, strict=True))
         for here, found in zip(parts, looks, strict=True):
             like_base[here], like_source[here], present[here] = found
         return like_base, like_source, present
