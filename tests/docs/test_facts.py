@@ -66,6 +66,7 @@ SPLIT = f"{Split().min_entries:,}, {Split().target_entries:,} and {Split().max_e
 A_RANGE = f"{Split().min_entries + Split().target_entries:,}"
 ENTRY_BYTES = 68
 """Bytes of metadata for an entry, as ``make bench`` measured."""
+RANGE_KB = (Split().min_entries + Split().target_entries) * ENTRY_BYTES // 10_000 * 10
 PREVIEW = f"{foreign.PAGE_BYTES >> 20} MiB and {foreign.PAGE_SECONDS} seconds of CPU"
 NUMBERS = ["no", "one", "two", "three", "four", "five", "six"]
 SHORT = ".".join(__version__.split(".")[:2])
@@ -117,11 +118,12 @@ FACTS = [
     (f"[{NUMBERS[len(ROLES)]} roles](team.md#roles)", "docs/index.md"),
     (f"| permissions | {NUMBERS[len(ROLES)]} roles,", "docs/comparison.md"),
     (f"about {ENTRY_BYTES} bytes of metadata for each committed entry", "docs/operating.md"),
-    (
-        f"about {(Split().min_entries + Split().target_entries) * ENTRY_BYTES // 10_000 * 10} kB each",
-        "docs/operating.md",
-    ),
+    (f"about {RANGE_KB} kB each", "docs/operating.md"),
+    (f"about {RANGE_KB} kB of metadata for each range", "docs/faq.md"),
+    (f"{NUMBERS[len(ROLES)]} [roles](team.md#roles)", "docs/faq.md"),
     (f"above {metarange.MOST_INLINE:,} ranges", "docs/operating.md"),
+    (f"Above {metarange.MOST_INLINE:,} ranges", "docs/faq.md"),
+    (f"more than {metarange.MOST_INLINE:,} ranges", "docs/adr/0081-a-range-is-a-file.md"),
     (f"`cache_mb` ({Settings.model_fields['cache_mb'].default} MiB)", "docs/operating.md"),
     (f"up to {Settings.model_fields['disk_cache_mb'].default >> 10} GiB (`disk_cache_mb`)", "docs/stores.md"),
     (f"| attempts of one request | {StoreSettings().max_attempts} |", "docs/stores.md"),
