@@ -245,7 +245,6 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def _cache_of(self, repository: str, ref: str) -> RefCache:
-        """The cache of a ref: the existing one while it is fresh, else a new one."""
         found = self._caches.get((repository, ref))
         return found if found is not None and found.is_fresh() else self._begin(repository, ref)
 

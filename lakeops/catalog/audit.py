@@ -272,19 +272,16 @@ class Audit(CatalogPart):
         count = select(STAGED.c.token, func.count()).where(STAGED.c.repository_id == repository_id)
         staged = {str(token): rows for token, rows in conn.execute(count.group_by(STAGED.c.token))}
         following = (MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None))
-        commits, first_parents, unreadable = _commits(conn, repository_id)
         known = exists().where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == KEY.c.commit_id)
         dangling = select(KEY.c.key, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, ~known)
         now = self.database.dialect.now(conn)
         moves = select(*(columns := (REFLOG.c.kind, REFLOG.c.ref)), REFLOG.c.old, REFLOG.c.new)
         moves = moves.filter_by(repository_id=repository_id).order_by(*columns, REFLOG.c.sequence)
         return CatalogSnapshot(
-            repository=repository_record(row),
-            branches=branches,
-            tags=tags,
-            commits=commits,
-            first_parents=first_parents,
-            unreadable=unreadable,
+            repository_record(row),
+            branches,
+            tags,
+            *_commits(conn, repository_id),
             retired=_retired(conn, repository_id, {*staged, *(one for each in branches for one in each.tokens)}),
             staged=staged,
             uploads=uploads,

@@ -74,6 +74,7 @@ class Dialect(Protocol):
 
     def reader(self, engine: Engine) -> Engine:
         """An engine over the connections of ``engine`` whose transactions read one snapshot and write nothing."""
+        return engine
 
     def begin(self, conn: Connection, *, write: bool) -> None:
         """Begin a transaction on a connection. Called by hand: an engine that anybody listens to is slower."""
@@ -84,11 +85,12 @@ class Dialect(Protocol):
     def failure_of(self, error: BaseException) -> TransactionFailure:
         """The meaning of an error of the driver."""
 
-    def lock_holder(self, engine: Engine, error: BaseException) -> str:
+    def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
         """Words for who holds the lock that an error says was not given. Empty where the database does not tell."""
+        return ""
 
     def lock_schema(self, conn: Connection) -> None:
-        """Wait until no other process changes the schema, and keep them waiting until the transaction ends."""
+        """Wait until no other process changes the schema, unless a writing transaction is alone anyway."""
 
     def facts(self, conn: Connection) -> dict[str, str]:
         """The server's version and settings that matter, for ``doctor``."""
@@ -97,7 +99,7 @@ class Dialect(Protocol):
         """Facts that tell this database from a copy of it. A fact that the server does not give is left out."""
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Begin to load staged rows (``staging.staging_columns``): what needs no lock of a branch."""
+        """Begin to load staged rows (``staging.staging_columns``): what travels and needs no lock of a branch."""
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
         """Insert or replace the rows that were brought, under a token."""

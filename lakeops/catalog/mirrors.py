@@ -294,12 +294,7 @@ class Mirrors(CatalogPart):
 
     @write_transaction
     def record_arrivals(
-        self,
-        conn: Connection,
-        repository_id: str,
-        ref: RefName,
-        ticket: int,
-        found: Inspection,
+        self, conn: Connection, repository_id: str, ref: RefName, ticket: int, found: Inspection
     ) -> MirrorRef | None:
         """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look.
 
@@ -540,9 +535,9 @@ def _check_alone(mirror: MirrorRecord, since: int) -> None:
 
 
 def _state(conn: Connection, repository_id: str) -> MirrorState:
-    mirror = _find_mirror(conn, repository_id)
-    refs = tuple(_refs(conn, find_repository(conn, repository_id)))
-    return MirrorState(mirror, refs, tuple(_find_registrations(conn, repository_id)))
+    repository, mirror = find_repository(conn, repository_id), _mirror_of(conn, repository_id)
+    registrations = tuple(_find_registrations(conn, repository_id))
+    return MirrorState(mirror, tuple(_refs(conn, repository)), registrations, repository.metadata)
 
 
 def _refs(conn: Connection, repository: AnyRow) -> list[MirrorRef]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lakeops.catalog.database import TransactionFailure
+from lakeops.catalog.database import Dialect, TransactionFailure
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.errors import InvalidInput
@@ -78,7 +78,7 @@ _COPY_OUT = (
 )
 
 
-class Postgres:
+class Postgres(Dialect):
     """A catalog on a server."""
 
     name = "postgresql"

@@ -243,7 +243,6 @@ class ExpectedState:
     Attributes:
         state: the branch's row: head, tokens and resets.
         counter: how often something was staged at a place. What is committed there does not change with ``state``.
-        addresses: the only stored addresses whose staged rows may be replaced.
         marks: the marks that are known to hold none of the rows' objects, for rows that link objects which were there
             before the attempt began. To be found out before the objects are seen to be there.
         unclear: the marks that are still being made, and may come to hold one of the objects.
@@ -251,7 +250,6 @@ class ExpectedState:
 
     state: BranchState | None = None
     counter: ChangeCounter | None = None
-    addresses: frozenset[str] | None = None
     marks: frozenset[str] | None = None
     unclear: frozenset[str] = frozenset()
 
@@ -267,20 +265,12 @@ def repository_record(row: AnyRow) -> RepositoryRecord:
     split = Split(**row.split)
     for value in astuple(split):
         number(value)
-    check_texts(row.id, row.storage_namespace, row.default_branch)
+    names = row.id, row.storage_namespace, row.default_branch
+    check_texts(*names)
     if type(row.capabilities) is not dict:
         raise TypeError(f"{row.capabilities!r:.80} is no map")
-    return RepositoryRecord(
-        id=row.id,
-        storage_namespace=row.storage_namespace,
-        default_branch=row.default_branch,
-        creation_date=number(row.creation_date),
-        read_only=row.read_only,
-        split=split,
-        capabilities=row.capabilities,
-        hooks=hooks_of(row),
-        metadata=text_map(row.metadata),
-    )
+    date, hooks, metadata = number(row.creation_date), hooks_of(row), text_map(row.metadata)
+    return RepositoryRecord(*names, date, row.read_only, split, row.capabilities, hooks, metadata)
 
 
 @decoding(REPOSITORY, "id")

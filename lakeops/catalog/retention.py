@@ -185,11 +185,9 @@ class Retention(CatalogPart):
         live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
         branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
         tokens = [token for row in branches for token in branch_record(row).tokens]
-        return Roots(
-            commits=[commit_record(row) for row in conn.execute(live)],
-            staged=addresses(unload(conn, repository_id, token, "") for token in tokens),
-            uploads=uploads_in_flight(conn, repository, self.database.dialect.now(conn)),
-        )
+        staged = addresses(unload(conn, repository_id, token, "") for token in tokens)
+        uploads = uploads_in_flight(conn, repository, self.database.dialect.now(conn))
+        return Roots([commit_record(row) for row in conn.execute(live)], staged, uploads)
 
     @read_transaction
     def lineage(self, conn: Connection, repository_id: str, *, left_since: int) -> Lineage:
@@ -204,15 +202,8 @@ class Retention(CatalogPart):
         queries = (select(refs.c.name, refs.c.commit_id).where(refs.c.repository_id == repository_id) for refs in _REFS)
         branches, tags = ({row.name: row.commit_id for row in conn.execute(query)} for query in queries)
         left, deleted = _left_commits(conn, repository_id, left_since)
-        return Lineage(
-            branches=branches,
-            tags=tags,
-            commits=commits,
-            mirrors=mirror_needs(conn, repository_id),
-            left=left,
-            deleted=deleted,
-            rules=find_rules(conn, repository_id),
-        )
+        mirrors, rules = mirror_needs(conn, repository_id), find_rules(conn, repository_id)
+        return Lineage(branches, tags, commits, mirrors, left, deleted, rules)
 
     @write_transaction
     def expire_by_mark(

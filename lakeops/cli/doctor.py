@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from lakeops.cli.options import flag
+from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
-from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import LakeopsError
 from lakeops.model.formatting import counted
 from lakeops.model.sanitising import masked, safe
@@ -60,15 +59,12 @@ def show_settings(session: Session) -> None:
     if session.as_json:
         session.document({name: {"value": value, "source": source} for name, value, source in settings})
         return
-    session.table(
-        settings,
-        ("Setting", "Source", "Value"),
-        lambda setting: (
-            (setting.name, "cyan"),
-            (setting.source, "dim" if setting.source == "default" else "green"),
-            setting.text,
-        ),
-    )
+
+    def row(setting: Setting) -> tuple[Styled, ...]:
+        source = (setting.source, "dim" if setting.source == "default" else "green")
+        return ((setting.name, "cyan"), source, setting.text)
+
+    session.table(settings, ("Setting", "Source", "Value"), row)
 
 
 def effective(settings: Settings) -> Iterator[Setting]:
@@ -124,8 +120,7 @@ OPTIONAL_PACKAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Check(JsonRecord):
+class Check(NamedTuple):
     """A check with its result and finding."""
 
     name: str
@@ -258,7 +253,7 @@ def doctor(
     checks = [*environment(), *lake_checks(upgrade=upgrade)]
     problems = sum(1 for check in checks if check.status == PROBLEM)
     if session.as_json:
-        session.document({"ok": not problems, "checks": checks})
+        session.document({"ok": not problems, "checks": [check._asdict() for check in checks]})
     else:
         session.table(
             checks,

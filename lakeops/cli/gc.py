@@ -20,6 +20,7 @@ from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.names import LakeUri
 
 if TYPE_CHECKING:
+    from lakeops.model.marks import Mark
     from lakeops.ops.gc.plan import IdleRef
 
 app: typer.Typer = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
@@ -176,17 +177,13 @@ def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
 @command(app, "list", example="gc list lakefs://flights", lists="prefix after amount")
 def list_marks(session: Session, uri: RepositoryUri) -> None:
     """List the marks of a repository, newest first."""
-    session.table(
-        session.part(session.repository(uri).gc.marks(), newest_first=True),
-        ("Mark", "State", "Objects", "Size", "Made"),
-        lambda mark: (
-            (mark.id, "cyan"),
-            mark.state.value,
-            f"{mark.objects:,}",
-            human_size(mark.bytes),
-            moment(unix_seconds(mark.created)),
-        ),
-    )
+
+    def row(mark: Mark) -> Sequence[Styled]:
+        made = moment(unix_seconds(mark.created))
+        return ((mark.id, "cyan"), mark.state.value, f"{mark.objects:,}", human_size(mark.bytes), made)
+
+    marks = session.part(session.repository(uri).gc.marks(), newest_first=True)
+    session.table(marks, ("Mark", "State", "Objects", "Size", "Made"), row)
 
 
 @command(app, "sweep", example="gc sweep lakefs://flights MARK_ID --yes", progress=True, asks=True)
@@ -270,9 +267,8 @@ _WHY = {
 
 
 def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
-    objects, listed = found["objects"], found["listed"]["count"]
-    size = human_size(found["bytes"])
-    yield (f"Garbage:   {objects:,} of {counted(listed, 'object')} ({size}, {found['share']:.1%})",)
+    listed, size = counted(found["listed"]["count"], "object"), human_size(found["bytes"])
+    yield (f"Garbage:   {found['objects']:,} of {listed} ({size}, {found['share']:.1%})",)
     files = {kind: counts["count"] for kind, counts in found["metadata"].items() if counts["count"]}
     if files:
         yield ("           ", ", ".join(counted(count, f"{kind} file") for kind, count in files.items()))
@@ -280,8 +276,8 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
         yield (f"  {row['age']}: {counted(row['objects'], 'object')} ({human_size(row['bytes'])})",)
     for name in found["sample"].get("object", ())[:5]:
         yield ("  ", (name, "dim"))
-    live = ", ".join(f"{count:,} {_WHY[why]}" for why, count in found["commits"]["live"].items() if count)
     commits = found["commits"]
+    live = ", ".join(f"{count:,} {_WHY[why]}" for why, count in commits["live"].items() if count)
     earlier = f", {commits['expired_earlier']:,} by earlier marks" if commits["expired_earlier"] else ""
     again = f", {commits['live_again']:,} live again" if commits["live_again"] else ""
     yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; kept: {live or 'none'}",)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -67,12 +67,10 @@ def commit(
         session.note("Another commit at the same time covers these changes. It keeps this message and metadata.")
 
 
-@command(
-    app,
-    "import",
-    example='import --from s3://raw/events/ --to lakefs://flights/main/events/ -m "take over"',
-    progress=True,
-)
+_IMPORT = 'import --from s3://raw/events/ --to lakefs://flights/main/events/ -m "take over"'
+
+
+@command(app, "import", example=_IMPORT, progress=True)
 def import_(
     session: Session,
     source: Annotated[
@@ -97,16 +95,9 @@ def import_(
     metadata = parse_metadata(meta)
     branch, prefix = session.on_branch(to, folder=True)
     with session.progress(f"Importing {source}"):
-        made = branch.import_objects(
-            source,
-            prefix,
-            message,
-            metadata,
-            idempotency_key=idempotency_key,
-            allow_empty_source=allow_empty_source,
-            skip_special=skip_special,
-            inventory=inventory,
-        )
+        given: dict[str, Any] = {"allow_empty_source": allow_empty_source, "skip_special": skip_special}
+        given |= {"inventory": inventory, "idempotency_key": idempotency_key}
+        made = branch.import_objects(source, prefix, message, metadata, **given)
     objects = counted(int(made.metadata["lakeops.import.objects"]), "object")
     size = human_size(int(made.metadata["lakeops.import.bytes"]))
     line: Sequence[Styled] = ["Imported ", objects, f" ({size}) to ", (f"{branch.id}/{prefix}", "green"), ":"]
@@ -143,17 +134,9 @@ def log(
     moments = [None if text is None else datetime.fromtimestamp(instant(text, session.now()), UTC)
                for text in (since, until)]  # fmt: skip
     unknown: list[Commit] = []
-    found = repository.log(
-        ref,
-        first_parent=first_parent,
-        amount=None if session.after else session.amount,
-        path=path or None,
-        prefix=prefix,
-        since=moments[0],
-        until=moments[1],
-        author=author,
-        on_expired=unknown.append,
-    )
+    given: dict[str, Any] = {"path": path or None, "prefix": prefix, "author": author, "first_parent": first_parent}
+    given |= {"since": moments[0], "until": moments[1], "amount": None if session.after else session.amount}
+    found = repository.log(ref, on_expired=unknown.append, **given)
     found = session.part(found, newest_first=True)
     # A log without filters needs no diffs, so its first commit comes at once.
     found = session.awaited("Looking for commits", found, long=bool(path or prefix or author))

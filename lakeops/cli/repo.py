@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, argument, parse_metadata, value
+from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
 from lakeops.model.formatting import counted, moment
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.model.marks import Owner
     from lakeops.model.mirrors import MirrorRecord
+    from lakeops.model.records import RepositoryRecord
 
 app: typer.Typer = typer.Typer(help="Create, list and delete repositories.", add_completion=False)
 
@@ -49,16 +51,14 @@ def create(
 @command(app, "list", example="repo list", lists="prefix after amount")
 def list_all(session: Session) -> None:
     """List all repositories."""
-    session.table(
-        (one.record for one in session.part(session.lake.repositories(prefix=session.prefix, after=session.after))),
-        ("Repository", "Default branch", "Created", "Storage namespace"),
-        lambda record: (
-            (record.id, "cyan"),
-            record.default_branch,
-            moment(record.creation_date)[:10],
-            record.storage_namespace + (" (read-only)" if record.read_only else ""),
-        ),
-    )
+
+    def row(record: RepositoryRecord) -> tuple[Styled, ...]:
+        where = record.storage_namespace + (" (read-only)" if record.read_only else "")
+        return ((record.id, "cyan"), record.default_branch, moment(record.creation_date)[:10], where)
+
+    found = session.part(session.lake.repositories(prefix=session.prefix, after=session.after))
+    header = ("Repository", "Default branch", "Created", "Storage namespace")
+    session.table((one.record for one in found), header, row)
 
 
 @command(app, "metadata", example="repo metadata lakefs://flights --meta owner=ada --remove contact")

@@ -9,13 +9,12 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, wraps
 from itertools import chain, dropwhile, islice
 from operator import attrgetter
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import typer
 
@@ -85,7 +84,7 @@ def command(
             own = {name: given.pop(name) for name, (wanted, *_) in shared.items() if wanted and name in given}
             uris = [one for value in given.values() for one in (value if isinstance(value, list) else [value])]
             named = {one.connection for one in uris if isinstance(one, LakeUri)} or {""}
-            with Session(json, connection=named.pop(), **own) as session:
+            with Session(json, named.pop(), own) as session:
                 if named:
                     raise InvalidInput("the URIs name several lakes; write one connection in all", kind="invalid_uri")
                 cast("Callable[..., None]", run)(session, **given)
@@ -99,39 +98,22 @@ def command(
     return declare
 
 
-class Session(Printer):
+class Session(Printer, ExitStack):
     """The state of one command: the lake, the handles that its arguments name, questions, progress and output.
 
     With ``yes`` nothing is asked. ``prefix``, ``after`` and ``amount`` say which part of a list is asked for.
     ``connection`` is the Airflow connection that the arguments name.
     """
 
-    def __init__(
-        self,
-        as_json: bool,
-        *,
-        connection: str = "",
-        yes: bool = False,
-        progress: bool | None = None,
-        prefix: str = "",
-        after: str = "",
-        amount: int | None = None,
-        pre_sign: str = "",  # noqa: ARG002 - see ``command``
-    ) -> None:
-        super().__init__(as_json)
+    def __init__(self, as_json: bool, connection: str, shared: Mapping[str, Any]) -> None:
+        ExitStack.__init__(self)
+        Printer.__init__(self, as_json)
         self._connection = connection
-        self.yes = yes
-        self._show_progress = progress
-        self.prefix, self.after, self.amount = prefix, after, amount
-        self._opened = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.__exit__(kind, error, trace)
+        self.yes: bool = shared.get("yes", False)
+        self._show_progress: bool | None = shared.get("progress")
+        self.prefix: str = shared.get("prefix", "")
+        self.after: str = shared.get("after", "")
+        self.amount: int | None = shared.get("amount")
 
     @cached_property
     def lake(self) -> Lake:
@@ -149,9 +131,9 @@ class Session(Printer):
 
         warn(strange_variables())  # before the lake, which they may be to blame for
         address = LakeAddress.of(self._connection)
-        lake = self._opened.enter_context(address.open(Lake.open))
+        lake = self.enter_context(address.open(Lake.open))
         if address.connection is not None:
-            self._opened.enter_context(address.naming(lake.catalog.database.shown))
+            self.enter_context(address.naming(lake.catalog.database.shown))
         warn(strange_keys())  # after it, which says what cannot be read
         return lake
 
@@ -167,13 +149,13 @@ class Session(Printer):
 
     def ref(self, uri: LakeUri) -> Ref:
         """The ref of ``lakefs://REPO/REF``."""
-        name, ref = uri.only_ref()
-        return self.lake.repository(name).ref(ref)
+        repository, name = self.named(uri)
+        return repository.ref(name)
 
     def branch(self, uri: LakeUri) -> Branch:
         """The branch of ``lakefs://REPO/BRANCH``."""
-        name, branch = uri.only_ref()
-        return self.lake.repository(name).branch(branch)
+        repository, name = self.named(uri)
+        return repository.branch(name)
 
     def at_path(self, uri: LakeUri, *, folder: bool = False) -> tuple[Ref, str]:
         """The ref of ``lakefs://REPO/REF/PATH``, and the path, which may be left out of a ``folder``'s."""

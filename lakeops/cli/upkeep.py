@@ -54,12 +54,8 @@ def fsck(
                 raise
             session.document({"findings": findings, "error": error.to_json()})
             raise typer.Exit(error.exit_code) from None
-        record = {
-            "findings": findings,
-            "ok": not severities[Severity.ERROR],
-            "severities": {severity.value: severities[severity] for severity in Severity},
-            "checked": dict(check.checked),
-        }
+        record = {"findings": findings, "ok": not severities[Severity.ERROR], "checked": dict(check.checked)}
+        record["severities"] = {severity.value: severities[severity] for severity in Severity}
         session.answer(record, [*_result(check, severities)])
         check.note()
     if severities[Severity.ERROR]:

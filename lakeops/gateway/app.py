@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError, out_of_resources
@@ -52,7 +52,7 @@ from lakeops.gateway.answers import (
 from lakeops.gateway.chunks import Chunks, chunks_of
 from lakeops.gateway.headers import BUCKET, check_headers, subresource
 from lakeops.gateway.reading import OVERRIDES, get_object, list_objects, number_of, unknown
-from lakeops.gateway.signature import S3Request, Seed, verify
+from lakeops.gateway.signature import S3Request, Seed, check_host, verify
 from lakeops.gateway.writing import SPOOL_BYTES, Writing
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Gateway:
             except ImportError:
                 await Response("the catalog of tables needs the extra iceberg", 501)(scope, receive, send)
                 return
-            catalog = IcebergRest(self._lake, self._keys, write=self._writing is not None, check_host=check_host)
+            catalog = IcebergRest(self._lake, self._keys, write=self._writing is not None)
             await catalog(scope, receive, send)
             return
         body = None
@@ -247,22 +247,6 @@ def is_iceberg(scope: Scope) -> bool:
     if not scope["raw_path"].startswith(ICEBERG) or b"X-Amz-Signature=" in scope["query_string"]:
         return False
     return not any(name == b"authorization" and value.startswith(b"AWS") for name, value in scope["headers"])
-
-
-def check_host(host: str) -> None:
-    """Refuse a request without a signature that is not addressed to this machine itself."""
-    if not is_loopback(host):
-        # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
-        raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a host, with or without a port, is a name or address of this machine alone."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _refused(scope: Scope, error: Exception, request_id: str) -> Response:
@@ -381,7 +365,6 @@ def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
 
 
 def _serve_parent() -> None:
-    """Serve a gateway until the parent says so, or ends."""
     from lakeops.lake import Lake
 
     told = os.dup(0)

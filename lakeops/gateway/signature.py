@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from io import BytesIO
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from lakeops.gateway.answers import Refused
 from lakeops.model.records import Credentials
@@ -102,6 +103,18 @@ class Seed:
     timestamp: str
     scope: str
     sign: Callable[[str], str] = field(repr=False)
+
+
+def check_host(host: str) -> None:
+    """Refuse a request without a signature that is not addressed to this machine itself."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        here = name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        here = False
+    if not here:
+        # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
+        raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
 
 
 def verify(request: S3Request, keys: Credentials, now: datetime) -> Seed:

@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from lakeops.gateway.answers import Refused
+from lakeops.gateway.signature import check_host
 from lakeops.iceberg.tables import RefTables, TableCommit
 from lakeops.model.errors import (
     BranchMoved,
@@ -122,15 +123,14 @@ class _Asked:
 class IcebergRest:
     """An ASGI application that answers Iceberg's REST requests from the refs of a lake.
 
-    ``keys`` are the client id and secret of tokens. None takes requests without one, if ``check_host`` finds that they
-    are addressed to this machine itself.
+    ``keys`` are the client id and secret of tokens. None takes requests without one, if they are addressed to this
+    machine itself.
     """
 
-    def __init__(self, lake: Lake, keys: Credentials | None, *, write: bool, check_host: Callable[[str], None]) -> None:
+    def __init__(self, lake: Lake, keys: Credentials | None, *, write: bool) -> None:
         self._lake = lake
         self._keys = keys
         self._write = write
-        self._check_host = check_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -155,11 +155,10 @@ class IcebergRest:
         await response(scope, receive, send)
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> Response | None:
-        """The refusal of a request whose body is not worth reading."""
         path = scope["raw_path"].decode("latin-1").removeprefix(PREFIX)
         try:
             if self._keys is None:
-                self._check_host(headers.get("host", ""))
+                check_host(headers.get("host", ""))
             elif path != TOKENS and not self._is_valid(headers.get("authorization", "")):
                 return _error(401, "NotAuthorizedException", "give a token of oauth/tokens, or credential=KEY:SECRET")
         except Refused as error:

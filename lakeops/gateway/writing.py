@@ -442,7 +442,6 @@ def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
 
 
 def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Ref, Entry]:
-    """The repository, the ref and the object that a copy is made from. Raises ``Refused``."""
     named, _, version = headers[SOURCE].partition("?versionId=")
     bucket, _, key = unquote(named).removeprefix("/").partition("/")
     if version not in {"", "null"}:
@@ -488,7 +487,6 @@ def _stage(
 
 
 def _branch_and_path(repository: Repository, key: str) -> tuple[Branch, str]:
-    """The branch and the path that a key names. Raises ``Refused``."""
     name, _, path = key.partition("/")
     if not path:
         raise Refused(400, "InvalidArgument", "a key is BRANCH/PATH")
@@ -523,7 +521,6 @@ def _decoded(value: str) -> str:
 
 
 def _given_sums(asked: S3Request) -> dict[str, str]:
-    """The checksums that came with a request, by the names of their headers."""
     about, given = {"algorithm", "type", "mode"}, {**asked.headers, **asked.trailers}
     names = [name for name in given if name.startswith(CHECKSUM) and name.removeprefix(CHECKSUM) not in about]
     return {name: given[name] for name in names}
@@ -566,7 +563,6 @@ def _checked_body(asked: S3Request) -> BinaryIO:
 
 
 def _parse_document(asked: S3Request) -> ET.Element:
-    """Parse the body as XML. Raises ``Refused``."""
     text = _checked_body(asked).read(MOST_DOCUMENT + 1)
     try:
         if len(text) > MOST_DOCUMENT or b"<!" in text:  # nothing in these documents declares anything

@@ -295,7 +295,6 @@ def _files_are_there() -> Iterator[None]:
 
 
 def _supported(version: object) -> int:
-    """The format version that a table is to have."""
     if str(version) not in {"1", "2"}:
         raise InvalidInput(
             f"format-version is 1 or 2 here, and not {excerpt(str(version))}: pyiceberg writes no other one"

@@ -16,7 +16,7 @@ from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.errors import out_of_resources
 from lakeops.model.records import Progress, RepositoryRecord, quiet
-from lakeops.ops.batcher import StageBatcher
+from lakeops.ops.batcher import StageQueue
 from lakeops.ops.context import Context
 from lakeops.settings import Settings
 
@@ -195,7 +195,7 @@ class LakeConnection:
         self._cache: RangeCache | None = None
         self._engine: Engine | None = None
         self._disk_cache: DiskCache | None = None
-        self._batcher = StageBatcher()
+        self._stage_queues: dict[tuple[str, str], StageQueue] = {}
 
     @classmethod
     @naming_what_ran_out
@@ -283,7 +283,7 @@ class LakeConnection:
             open_cache=self._range_cache,
             open_engine=self._range_engine,
             open_disk_cache=self.disk_cache,
-            batcher=self._batcher,
+            stage_queues=self._stage_queues,
             progress=self._report,
         )
 

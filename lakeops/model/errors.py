@@ -374,35 +374,8 @@ def _has_free_descriptor() -> bool:
         return error.errno not in _NO_DESCRIPTOR
 
 
-__all__ = [
-    "AlreadyExists",
-    "AttemptExpired",
-    "BranchMoved",
-    "CatalogError",
-    "CommitExpired",
-    "Corrupted",
-    "InvalidInput",
-    "InvalidPath",
-    "KeyReused",
-    "LakeopsError",
-    "MarkRefused",
-    "MergeConflict",
-    "MirrorOvertaken",
-    "NamespaceTaken",
-    "NoChanges",
-    "NotAMirror",
-    "NotAllReplicated",
-    "NotAsSeen",
-    "NotFound",
-    "NotReplicated",
-    "ObjectNotFound",
-    "PathTaken",
-    "PreconditionFailed",
-    "RecordRefused",
-    "RefNotFound",
-    "RepositoryNotFound",
-    "StoreError",
-    "StoreUnavailable",
-    "SweepIncomplete",
-    "Transient",
-]
+__all__ = ["AlreadyExists", "AttemptExpired", "BranchMoved", "CatalogError", "CommitExpired", "Corrupted"]
+__all__ += ["InvalidInput", "InvalidPath", "KeyReused", "LakeopsError", "MarkRefused", "MergeConflict"]
+__all__ += ["MirrorOvertaken", "NamespaceTaken", "NoChanges", "NotAMirror", "NotAllReplicated", "NotAsSeen", "NotFound"]
+__all__ += ["NotReplicated", "ObjectNotFound", "PathTaken", "PreconditionFailed", "RecordRefused", "RefNotFound"]
+__all__ += ["RepositoryNotFound", "StoreError", "StoreUnavailable", "SweepIncomplete", "Transient"]

@@ -76,18 +76,9 @@ def make_commit(
     ``creation_date`` is in whole Unix seconds. The metarange's file, and the SHA-256 of its bytes, are not part of the
     id.
     """
-    commit = Commit(
-        id="",
-        parents=tuple(parent.id for parent in parents),
-        committer=committer,
-        message=message,
-        creation_date=creation_date,
-        metadata=dict(metadata or {}),
-        meta_range_id=meta_range_id,
-        generation=1 + max((parent.generation for parent in parents), default=0),
-        meta_range_file=meta_range_file,
-        meta_range_digest=meta_range_digest,
-    )
+    generation = 1 + max((parent.generation for parent in parents), default=0)
+    said = tuple(parent.id for parent in parents), committer, message, creation_date, dict(metadata or {})
+    commit = Commit("", *said, meta_range_id, generation, meta_range_file, meta_range_digest)
     return replace(commit, id=id_of(commit))
 
 

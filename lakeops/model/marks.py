@@ -78,13 +78,8 @@ def read_owner(text: str | bytes) -> Owner | None:
         found = json.loads(text)
         identity = found["identity"]
         facts = {str(name): str(value) for name, value in identity["database"].items()}
-        return Owner(
-            str(found["repository"]),
-            Identity(str(identity["catalog"]), facts, str(identity["shown"])),
-            int(found["epoch"]),
-            str(found["nonce"]),
-            int(found["at"]),
-        )
+        whose = Identity(str(identity["catalog"]), facts, str(identity["shown"]))
+        return Owner(str(found["repository"]), whose, int(found["epoch"]), str(found["nonce"]), int(found["at"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -386,12 +386,13 @@ class MirrorRef:
 class MirrorState:
     """A mirror and its refs at one instant: default branch first, then by kind and name.
 
-    ``mirrors`` are those that follow this mirror in turn.
+    ``mirrors`` are those that follow this mirror in turn. ``metadata`` is the mirror repository's.
     """
 
     mirror: MirrorRecord
     refs: tuple[MirrorRef, ...] = ()
     mirrors: tuple[Registration, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def needs(self) -> frozenset[str]:

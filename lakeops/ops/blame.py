@@ -52,7 +52,6 @@ def blame(
     Args:
         prefix: what the paths begin with.
         after: the last path of an earlier call. Only what follows it in byte order is listed.
-        amount: how many objects at most.
         depth: how many commits are looked at at most for a page of objects. The others are shown with the oldest
             commit that was looked at and has them, and ``boundary`` is set.
     """
@@ -114,14 +113,8 @@ def _trace(
     """For each path the number of its set; for each set the commit that wrote its objects, and whether an earlier may.
 
     A set is with one commit at a time, and goes to a parent as it is. Objects that the parent lacks are a set of their
-    own from then on. So a commit costs what it changed, however many objects are traced.
-
-    Args:
-        ctx: the repository.
-        get: its commits.
-        start: a commit that has an object at each of the paths.
-        paths: in order.
-        deepest: how many commits are compared with their parents.
+    own from then on. So a commit costs what it changed, however many objects are traced. ``paths`` are in order, and
+    ``start`` has an object at each. ``deepest`` is how many commits are compared with their parents.
     """
     sets = np.zeros(len(paths), np.int32)
     ends: list[tuple[Commit, bool]] = [(start, False)]
@@ -206,7 +199,6 @@ def history(
 
     Args:
         path: the object's path. There need not be an object at the ref.
-        amount: how many commits at most.
         depth: how many commits are looked at at most. The last version is then that of the oldest of them, and
             ``boundary`` is set.
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lakeops.catalog.open import Catalog
 from lakeops.model.errors import (
     AlreadyExists,
     Corrupted,
@@ -32,9 +33,6 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, MANAGED
 from lakeops.store.open import Stores, above, lies_in, overlap, real_place
 from lakeops.store.reader import parse_json, read_small
-
-if TYPE_CHECKING:
-    from lakeops.catalog.open import Catalog
 
 LOOKED_AT = 10_000
 """Names below a new namespace that are looked at for claims. What lies beyond is never touched by it."""
@@ -70,7 +68,6 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
     """Refuse to link objects in directories that a repository manages: its garbage collection would delete them.
 
     ``places`` are spelt as the absolute addresses spell them. ``own`` links its objects by relative addresses alone.
-    Raises ``InvalidInput``.
     """
     known = [(one, real_place(one.storage_namespace)) for one in pages(catalog.repositories.page)]
     claimed: dict[str, bool] = {}

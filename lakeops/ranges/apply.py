@@ -12,7 +12,7 @@ would give.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +27,6 @@ from lakeops.model.formatting import human_size
 from lakeops.model.records import Split, Summary
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
 from lakeops.ranges.digest import Positions
-from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.metarange import Delta, Metarange, RangeRow, joined
 from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, Work, fetch_range
 from lakeops.ranges.read import RangeReader
@@ -240,8 +239,13 @@ def apply(
     results = _run(planned, engine, reader, on_progress)
     building = MetarangeBuilder(reader.store, split, attempt + Ids().new())
     done, work, summary = 0, Work(), Summary()
+    before: list[pa.Table] = []
+    after: list[pa.Table] = []
     for result in results:
         work, summary = work + result.work, summary + result.summary
+        if result.before is not None and result.after is not None:
+            before.append(result.before.table)
+            after.append(result.after.table)
         for run in result.runs:
             building.keep(base, done, run.start)
             building.put(run.rows)
@@ -249,48 +253,12 @@ def apply(
                 building.open(from_ipc(run.remainder))
             done = run.stop
     building.keep(base, done, len(base))
-    metarange, delta = building.finish(), None
+    metarange = building.finish()
     if metarange.id == base.id:
-        return Applied(base, summary, work + building.work)
-    before = [result.before.table for result in results if result.before is not None]
-    after = [result.after.table for result in results if result.after is not None]
-    if results and len(before) == len(after) == len(results):
-        delta = Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after))
-    return Applied(metarange.with_delta(delta), summary, work + building.work)
-
-
-def apply_plan(
-    reader: RangeReader,
-    planned: MergePlan,
-    source: Metarange,
-    *,
-    engine: Engine,
-    split: Split,
-    attempt: str,
-    on_plan: OnPlan | None = None,
-    on_progress: OnProgress | None = None,
-) -> Applied:
-    """The metarange that a merge without conflicts gives. See ``ranges.merge.plan_merge`` for the plan."""
-    if planned.result is not None:
-        return Applied(planned.result, planned.summary, Work())
-    exchanged = planned.exchanged
-    applied = apply(
-        reader,
-        planned.onto,
-        planned.changes,
-        engine=engine,
-        split=split,
-        attempt=attempt,
-        reuse=source,
-        listing=exchanged is not None and planned.onto.id != exchanged.since,
-        on_plan=on_plan,
-        on_progress=on_progress,
-    )
-    own, delta = applied.metarange.delta, None
-    if exchanged is not None and own is not None and own.since == planned.onto.id:  # they have no path in common
-        both = (pa.concat_tables(sides).sort_by("path") for sides in zip(exchanged.rows, own.rows, strict=True))
-        delta = Delta.of(exchanged.since, *both)
-    return replace(applied, metarange=applied.metarange.with_delta(delta), summary=planned.summary)
+        metarange = base
+    elif len(before) == len(results):
+        metarange = metarange.with_delta(Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after)))
+    return Applied(metarange, summary, work + building.work)
 
 
 def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:

@@ -108,8 +108,8 @@ def stretches(
     Ranges that both sides have are left out, and those without paths under ``prefix``.
     """
     one, other = _Side(reader, left, right, prefix), _Side(reader, right, left, prefix)
-    while files := [side.file for side in (one, other) if side.file is not None]:
-        frontier = min(file.row.last_path for file in files)
+    while files := [*filter(None, (one.file, other.file))]:
+        frontier = min(files[0].row.last_path, files[-1].row.last_path)
         yield one.cut(frontier), other.cut(frontier)
 
 
@@ -209,17 +209,16 @@ def pair_by_path(left: DifferingRows, right: DifferingRows) -> DiffBatch:
     partner = pc.index_in(left.table.column("path"), value_set=right.table.column("path"))
     paired = np.flatnonzero(to_numpy(pc.is_valid(partner)))
     partners = to_numpy(pc.drop_null(partner)).astype(np.int64)
-    sizes = [to_numpy(side.table.column("size_bytes")) for side in (left, right)]
-    differ = sizes[0][paired] != sizes[1][partners]
+    size, other_size = to_numpy(left.table.column("size_bytes")), to_numpy(right.table.column("size_bytes"))
+    differ = size[paired] != other_size[partners]
     alike = np.flatnonzero(~differ)
     if len(alike):
-        old, new = (side.rows(rows[alike], ["checksum"]) for side, rows in ((left, paired), (right, partners)))
+        old, new = left.rows(paired[alike], ["checksum"]), right.rows(partners[alike], ["checksum"])
         differ[alike] = to_numpy(pc.not_equal(old.column(0), new.column(0)))
         alike = alike[~differ[alike]]
     if len(alike):
         labels = ["content_type", "metadata"]
-        old, new = (side.rows(rows[alike], labels) for side, rows in ((left, paired), (right, partners)))
-        differ[alike] = ~same_labels(old, new)
+        differ[alike] = ~same_labels(left.rows(paired[alike], labels), right.rows(partners[alike], labels))
     removed, added = np.ones(left.table.num_rows, np.bool_), np.ones(right.table.num_rows, np.bool_)
     removed[paired], added[partners] = False, False
     pairs = paired[differ], partners[differ]
@@ -227,7 +226,6 @@ def pair_by_path(left: DifferingRows, right: DifferingRows) -> DiffBatch:
 
 
 def _joined(some: list[DiffBatch]) -> DiffBatch:
-    """Neighbouring batches as one."""
     if len(some) == 1:
         return some[0]
     sides, starts = [], []

@@ -128,6 +128,5 @@ def _pair_bytes(metadata: pa.MapArray, offsets: npt.NDArray[np.int32]) -> pa.Arr
 
 
 def _ascending(rows: npt.NDArray[np.int64], keys: pa.Array) -> bool:
-    """Whether keys rise strictly within each row."""
     rising = to_numpy(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1)))
     return bool(np.all(rising | (rows[:-1] != rows[1:])))

@@ -1,8 +1,8 @@
-"""Merging three metaranges: what has to change in the destination, and which paths conflict. Writes nothing.
+"""Merging three metaranges: what has to change in the destination, and which paths conflict.
 
-A pure function of base, source, destination and strategy, path by path, as far as whole ranges do not decide it. Only
-ranges that the source changed are opened, and of the destination only those that base and source both do not have. A
-side that has a list of what it changes in the base is not opened at all.
+The plan is a pure function of base, source, destination and strategy, path by path, as far as whole ranges do not
+decide it. Only ranges that the source changed are opened, and of the destination only those that base and source both
+do not have. A side that has a list of what it changes in the base is not opened at all.
 Equal means equal identity at one path. An absent path is a state like any other.
 
 =====  ======  =====  ========  ==================================
@@ -17,22 +17,39 @@ A      B       C      conflict
 A, B and C are different states, any of them may be "absent".
 
 A merge and the preview of a merge share one walk, path by path. It holds a few ranges at a time, whatever the size of
-the repository and of the merge.
+the repository and of the merge. ``apply_plan`` writes what a plan says.
+
+Bases of criss-cross histories are merged into one. A path on which they conflict gets a state that no object can have,
+so that a merge over it conflicts there unless both sides agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
-from lakeops.model.records import ChangeType, Strategy, Summary
+from lakeops.engine.base import Engine, LocalEngine
+from lakeops.model.arrow import (
+    ENTRY_SCHEMA,
+    STAGED_SCHEMA,
+    array,
+    from_numpy,
+    in_one,
+    no_metadata,
+    no_rows,
+    scalar,
+    text,
+    to_numpy,
+)
+from lakeops.model.records import ChangeType, Split, Strategy, Summary
+from lakeops.ranges.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.ranges.diff import (
     CHANGE_TYPES,
     DIFF_SCHEMA,
@@ -45,7 +62,7 @@ from lakeops.ranges.diff import (
 )
 from lakeops.ranges.digest import Positions, same_identity
 from lakeops.ranges.metarange import Delta, Metarange
-from lakeops.ranges.range_file import RangeFile
+from lakeops.ranges.range_file import RangeFile, Work
 from lakeops.ranges.range_merge import Mask, merge_ranges
 from lakeops.ranges.read import RangeReader
 
@@ -92,6 +109,40 @@ def plan_merge(
     return MergePlan(pa.concat_tables(changes), conflicts, counted, merged.dest, merged.exchanged)
 
 
+def apply_plan(
+    reader: RangeReader,
+    planned: MergePlan,
+    source: Metarange,
+    *,
+    engine: Engine,
+    split: Split,
+    attempt: str,
+    on_plan: OnPlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Applied:
+    """The metarange that a merge without conflicts gives."""
+    if planned.result is not None:
+        return Applied(planned.result, planned.summary, Work())
+    exchanged = planned.exchanged
+    applied = apply(
+        reader,
+        planned.onto,
+        planned.changes,
+        engine=engine,
+        split=split,
+        attempt=attempt,
+        reuse=source,
+        listing=exchanged is not None and planned.onto.id != exchanged.since,
+        on_plan=on_plan,
+        on_progress=on_progress,
+    )
+    own, delta = applied.metarange.delta, None
+    if exchanged is not None and own is not None and own.since == planned.onto.id:  # they have no path in common
+        both = (pa.concat_tables(sides).sort_by("path") for sides in zip(exchanged.rows, own.rows, strict=True))
+        delta = Delta.of(exchanged.since, *both)
+    return replace(applied, metarange=applied.metarange.with_delta(delta), summary=planned.summary)
+
+
 # --- path by path ---
 
 
@@ -122,22 +173,19 @@ class ChangedPaths:
         order = pc.sort_indices(paths)
         return cls(batch, paths.take(order), left[to_numpy(order)], right[to_numpy(order)])
 
-    def at(self, rows: Positions) -> ChangedPaths:
-        """Some of the paths, by ascending numbers."""
-        return ChangedPaths(self.batch, self.paths.take(from_numpy(rows)), self.left[rows], self.right[rows])
 
-
-def states(file: RangeFile, changed: ChangedPaths) -> States:
-    """The states of some paths that would be in one range of the destination."""
-    like_base, like_source, present = np.zeros((3, len(changed.paths)), np.bool_)
-    sides = ((changed.batch.left, changed.left, like_base), (changed.batch.right, changed.right, like_source))
+def states(file: RangeFile, changed: ChangedPaths, here: Positions) -> States:
+    """The states of those paths that would be in one range of the destination, by their numbers."""
+    like_base, like_source, present = np.zeros((3, len(here)), np.bool_)
+    batch, left, right = changed.batch, changed.left[here], changed.right[here]
+    sides = ((batch.left, left, like_base), (batch.right, right, like_source))
     for side, rows, like in sides:
         asked = np.flatnonzero((rows >= 0) & ~present)
         known = asked[to_numpy(pc.is_in(side.digests(rows[asked]), value_set=file.digests))]
         like[known] = present[known] = True
     rest = np.flatnonzero(~present)
     if len(rest):  # what digests do not tell
-        places = file.find(changed.paths.take(from_numpy(rest)))
+        places = file.find(changed.paths.take(from_numpy(here[rest])))
         present[rest] = places >= 0
         for side, rows, like in sides:
             equal: Mask = (places < 0) & (rows[rest] < 0)
@@ -243,7 +291,7 @@ class MergeWalk:
         like_base, like_source = ~inside & (left < 0), ~inside & (right < 0)
         present = np.zeros(len(owner), np.bool_)
         known = np.flatnonzero(inside)
-        by_base, by_source = (kept[owner[known]] for kept in self._kept)
+        by_base, by_source = self._kept[0][owner[known]], self._kept[1][owner[known]]
         # A range that base or source has too holds their state of every path within it.
         like_base[known[by_base]] = True
         present[known[by_base]] = left[known[by_base]] >= 0
@@ -255,8 +303,7 @@ class MergeWalk:
         parts = np.split(unknown, starts)[1:]
 
         def look(range_and_rows: tuple[RangeFile, Positions]) -> States:
-            file, here = range_and_rows
-            return states(file, changed.at(here))
+            return states(range_and_rows[0], changed, range_and_rows[1])
 
         looks = self.reader.ahead(look, zip(map(self._file, numbers.tolist()), parts, strict=True))
         for here, found in zip(parts, looks, strict=True):
@@ -328,7 +375,6 @@ def preview(
 
 
 def _sizes(walk: MergeWalk, decided: DecidedPaths, shown: Positions) -> Positions:
-    """The sizes of the source's objects at some of the paths, or of the destination's where the source has none."""
     left, right = decided.left[shown], decided.right[shown]
     own = decided.own[shown]
     sizes = np.zeros(len(shown), np.int64)
@@ -341,3 +387,79 @@ def _sizes(walk: MergeWalk, decided: DecidedPaths, shown: Positions) -> Position
     if changed.any():
         sizes[changed] = walk.sizes(decided.paths.take(from_numpy(shown[changed])))
     return sizes
+
+
+# --- bases of criss-cross histories: the merge of several, a metarange that nobody publishes ---
+
+
+_NO_TYPE = "\n"
+"""A content type that no object has: staging refuses what cannot be printed. (Ranges refuse sizes below zero.)"""
+
+
+def bases_matter(reader: RangeReader, sides: tuple[Metarange, Metarange], bases: Sequence[Metarange]) -> bool:
+    """Whether the bases disagree on any path at which the sides differ. Reads what differs, a stretch at a time."""
+    first, *others = bases
+    return any(_share_a_path(_differing(reader, *sides), _differing(reader, first, other)) for other in others)
+
+
+def merged_base(
+    reader: RangeReader,
+    base: Metarange | None,
+    one: Metarange,
+    other: Metarange,
+    *,
+    label: str,
+    split: Split,
+    attempt: str,
+) -> Metarange:
+    """The merge of two bases over their own; where they conflict stands a state that equals no object's.
+
+    Where nobody knows their own ``base`` every path on which they differ conflicts. ``label`` tells the conflicts of
+    this merge from those of any other: it is a function of the commits that are merged.
+    """
+    if base is None:
+        found: Iterator[pa.Table] = (_conflicting(paths, label) for paths in _differing(reader, other, one))
+    else:
+        merged = merge_ranges(base, one, other)
+        other = merged.dest
+        walk = MergeWalk(reader, *merged.rest, other, None, ours=merged.ours)
+        found = (_with_conflicts(decided, label) for decided in walk.decisions())
+    changes = pa.concat_tables(chain([no_rows(STAGED_SCHEMA)], found))
+    return apply(reader, other, changes, engine=LocalEngine(), split=split, attempt=attempt, reuse=one).metarange
+
+
+def _with_conflicts(decided: DecidedPaths, label: str) -> pa.Table:
+    conflicts = _conflicting(decided.paths.filter(from_numpy(decided.conflict)), label)
+    return pa.concat_tables([decided.changes(), conflicts]).sort_by("path")
+
+
+def _conflicting(paths: pa.Array, label: str) -> pa.Table:
+    """The state of paths on which bases conflict, as rows to apply: ``STAGED_SCHEMA``."""
+    count = len(paths)
+    values = {
+        "path": paths,
+        "tombstone": pa.repeat(scalar(False, pa.bool_()), count),
+        "physical_address": pa.repeat(text(""), count),
+        "checksum": pa.repeat(text(label), count),
+        "size_bytes": pa.repeat(scalar(0, pa.int64()), count),
+        "mtime": pa.repeat(scalar(0, pa.int64()), count),
+        "content_type": pa.repeat(text(_NO_TYPE), count),
+        "metadata": no_metadata(count),
+    }
+    return pa.table([values[name] for name in STAGED_SCHEMA.names], schema=STAGED_SCHEMA)
+
+
+def _differing(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[pa.Array]:
+    return (ChangedPaths.of(batch).paths for batch in diff_batches(reader, left, right))
+
+
+def _share_a_path(ones: Iterator[pa.Array], others: Iterator[pa.Array]) -> bool:
+    one, other = next(ones, None), next(others, None)
+    while one is not None and other is not None:
+        if pc.any(pc.is_in(one, value_set=other)).as_py():
+            return True
+        if one[-1].as_py().encode() < other[-1].as_py().encode():
+            one = next(ones, None)
+        else:
+            other = next(others, None)
+    return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
@@ -320,19 +320,17 @@ class Metarange:
 
     def take(self, rows: Positions) -> pa.Table:
         """The ranges with these row numbers: ``METARANGE_SCHEMA``."""
-        table, places = self._located(rows)
-        return table.take(from_numpy(places))
+        if self.leaves is None:
+            return self.table.take(from_numpy(rows))
+        table, numbers = self._of(np.unique(self.leaves.holding(rows)))
+        return table.take(from_numpy(np.searchsorted(numbers, rows)))
 
     def column(self, name: str, rows: Positions, lacking: npt.NDArray[np.bool_] | None = None) -> pa.ChunkedArray:
         """A column of the ranges with these row numbers. Nulls where they are ``lacking``."""
-        table, places = self._located(rows, lacking)
-        return table.column(name).take(from_numpy(places, lacking))
-
-    def _located(self, rows: Positions, lacking: npt.NDArray[np.bool_] | None = None) -> tuple[pa.Table, Positions]:
         if self.leaves is None:
-            return self.table, rows
+            return self.table.column(name).take(from_numpy(rows, lacking))
         table, numbers = self._of(np.unique(self.leaves.holding(rows if lacking is None else rows[~lacking])))
-        return table, np.searchsorted(numbers, rows)
+        return table.column(name).take(from_numpy(np.searchsorted(numbers, rows), lacking))
 
     @cached_property
     def disorder(self) -> str | None:
@@ -536,7 +534,7 @@ def joined(pieces: Iterable[Piece]) -> Metarange:
 
     It has leaves where a piece is of a metarange that has some.
     """
-    cutter, load = _LeafCutter(no_rows(METARANGE_SCHEMA)), None
+    cutter, load = _LeafCutter([no_rows(METARANGE_SCHEMA)]), None
     pieces = [*pieces]
     while pieces and pieces[-1][1] >= pieces[-1][2]:
         pieces.pop()
@@ -555,16 +553,16 @@ def in_leaves(metarange: Metarange) -> Leaves:
     """The leaves of a metarange, made where it has none."""
     if metarange.leaves is not None:
         return metarange.leaves
-    return _LeafCutter(metarange.table).finish(lambda _: ())
+    return _LeafCutter([metarange.table]).finish(lambda _: ())
 
 
+@dataclass
 class _LeafCutter:
     """Leaves in the making. ``open`` are ranges behind them that are in no leaf yet."""
 
-    def __init__(self, *tables: pa.Table) -> None:
-        self.rows: list[pa.Table] = [no_rows(LEAF_SCHEMA)]
-        self.open: list[pa.Table] = [*tables]
-        self.fresh: dict[bytes, Metarange] = {}
+    open: list[pa.Table]
+    rows: list[pa.Table] = field(default_factory=list)
+    fresh: dict[bytes, Metarange] = field(default_factory=dict)
 
     def keep(self, leaves: Leaves, start: int, stop: int, *, last: bool) -> None:
         """Ranges ``[start, stop)`` follow. ``last`` says that nothing follows these."""
@@ -587,7 +585,7 @@ class _LeafCutter:
     def finish(self, load: Callable[[list[RangeRow]], Iterable[Metarange]]) -> Leaves:
         """All the leaves. Nothing follows."""
         self.close(end=True)
-        return Leaves(Metarange(pa.concat_tables(self.rows)), load, self.fresh)
+        return Leaves(Metarange(pa.concat_tables([no_rows(LEAF_SCHEMA), *self.rows])), load, self.fresh)
 
     def close(self, *, end: bool = False) -> bool:
         """Make leaves of the open ranges, at the ``end`` of all of them. Returns whether none is open any more."""

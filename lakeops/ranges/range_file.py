@@ -362,7 +362,6 @@ def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> M
 
 
 def _write_leaves(store: ObjectStore, metarange: Metarange, attempt: str) -> pa.Table:
-    """The root of a metarange whose leaves are all in files: ``LEAF_SCHEMA``."""
     leaves = in_leaves(metarange)
 
     def write(row: RangeRow) -> pa.Table:
@@ -480,7 +479,6 @@ def _reader(data: bytes, metadata: pq.FileMetaData | None = None, text: pa.DataT
 
 
 def _metadata(data: bytes, key: str) -> pq.FileMetaData:
-    """The Parquet footer of a file of ``RANGE_SCHEMA``. Raises ``Corrupted``, naming ``key``."""
     try:
         metadata = _reader(data).metadata
         fits = metadata.schema.to_arrow_schema().equals(RANGE_SCHEMA)

@@ -61,10 +61,8 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
         taken = with_delta_of(delta, base.only(old.rows), source.only(new.rows))
         return RangeMerge(source, taken, nothing, delta)
     at, fits = _places(old, new, base, source, dest)
-    taken, rest = (
-        with_delta_of(delta, base.only(old.only(which).rows), source.only(new.only(which).rows))
-        for which in (fits, ~fits)
-    )
+    taken = with_delta_of(delta, base.only(old.only(fits).rows), source.only(new.only(fits).rows))
+    rest = with_delta_of(delta, base.only(old.only(~fits).rows), source.only(new.only(~fits).rows))
     if not fits.any():
         return RangeMerge(dest, nothing, rest, unchanged, ours)
     replaced, runs = _Runs(at, at + old.sizes).only(fits), new.only(fits)
@@ -135,11 +133,10 @@ def _differing_runs(base: Metarange, source: Metarange) -> tuple[_Runs, _Runs]:
         # Ranges that both have come in one order in both. So their number before a row tells where on both sides it is.
         numbers.append(own - np.arange(len(own)) + passed[-1][:-1])
     every = np.union1d(*numbers)
-    shared = every - passed[0][np.searchsorted(numbers[0], every)]
-    old, new = (
-        _Runs(shared + np.searchsorted(own, every), shared + np.searchsorted(own, every, "right")) for own in numbers
-    )
-    return old, new
+    old, new = np.searchsorted(numbers[0], every), np.searchsorted(numbers[1], every)
+    shared = every - passed[0][old]
+    stops = np.searchsorted(numbers[0], every, "right"), np.searchsorted(numbers[1], every, "right")
+    return _Runs(shared + old, shared + stops[0]), _Runs(shared + new, shared + stops[1])
 
 
 def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Metarange) -> tuple[Positions, Mask]:

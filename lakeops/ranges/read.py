@@ -12,6 +12,7 @@ from operator import attrgetter
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from lakeops.machine import cores
@@ -172,7 +173,7 @@ class RangeReader:
 
     def open_each(self, ranges: Metarange, chosen: Positions) -> Iterator[RangeFile]:
         """Ranges of a metarange by their numbers, in turn. Far ones are asked for at once."""
-        parts = (chosen[start : start + _AT_ONCE] for start in range(0, len(chosen), _AT_ONCE))
+        parts = np.split(chosen, range(_AT_ONCE, len(chosen), _AT_ONCE))
         return self._load_each(self.open, chain.from_iterable(map(ranges.at, parts)))
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
@@ -351,7 +352,6 @@ class EntryCursor:
 
 
 def _below(table: pa.Table, above: bytes | None) -> Iterator[pa.Table]:
-    """The rows before ``above``, if there are any."""
     if above is not None:
         table = table.slice(0, SortedPaths(table.column("path")).first_at(above))
     if table.num_rows:

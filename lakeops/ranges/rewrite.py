@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -251,8 +251,8 @@ def changed_ranges(
     """
     done = 0
     for window in _windows(touched):
-        rows, counts = zip(*window, strict=True)
-        tables = list(map(RangeFile.read, fetch_ranges(store, rows)))
+        ranges, counts = zip(*window, strict=True)
+        tables = list(map(RangeFile.read, fetch_ranges(store, ranges)))
         mine = changes.slice(done, sum(counts))
         done += mine.num_rows
         if len(window) == 1 and mine.num_rows > _AT_ONCE:
@@ -264,7 +264,7 @@ def changed_ranges(
         hashes = path_hashes(rows.column("path"))
         # A new path may come before a range's first one. Strings compare by code points, as UTF-8 does by bytes.
         changed = mine.column("path").take(from_numpy(np.cumsum([0, *counts[:-1]]))).to_pylist()
-        firsts = [min(table.column("path")[0].as_py(), path) for table, path in zip(tables, changed, strict=True)]
+        firsts = list(map(min, map(attrgetter("first_path"), ranges), changed))
         borders = [*pc.search_sorted(rows.column("path"), array(firsts, pa.string())).to_pylist(), rows.num_rows]
         for start, end in pairwise(borders):
             yield [(rows.slice(start, end - start), hashes[start:end])]

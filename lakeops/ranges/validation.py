@@ -133,7 +133,6 @@ def _outside(values: pa.ChunkedArray, least: int, most: int) -> pa.ChunkedArray:
 
 
 def _unprintable(texts: pa.ChunkedArray, at_most: int) -> pa.ChunkedArray:
-    """Texts that are empty, too long, or hold more than printable ASCII."""
     return pc.or_(_outside(pc.binary_length(texts), 1, at_most), pc.match_substring_regex(texts, r"[^ -~]"))
 
 
@@ -292,7 +291,6 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
 
 
 def _summary(table: pa.Table, row: RangeRow) -> Iterator[Flaw]:
-    """The flaw of a metarange's row that does not describe the rows."""
     if not table.num_rows:
         yield Flaw("range_summary_mismatch", "it is empty")
         return

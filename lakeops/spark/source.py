@@ -524,7 +524,6 @@ def _contents(ref: Ref, path: str) -> tuple[str, int]:
 
 
 def _packed(found: Files, replaced: frozenset[str] = frozenset()) -> list[FilePartition]:
-    """Group files, in their order, into tasks of about ``PART_BYTES``."""
     parts: list[list[File]] = []
     room = 0
     for file in found:

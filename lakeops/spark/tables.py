@@ -234,7 +234,6 @@ def _format(path: str) -> str | None:
 
 
 def _type(values: set[str]) -> str:
-    """The type that Spark infers from the names of folders."""
     kinds = {*map(_kind, values)}
     digits = {int(kind[8:-3]) for kind in kinds if kind.startswith("decimal")}
     whole = {kind for kind in kinds if not kind.startswith("decimal")}
@@ -250,7 +249,6 @@ _DIGITS = {"int": 10, "bigint": 20}
 
 
 def _kind(value: str) -> str:
-    """The type of one folder's value, as Java reads it."""
     if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
         if re.fullmatch(r"[+-]?[0-9]+", value) and -(1 << 63) <= int(value) < 1 << 63:
             return "int" if -(1 << 31) <= int(value) < 1 << 31 else "bigint"

@@ -10,11 +10,14 @@ import threading
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import islice
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
 from lakeops.store.base import DeleteFailure, ObjectStore, StoredObject, StoreSettings
 from lakeops.store.reader import BUFFER_BYTES, ObjectReader
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 MAX_NAME_BYTES = 1024
 
@@ -65,13 +68,8 @@ _BATCH = 1000
 class BucketStore:
     """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in.
 
-    It holds settings only, so it pickles and crosses a fork.
-
-    Args:
-        scheme: what its URL begins with.
-        bucket: the bucket's or container's name.
-        prefix: what all names start with, without slashes around it. Empty for the whole bucket.
-        settings: endpoint, region, timeouts, sizes.
+    All names start with ``prefix``, which has no slashes around it and is empty for the whole bucket. It holds settings
+    only, so it pickles and crosses a fork.
     """
 
     remote = True
@@ -158,6 +156,18 @@ class BucketStore:
         """False: that cannot be told."""
         return False
 
+    def presign(self, key: str, expires: int = 900) -> str:
+        """A URL that reads the object for ``expires`` seconds, a week at most.
+
+        Whoever has it may read the object, so it belongs in no log.
+        """
+        if not 0 < expires <= _LONGEST_PRESIGN:
+            raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {expires}")
+        return self._sign(key, expires)
+
+    def _sign(self, key: str, expires: int) -> str:
+        raise NotImplementedError
+
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""
 
@@ -172,15 +182,19 @@ class BucketStore:
         return object_name(self.prefix, key)
 
 
+def etag_of(meta: ObjectMeta) -> str:
+    """The ETag in a description of obstore's, without quotes; empty where there is none."""
+    return (meta["e_tag"] or "").strip('"')
+
+
+def stored(key: str, meta: ObjectMeta, content_type: str = "") -> StoredObject:
+    """An object as obstore describes it."""
+    return StoredObject(key, meta["size"], int(meta["last_modified"].timestamp()), etag_of(meta), content_type)
+
+
 def no_bucket(bucket: str, place: str) -> StoreError:
     """The error for a bucket or container that is not there."""
     return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the {place}")
-
-
-def check_expiry(seconds: int) -> None:
-    """Raise ``InvalidInput`` unless a presigned URL may be valid for so long."""
-    if not 0 < seconds <= _LONGEST_PRESIGN:
-        raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {seconds}")
 
 
 class LateModule:

@@ -44,10 +44,11 @@ from lakeops.store.bucket import (
     BucketStore,
     LateModule,
     PerProcess,
-    check_expiry,
+    etag_of,
     is_plain,
     listing_prefix,
     no_bucket,
+    stored,
     threads_lost,
 )
 from lakeops.store.in_flight import in_flight
@@ -166,9 +167,6 @@ _PAGE = 1000
 class CloudStore(BucketStore):
     """A container or bucket, or a prefix of one, as an object store. Its scheme is ``az`` or ``gs``."""
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.scheme, self.bucket, self.prefix, self.settings))
-
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         found = self._meta(key)
@@ -179,7 +177,7 @@ class CloudStore(BucketStore):
         with self._translated(item.key):
             found = obstore.get(self._client, self._name(item.key), options={"head": True})
             meta, content_type = found.meta, str(found.attributes.get("Content-Type", ""))
-        self._check_listed(item, meta["size"], _etag(meta))
+        self._check_listed(item, meta["size"], etag_of(meta))
         file = self._reader(item.key, item.size_bytes, meta["e_tag"] or "")
         return Opened(CheckedFile(file, f"{self.url}/{item.key}", item.size_bytes), content_type)
 
@@ -278,7 +276,7 @@ class CloudStore(BucketStore):
 
     def head(self, key: str) -> StoredObject:
         """Describe an object. Raises ``ObjectNotFound``."""
-        return _stored(key, self._meta(key))
+        return stored(key, self._meta(key))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order."""
@@ -311,12 +309,7 @@ class CloudStore(BucketStore):
                     [item.etag for item in kept],
                 )
 
-    def presign(self, key: str, expires: int = 900) -> str:
-        """A URL that reads the object for ``expires`` seconds, a week at most.
-
-        Whoever has it may read the object, so it belongs in no log.
-        """
-        check_expiry(expires)
+    def _sign(self, key: str, expires: int) -> str:
         with self._translated(key):
             return obstore.sign(self._client, "GET", self._name(key), timedelta(seconds=expires))
 
@@ -385,7 +378,7 @@ class CloudStore(BucketStore):
                     last = name
                     if name.startswith(wanted):
                         if name > start:
-                            yield _stored(name.removeprefix(root), item)
+                            yield stored(name.removeprefix(root), item)
                     elif name > wanted:
                         return
 
@@ -430,14 +423,6 @@ class CloudStore(BucketStore):
 
 def _exists(error: Exception) -> bool:
     return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"}
-
-
-def _etag(meta: ObjectMeta) -> str:
-    return (meta["e_tag"] or "").strip('"')
-
-
-def _stored(key: str, meta: ObjectMeta) -> StoredObject:
-    return StoredObject(key, meta["size"], int(meta["last_modified"].timestamp()), _etag(meta))
 
 
 def _fit(name: str) -> str:

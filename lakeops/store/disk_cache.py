@@ -57,11 +57,8 @@ class CacheUsage:
 class DiskCache:
     """Files below a folder. Threads and processes may share it.
 
-    Every failure of the disk counts as a miss, so a full or read-only disk is only slower.
-
-    Args:
-        folder: made when the first file is kept, for this user alone.
-        max_bytes: what all files together may take.
+    Every failure of the disk counts as a miss, so a full or read-only disk is only slower. The folder is made when the
+    first file is kept, for this user alone.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:

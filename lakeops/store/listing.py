@@ -23,6 +23,21 @@ Found: TypeAlias = Union[Listing, "Step"]
 _Waiting: TypeAlias = "Found | Future[Sequence[Found]]"
 
 
+def gathered(listings: Iterable[Listing], least: int) -> Iterator[Listing]:
+    """The objects of some listings in larger ones, of at least so many: a store may give one for each directory."""
+    keys, sizes, mtimes, marks = list[str](), list[int](), list[int](), list[str]()
+    for listing in listings:
+        keys += listing.keys
+        sizes += listing.sizes
+        mtimes += listing.mtimes
+        marks += listing.marks
+        if len(keys) >= least:
+            yield Listing(keys, sizes, mtimes, marks)
+            keys, sizes, mtimes, marks = [], [], [], []
+    if keys:
+        yield Listing(keys, sizes, mtimes, marks)
+
+
 def in_order(first: Step) -> Iterator[Listing]:
     """The listings that a step leads to, in order, one step after the other: for readers who may stop early."""
     line: list[Found] = [first]

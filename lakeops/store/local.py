@@ -15,6 +15,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
@@ -258,32 +259,24 @@ _SCAN_PAGE = 5_000
 _SHOWN = 3
 
 
+@dataclass
 class _LocalScan:
     """Lists files below a folder. ``wanted`` tells which keys, and which folders, whose names end in a slash."""
 
-    def __init__(
-        self,
-        tree: DirectoryTree,
-        url: str,
-        *,
-        skip_special: bool,
-        moving: bool,
-        wanted: Callable[[str], bool] = lambda _: True,
-    ) -> None:
-        self._tree = tree
-        self._url = url
-        self._skip_special = skip_special
-        self._moving = moving
-        self._wanted = wanted
-        self._seen: list[tuple[Names, int]] = []
+    tree: DirectoryTree
+    url: str
+    skip_special: bool
+    moving: bool
+    wanted: Callable[[str], bool] = lambda _: True
+    seen: list[tuple[Names, int]] = field(default_factory=list)
 
     def listings(self, under: str) -> Iterator[Listing]:
         """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
         start = tuple(name.encode() for name in under.split("/")[:-1])
         yield from ParallelListing(_THREADS, _AHEAD).run(partial(self.folder, start))
-        for names, then in [] if self._moving else self._seen:
+        for names, then in [] if self.moving else self.seen:
             try:
-                with self._tree.folder(names) as folder:
+                with self.tree.folder(names) as folder:
                     now = os.fstat(folder).st_mtime_ns
             except (FileNotFoundError, NotADirectoryError):
                 raise self._missing_directory(names) from None
@@ -296,9 +289,9 @@ class _LocalScan:
         folders: list[str] = []
         special: list[tuple[str, str]] = []
         try:
-            with self._tree.folder(names) as folder:
-                if not self._moving or not names:
-                    self._seen.append((names, os.fstat(folder).st_mtime_ns))
+            with self.tree.folder(names) as folder:
+                if not self.moving or not names:
+                    self.seen.append((names, os.fstat(folder).st_mtime_ns))
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         name = entry.name
@@ -311,15 +304,15 @@ class _LocalScan:
                                 continue
                         special.append((name, _kind(entry)))
         except (FileNotFoundError, NotADirectoryError) as error:
-            if names and self._moving:
+            if names and self.moving:
                 return []
             if names or isinstance(error, FileNotFoundError):
                 raise self._missing_directory(names) from None
-            raise InvalidInput(f"{self._url!a} is a file; name the directory that it is in") from None
+            raise InvalidInput(f"{self.url!a} is a file; name the directory that it is in") from None
         base = b"".join(name + b"/" for name in names).decode()
-        if special and not self._skip_special:
+        if special and not self.skip_special:
             raise self._refusal(base, special)
-        shown = (name for name in files + folders if self._wanted(base + name))
+        shown = (name for name in files + folders if self.wanted(base + name))
         found: list[Found] = []
         for is_folder, group in groupby(sorted(shown), key=lambda name: name.endswith("/")):
             run = list(group)
@@ -336,12 +329,12 @@ class _LocalScan:
         keys, sizes, mtimes, marks = [], [], [], []
         name = ""
         try:
-            with self._tree.folder(names) as folder:
+            with self.tree.folder(names) as folder:
                 for name in run:
                     try:
                         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
                     except FileNotFoundError:
-                        if self._moving:
+                        if self.moving:
                             continue
                         raise
                     if not stat.S_ISREG(info.st_mode):
@@ -351,7 +344,7 @@ class _LocalScan:
                     mtimes.append(info.st_mtime_ns // 1_000_000_000)
                     marks.append(f"mtime-{info.st_mtime_ns}-{info.st_size}")
         except (FileNotFoundError, NotADirectoryError):
-            if not self._moving:
+            if not self.moving:
                 raise self._missing_directory((*names, name.encode())) from None
         return [Listing(keys, sizes, mtimes, marks)] if keys else []
 
@@ -359,19 +352,17 @@ class _LocalScan:
         shown = ", ".join(f"{excerpt(base + name)} ({kind})" for name, kind in sorted(special)[:_SHOWN])
         more = f" and {len(special) - _SHOWN:,} more beside them" if len(special) > _SHOWN else ""
         return InvalidInput(
-            f"{self._url!a} holds what cannot be an object: {shown}{more}; remove it, or skip special files"
+            f"{self.url!a} holds what cannot be an object: {shown}{more}; remove it, or skip special files"
         )
 
     def _missing_directory(self, names: Names) -> ObjectNotFound | Transient:
-        if not names and not self._seen:
-            return ObjectNotFound(f"there is no directory {self._url!a}")
+        if not names and not self.seen:
+            return ObjectNotFound(f"there is no directory {self.url!a}")
         return self._changed(names, "is gone")
 
     def _changed(self, names: Names, what: str) -> Transient:
         key = excerpt(b"/".join(names).decode()) if names else "the directory itself"
-        return Transient(
-            f"{self._url!a} changed while it was listed: {key} {what}; try again when nothing writes to it"
-        )
+        return Transient(f"{self.url!a} changed while it was listed: {key} {what}; try again when nothing writes to it")
 
 
 def _kind(entry: os.DirEntry[str]) -> str:

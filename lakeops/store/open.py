@@ -63,11 +63,11 @@ def parse_location(url: str) -> Location:
         raise _refusal(url, "has an empty, '.' or '..' segment; write the prefix out plainly")
     if _UNSAFE.search(path) or "\\" in path:
         raise _refusal(url, "has control characters or a backslash; choose a plain prefix")
-    if _size(url, path) > _MAX_PREFIX_BYTES:
-        raise InvalidInput(
-            f"the prefix of {_printable(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one",
-            kind="invalid_uri",
-        )
+    try:
+        if len(path.encode()) > _MAX_PREFIX_BYTES:
+            raise _refusal(url, f"has a prefix of over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
+    except UnicodeError:
+        raise _refusal(url, "holds a lone surrogate, which is no text") from None
     return Location(scheme, bucket, path)
 
 
@@ -209,13 +209,6 @@ def _unquote(url: str, quoted: str) -> str:
     if "\0" in path:
         raise _refusal(url, "holds NUL, which no file name may")
     return path
-
-
-def _size(url: str, path: str) -> int:
-    try:
-        return len(path.encode())
-    except UnicodeError:
-        raise _refusal(url, "holds a lone surrogate, which is no text") from None
 
 
 def _refusal(url: str, why: str) -> InvalidInput:

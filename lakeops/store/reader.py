@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakeops.model.errors import Corrupted, Transient
@@ -20,11 +21,9 @@ BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class ObjectReader(io.RawIOBase):
-    """Raw reads of one object.
+    """Raw reads of one object of ``size`` bytes.
 
-    Args:
-        size: the object's size in bytes.
-        fetch: ``fetch(start, length)`` gives that many bytes. It refuses to when the object was replaced meanwhile.
+    ``fetch(start, length)`` gives that many bytes. It refuses to when the object was replaced meanwhile.
     """
 
     def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
@@ -76,56 +75,42 @@ _PIECE = 1024 * 1024
 
 
 class EtagProof:
-    """Tells whether contents have an ETag of S3, which is made of MD5s.
-
-    Args:
-        etag: as the server gives it, without quotes.
-        sizes: of the parts, for an ETag of parts.
-    """
+    """Tells whether contents have an ETag of S3, without quotes. One of parts needs the ``sizes`` of these."""
 
     def __init__(self, etag: str, sizes: Sequence[int] = ()) -> None:
         self._etag = etag
-        self._left = list(reversed(sizes))
-        self._whole = hashlib.md5(usedforsecurity=False)
-        self._part = hashlib.md5(usedforsecurity=False)
-        self._room = self._left.pop() if self._left else 0
         self._count = len(sizes)
+        self._ends = [*accumulate(sizes)]
+        self._size = self._ends.pop() if self._ends else 0
+        self._fed = 0
+        self._digests = b""
+        self._part = hashlib.md5(usedforsecurity=False)
 
     def update(self, data: bytes) -> None:
         """Take the next bytes."""
-        if not self._count:
-            self._whole.update(data)
-            return
         view = memoryview(data)
-        while view:
-            taken = view[: self._room] if self._left else view
-            self._part.update(taken)
-            self._room -= len(taken)
-            view = view[len(taken) :]
-            if not self._room and self._left:
-                self._whole.update(self._part.digest())
-                self._part = hashlib.md5(usedforsecurity=False)
-                self._room = self._left.pop()
+        while self._ends and self._fed + len(view) >= self._ends[0]:
+            rest = self._ends.pop(0) - self._fed
+            self._part.update(view[:rest])
+            self._digests += self._part.digest()
+            self._part = hashlib.md5(usedforsecurity=False)
+            self._fed, view = self._fed + rest, view[rest:]
+        self._part.update(view)
+        self._fed += len(view)
 
     def holds(self) -> bool:
         """Whether the bytes that were fed have the ETag."""
         if not self._count:
-            return self._whole.hexdigest() == self._etag
-        if self._left or self._room:
-            return False
-        whole = self._whole.copy()
-        whole.update(self._part.digest())
-        return f"{whole.hexdigest()}-{self._count}" == self._etag
+            return self._part.hexdigest() == self._etag
+        whole = hashlib.md5(self._digests + self._part.digest(), usedforsecurity=False).hexdigest()
+        return self._fed == self._size and f"{whole}-{self._count}" == self._etag
 
 
 class CheckedFile(io.BufferedIOBase, BinaryIO):
     """A readable file around another one, which it closes with itself. No seeking: a proof needs every byte in order.
 
-    Args:
-        inner: the file.
-        where: the object's URL, for messages.
-        size: how many bytes there must be.
-        proof: what tells that they are the right ones, where there is such a thing.
+    There must be ``size`` bytes, and the right ones, where there is a ``proof``. ``where`` is the object's URL, for
+    messages.
     """
 
     def __init__(self, inner: BinaryIO, where: str, size: int, proof: EtagProof | None = None) -> None:

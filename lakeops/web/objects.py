@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.records import CommonPrefix, Entry
+from lakeops.model.records import CommonPrefix, Entry, Version
 from lakeops.model.sanitising import excerpt
 from lakeops.store.foreign import MAGIC, PAGE_BYTES, PAGE_SECONDS, first_rows
 from lakeops.web.page import Page, Problem
@@ -142,13 +142,11 @@ class ObjectPages(Page):
         repository, ref = self._repository, self._path["ref"]
         prefix, after = self._query_value("prefix"), self._query_value("after")
         found, more = repository.branch(ref).uncommitted_page(prefix, after=after, amount=STAGED)
-        return self._of_ref(
-            "uncommitted.html",
-            "uncommitted",
-            changes=found,
-            next_after=more,
-            changed=lambda path: self._address("change", before=f"{ref}@", after=ref, path=path),
-        )
+
+        def changed(path: str) -> str:
+            return self._address("change", before=f"{ref}@", after=ref, path=path)
+
+        return self._of_ref("uncommitted.html", "uncommitted", changes=found, next_after=more, changed=changed)
 
     def tree(self) -> str:
         """List the folders and objects of a ref under a prefix."""
@@ -187,17 +185,13 @@ class ObjectPages(Page):
             if Problem.of(error).is_damage:
                 raise
             found = []  # not committed yet
-        return self._of_ref(
-            "versions.html",
-            "blame",
-            item=_name(path),
-            rows=found,
-            most=TRACED,
-            depth=DEPTH,
-            changed=lambda one: self._address(
-                "change", before=next(iter(one.commit.parents), ""), after=one.commit.id, path=path
-            ),
-        )
+
+        def changed(one: Version) -> str:
+            before = next(iter(one.commit.parents), "")
+            return self._address("change", before=before, after=one.commit.id, path=path)
+
+        given = {"rows": found, "most": TRACED, "depth": DEPTH, "changed": changed}
+        return self._of_ref("versions.html", "blame", item=_name(path), **given)
 
     def change(self) -> str:
         """Show the attributes and the preview of an object before and after a change."""
@@ -210,15 +204,10 @@ class ObjectPages(Page):
         refs = {side: one.ref for side, one in zip(("left", "right"), sides, strict=True)}
         compared = self._address("diff", **refs, two_way="true") if all(refs.values()) else self._address("diff")
         columns = [(name, *(kind.get(name) for kind in kinds)) for name in {**kinds[0], **kinds[1]}]
-        return self._of_repository(
-            "change.html",
-            _name(path),
-            tab="compare",
-            crumbs=[("Compare", compared), (_name(path), None)],
-            sides=sides,
-            columns=columns,
-            altered=[column for column in columns if column[1] != column[2]],
-        )
+        altered = [column for column in columns if column[1] != column[2]]
+        given: dict[str, Any] = {"crumbs": [("Compare", compared), (_name(path), None)], "sides": sides}
+        given |= {"columns": columns, "altered": altered}
+        return self._of_repository("change.html", _name(path), tab="compare", **given)
 
 
 def _side_at(repository: Repository, ref: str, path: str) -> Side:

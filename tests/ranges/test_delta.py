@@ -27,10 +27,10 @@ from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.ranges import range_file
-from lakeops.ranges.apply import FEWEST_RANGES, apply, apply_plan
+from lakeops.ranges.apply import FEWEST_RANGES, apply
 from lakeops.ranges.diff import diff, diff_batches, summary, written
 from lakeops.ranges.digest import with_digests
-from lakeops.ranges.merge import plan_merge, preview
+from lakeops.ranges.merge import apply_plan, plan_merge, preview
 from lakeops.ranges.metarange import Delta, Metarange
 from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows, write_metarange
 from lakeops.ranges.range_merge import sides_behind

@@ -21,9 +21,9 @@ from support.rows import (
 )
 
 from lakeops.model.records import Split, Strategy, Summary
-from lakeops.ranges.apply import Applied, apply, apply_plan
+from lakeops.ranges.apply import Applied, apply
 from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff
-from lakeops.ranges.merge import plan_merge, preview
+from lakeops.ranges.merge import apply_plan, plan_merge, preview
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 

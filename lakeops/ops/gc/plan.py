@@ -17,7 +17,7 @@ from typing import Any
 
 from lakeops.catalog.records import ChangeCounter, ExpectedState
 from lakeops.catalog.retention import ExpiryStep
-from lakeops.model.clock import parse_grace, retry, unix_seconds
+from lakeops.model.clock import parse_grace, retry
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, MarkRefused, NotAsSeen, RefNotFound
 from lakeops.model.graph import Lineage, RefMove
@@ -27,7 +27,7 @@ from lakeops.model.records import RefRecord
 from lakeops.model.retention import DAY, RetentionReason, Rules, live, only_for_mirrors, parse_rules, read_rules
 from lakeops.ops.branch import delete_branch, delete_tag
 from lakeops.ops.context import Context, pages
-from lakeops.ops.diff import uncommitted_page
+from lakeops.ops.diff import uncommitted
 
 STEP = 500
 """Commits of one transaction."""
@@ -67,9 +67,8 @@ class GcPlan:
     def choose(self, moves: Iterable[RefMove]) -> list[str]:
         """The next commits to expire, the last of ``doomed``, once refs have made these moves.
 
-        What refs came to show since the plan was made lives, and all that it descends from. What a new commit is on
-        top of was a head when the plan was made, or was made since: it lives anyway. If not, an old commit was merged,
-        and counts as shown.
+        What refs came to show since the plan was made lives, and all that it descends from. What a new commit is on top
+        of was a head then or since, or an old commit was merged, and counts as shown.
         """
         commits, shown = self.lineage.commits, list[str | None]()
         for move in moves:
@@ -88,8 +87,7 @@ class GcPlan:
 class MarkDecision:
     """The decision of a mark about commits.
 
-    ``carried`` were expired by an earlier mark that was not swept, and stay expired. ``revived`` are those of them that
-    live again. ``only_for_mirrors`` has, by mirror, the commits that would not live but for it.
+    ``carried`` were expired by an earlier mark that was not swept, and stay expired. ``revived`` of them live again.
     """
 
     kept: dict[str, RetentionReason]
@@ -117,7 +115,7 @@ def make_plan(ctx: Context, now: int) -> GcPlan:
 def expire_commits(ctx: Context, mark: Mark, since: int, now: int) -> MarkDecision:
     """Expire what the rules do not keep, and let live again what an earlier mark expired and they keep.
 
-    ``since`` is the newest move of a ref when the mark began. ``now`` is the time to decide by, in Unix seconds.
+    ``since`` is the newest move of a ref when the mark began, ``now`` the time to decide by, in Unix seconds.
     """
     expired: set[str] = set()
 
@@ -185,7 +183,7 @@ def live_commits(ctx: Context) -> set[str]:
 
     The next mark lets the other commits expire.
     """
-    return set(make_plan(ctx, unix_seconds(ctx.catalog.now())).kept)
+    return set(make_plan(ctx, ctx.seconds()).kept)
 
 
 def get_grace(ctx: Context) -> dict[str, Any]:
@@ -249,17 +247,19 @@ def idle_refs(ctx: Context) -> list[IdleRef]:
     rules = get_rules(ctx)
     if rules is None:
         return []
-    now = unix_seconds(ctx.catalog.now())
+    now = ctx.seconds()
     protections = ctx.catalog.refs.all_protections(ctx.repository_id)
+    kinds = (
+        ("branch", ctx.catalog.refs.branches, rules.branch_expiry_days),
+        ("tag", ctx.catalog.refs.tags, rules.tag_expiry_days),
+    )
     found = []
-    for ref in pages(partial(ctx.catalog.refs.branches, ctx.repository_id)):
-        days = _idle_days(ctx, ref, now, rules.branch_expiry_days(ref.id))
-        if days is not None:
-            found.append(IdleRef("branch", ref.id, ref.commit_id, days, _kept(ctx, ref.id, protections)))
-    for ref in pages(partial(ctx.catalog.refs.tags, ctx.repository_id)):
-        days = _idle_days(ctx, ref, now, rules.tag_expiry_days(ref.id))
-        if days is not None:
-            found.append(IdleRef("tag", ref.id, ref.commit_id, days, _protected(ref.id, protections, tag=True)))
+    for kind, listing, limit_of in kinds:
+        for ref in pages(partial(listing, ctx.repository_id)):
+            days = _idle_days(ctx, ref, now, limit_of(ref.id))
+            if days is not None:
+                kept = _kept(ctx, ref.id, protections, is_tag=kind == "tag")
+                found.append(IdleRef(kind, ref.id, ref.commit_id, days, kept))
     return found
 
 
@@ -305,20 +305,13 @@ def _idle_days(ctx: Context, ref: RefRecord, now: int, limit: int | None) -> int
     return days if days >= limit else None
 
 
-def _protected(name: str, protections: list[Protection], *, tag: bool) -> str | None:
-    patterns = (one.pattern for one in protections if (one.kind == TAG_PROTECTION) == tag)
-    pattern = next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
-    return None if pattern is None else f"it is protected by {pattern!r}"
-
-
-def _kept(ctx: Context, branch: str, protections: list[Protection]) -> str | None:
-    """Why an idle branch stays all the same. None: it goes."""
-    if branch == ctx.repository.default_branch:
+def _kept(ctx: Context, name: str, protections: list[Protection], *, is_tag: bool) -> str | None:
+    """Why an idle ref stays all the same. None: it goes."""
+    if not is_tag and name == ctx.repository.default_branch:
         return "it is the default branch"
-    protected = _protected(branch, protections, tag=False)
-    if protected is not None:
-        return protected
-    found, after = uncommitted_page(ctx, branch)
-    while not found and after is not None:
-        found, after = uncommitted_page(ctx, branch, after=after)
-    return f"it has uncommitted changes, {found[0].path!r} for one" if found else None
+    patterns = (one.pattern for one in protections if (one.kind == TAG_PROTECTION) == is_tag)
+    pattern = next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+    if pattern is not None:
+        return f"it is protected by {pattern!r}"
+    change = None if is_tag else next(uncommitted(ctx, name), None)
+    return None if change is None else f"it has uncommitted changes, {change.path!r} for one"

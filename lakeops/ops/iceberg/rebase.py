@@ -270,7 +270,6 @@ def _below(root: str, entry: Entry | None) -> bool:
 
 
 def _rows(column: pa.ChunkedArray) -> list[Entry | None]:
-    """Rows of one side of a diff as records."""
     found = iter(entries(pa.Table.from_struct_array(column.drop_null())))
     return [next(found) if there else None for there in column.is_valid().to_pylist()]
 

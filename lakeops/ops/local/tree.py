@@ -19,16 +19,7 @@ from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import PLACE, is_clone_state, reading, translated, walk
-from lakeops.ops.local.index import (
-    RACY_NS,
-    Index,
-    Journal,
-    Known,
-    check_names,
-    folds_letters,
-    journal,
-    write,
-)
+from lakeops.ops.local.index import RACY_NS, Index, Journal, Known, check_names, folds_letters, journal, write
 from lakeops.ops.read import list_objects, open_entry
 from lakeops.store.in_flight import in_parallel
 
@@ -37,8 +28,8 @@ from lakeops.store.in_flight import in_parallel
 class WorkTree:
     """A clone's files as they are now, by name. The checksum of one that is not known to be like an object is empty.
 
-    ``special`` names links, pipes, devices, other clones' own files, and names that are not UTF-8 (escaped). ``here``
-    is what changed since the directory was last made equal to a commit, in byte order.
+    ``special`` names links, devices, other clones' own files, and names that are not UTF-8 (escaped). ``here`` is what
+    changed since the directory was last made equal to a commit, in byte order.
     """
 
     files: dict[str, Known] = field(default_factory=dict)
@@ -60,11 +51,7 @@ class Sides:
 
 
 def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
-    """The files of a clone as they are now. Only those are read that may differ from the index.
-
-    Raises:
-        InvalidInput: a file or directory cannot be read.
-    """
+    """The files of a clone as they are now. Only those are read that may differ from the index."""
     tree, unread = WorkTree(), list[tuple[str, os.stat_result]]()
     for name, status in walk(folder, lambda name: not is_clone_state(name) and _is_text(name)):
         if name == PLACE:
@@ -110,7 +97,6 @@ def _is_text(name: str) -> bool:
 
 
 def _name_and_folders(name: str) -> Iterator[str]:
-    """A name, and the folders that lead to it."""
     yield name
     while name:
         name = name.rpartition("/")[0]
@@ -216,14 +202,10 @@ def take(
 ) -> tuple[list[Change], list[Change]]:
     """Make a clone equal to a commit of ``ref``, which has ``wanted`` under the prefix. It follows the ref then.
 
-    Files that were changed here alone stay. Returns what they are, and what was taken.
-
-    Raises:
-        MergeConflict: ``clone_conflict``: files were changed here and there, and ``force`` does not give them up.
-            Nothing was written; or
-            a file was changed while this ran, and it stays as it is.
-        InvalidPath: the objects cannot be files there. Nothing was written.
-        InvalidInput: the disk is full, or the operating system refuses.
+    Files that were changed here alone stay. Returns what they are, and what was taken. Raises ``MergeConflict``
+    (``clone_conflict``) for files that were changed here and there unless ``force`` gives them up, before anything is
+    written, and for a file that was changed while this ran, which stays; ``InvalidPath`` or ``InvalidInput`` where the
+    objects cannot be files there, or the disk is full.
     """
     tree = read_tree(ctx, folder, index)
     sides = compare(folder, index, tree, wanted)
@@ -290,7 +272,7 @@ def _remove(folder: Path, name: str, noted: Journal, check_unchanged: Callable[[
     target = folder / name
     with translated(target):
         check_unchanged(name)
-        noted.goes(name)
+        noted.add("gone", name)
         target.unlink(missing_ok=True)
         with suppress(OSError):  # the first folder that is not empty
             for parent in target.relative_to(folder).parents:
@@ -301,7 +283,6 @@ def _remove(folder: Path, name: str, noted: Journal, check_unchanged: Callable[[
 def _download(
     ctx: Context, folder: Path, wanted: Mapping[str, Entry], noted: Journal, check_unchanged: Callable[[str], None]
 ) -> dict[str, Known]:
-    """Download objects to drafts, each of which then takes its name at once."""
     counter = ByteCounter(ctx.progress, "Downloading", sum(entry.size_bytes for entry in wanted.values()))
 
     def fetch(name: str) -> Known:
@@ -309,26 +290,21 @@ def _download(
         target = folder / name
         try:
             with translated(target):
-                known = _draft(ctx, wanted[name], draft, counter)
+                total, entry = hashlib.sha256(), wanted[name]
+                with open_entry(ctx, entry, verify=True) as source, draft.open("xb") as file:
+                    while piece := source.read(PIECE):
+                        file.write(piece)
+                        total.update(piece)
+                        counter.add(len(piece))
+                    file.flush()
+                    status = os.fstat(file.fileno())
+                known = Known(entry.checksum, status.st_size, status.st_mtime_ns, total.hexdigest())
                 target.parent.mkdir(parents=True, exist_ok=True)
                 check_unchanged(name)
-                noted.appears(name, known)
+                noted.add("file", name, known)
                 draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
         return known
 
     return dict(zip(wanted, in_parallel(list(wanted), fetch), strict=True))
-
-
-def _draft(ctx: Context, entry: Entry, draft: Path, counter: ByteCounter) -> Known:
-    """Write an object's contents to a new file."""
-    total = hashlib.sha256()
-    with open_entry(ctx, entry, verify=True) as source, draft.open("xb") as file:
-        while piece := source.read(PIECE):
-            file.write(piece)
-            total.update(piece)
-            counter.add(len(piece))
-        file.flush()
-        status = os.fstat(file.fileno())
-    return Known(entry.checksum, status.st_size, status.st_mtime_ns, total.hexdigest())

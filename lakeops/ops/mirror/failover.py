@@ -164,11 +164,7 @@ class Loss:
 
     def to_json(self) -> dict[str, Any]:
         """The loss, for programs."""
-        return {
-            "refs": [ref.to_json() for ref in self.refs],
-            "source_asked": self.asked,
-            "last_sync": self.last_sync,
-        }
+        return {"refs": [ref.to_json() for ref in self.refs], "source_asked": self.asked, "last_sync": self.last_sync}
 
 
 def loss(ctx: Context, reach: Reach, source: SourceLake | None = None) -> Loss:

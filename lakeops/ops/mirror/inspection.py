@@ -83,10 +83,8 @@ def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, ar
 def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     try:
         wanted = RangeReader(ctx.readable).whole(commit)
-    except ObjectNotFound:
-        return without_metarange(commit)
-    except Corrupted as error:
-        return without_metarange(commit, error)
+    except (ObjectNotFound, Corrupted) as error:
+        return without_metarange(commit, error if isinstance(error, Corrupted) else None)
     planned = _plan(ctx, state, ref, commit, wanted, arrived)
     proofs = [*check_presence(planned, ctx.engine, ctx.store, check_options(ctx, state.mirror))]
     cannot = f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}"

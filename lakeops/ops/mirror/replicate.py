@@ -8,7 +8,7 @@ same name and size means the same object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from heapq import merge
 from itertools import chain, groupby, islice, repeat
 
@@ -20,27 +20,19 @@ from lakeops.model.errors import (
     NotAllReplicated,
     NotAMirror,
     NotFound,
-    ObjectNotFound,
     PreconditionFailed,
 )
 from lakeops.model.records import Progress, quiet
 from lakeops.ops.context import Context
 from lakeops.ops.deletion_limit import exceeded
-from lakeops.ops.mirror.copying import (
-    Moved,
-    copy_objects,
-    copy_seconds,
-    copy_tasks,
-    delete_objects,
-    gives_up,
-)
+from lakeops.ops.mirror.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, gives_up
 from lakeops.ops.mirror.source import Reach, SourceLake
-from lakeops.ops.overlap import check_apart
+from lakeops.ops.overlap import check_apart, read_claim
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.open import overlap
-from lakeops.store.reader import parse_json, read_small
+from lakeops.store.reader import read_small
 
 MANAGED = (DATA, RANGES, METARANGES)
 """Folders that are replicated: objects first, so that ranges find them there when nothing is in a hurry."""
@@ -176,13 +168,7 @@ def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callab
     """
     total, rest = Moved(0), ""
     for moved in first_of_each(results):
-        total = Moved(
-            0,
-            total.objects + moved.objects,
-            total.size_bytes + moved.size_bytes,
-            total.vanished + moved.vanished,
-            total.failures + moved.failures,
-        )
+        total = Moved(*(getattr(total, one.name) + getattr(moved, one.name) for one in fields(Moved)))
         on_progress(total.objects)
         if gives_up(total.failures):
             rest = ", and the rest was not tried"
@@ -218,30 +204,16 @@ def _check_doomed(compared: _Comparison, *, force: bool) -> None:
 
 def _claim(source: ObjectStore, destination: ObjectStore) -> None:
     """Take the destination for the source's repository, as a bucket's replication would, or find it taken."""
-    claim = _read(source)
+    claim = read_claim(source)
     if claim is None:
         raise NotFound(f"{source.url} is no repository's storage namespace: there is no {CLAIM}; correct the source")
-    found = _read(destination)
+    found = read_claim(destination)
     if found is None:
-        destination.put(CLAIM, claim, content_type="application/json")
-    elif _decode_claim(found) != _decode_claim(claim):
+        destination.put(CLAIM, read_small(source, CLAIM), content_type="application/json")
+    elif not found or found != claim:
         raise NamespaceTaken(
             f"{destination.url} belongs to another repository than {source.url}; choose another destination"
         )
-
-
-def _read(store: ObjectStore) -> bytes | None:
-    try:
-        return read_small(store, CLAIM)
-    except ObjectNotFound:
-        return None
-
-
-def _decode_claim(claim: bytes) -> object:
-    try:
-        return parse_json(claim)
-    except ValueError:
-        return claim
 
 
 def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
@@ -252,9 +224,7 @@ def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
         yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes, etags)
 
 
-def _side_by_side(
-    *listings: Iterable[StoredObject],
-) -> Iterator[tuple[StoredObject | None, StoredObject | None]]:
+def _side_by_side(*listings: Iterable[StoredObject]) -> Iterator[tuple[StoredObject | None, StoredObject | None]]:
     """Two listings in byte order as one: each key once, with what either side has."""
     sides = (zip(repeat(number), listing) for number, listing in enumerate(listings))
     for _, same in groupby(merge(*sides, key=lambda one: one[1].key), key=lambda one: one[1].key):

@@ -78,8 +78,7 @@ class Source:
             refused: dict[RefName | None, LakeopsError] = {}
             heads = self.heads(mirror)
             for ref in list(heads):
-                reason = record_validation.ref_flaw(ref, heads[ref])
-                if reason is not None:
+                if (reason := record_validation.ref_flaw(ref, heads[ref])) is not None:
                     refused[ref] = RecordRefused(reason)
                     del heads[ref]
             rules, metadata = None, None

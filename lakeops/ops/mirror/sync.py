@@ -86,12 +86,12 @@ def sync(
             Refs that do not need it have been promoted.
         Transient, CatalogError, InvalidInput: the source cannot be reached.
     """
-    with _read_mirror(ctx) as (before, initial, metadata), reach(source) as origin:
+    with _read_mirror(ctx) as (before, initial), reach(source) as origin:
         errors: list[LakeopsError] = []
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
             known: MirrorState | None = before
             for _ in range(ROUNDS):
-                state, lost, broken = _observe_and_agree(ctx, origin, initial, metadata, known)
+                state, lost, broken = _observe_and_agree(ctx, origin, initial, known)
                 known, errors = None, [*_unsupported(ctx, state, lost), *broken]
                 if not any(ref.candidate for ref in state.refs):
                     break
@@ -107,13 +107,13 @@ def sync(
 
 
 def _observe_and_agree(
-    ctx: Context, source: Source, initial: Commit, metadata: Mapping[str, str], before: MirrorState | None = None
+    ctx: Context, source: Source, initial: Commit, before: MirrorState | None = None
 ) -> tuple[MirrorState, frozenset[str], list[LakeopsError]]:
     """Record the source's heads, and have it keep all that the mirror shows and waits for.
 
     Candidates that the source has expired, or lost, fall back to its newest heads. Returns the mirror, what the source
     cannot keep, and an error for each ref whose history the source does not have whole: it stays where it is.
-    ``metadata`` is the mirror repository's own. ``before`` is the mirror as it was read just now, if it was.
+    ``before`` is the mirror as it was read just now, if it was.
     """
     broken: dict[RefName | None, LakeopsError] = {}
     read: dict[RefName, str] = {}
@@ -125,7 +125,7 @@ def _observe_and_agree(
         if theirs.rules is not None and theirs.rules != (known.mirror.rules, known.mirror.protections):
             rules, protections = theirs.rules
             ctx.catalog.mirrors.note(ctx.repository_id, rules=rules, protections=list(protections))
-        if theirs.metadata is not None and theirs.metadata != metadata:
+        if theirs.metadata is not None and theirs.metadata != known.metadata:
             ctx.catalog.mirrors.note_metadata(ctx.repository_id, theirs.metadata)
         broken.update(theirs.refused)
         heads = _followed(theirs, known, leave=broken)
@@ -267,20 +267,15 @@ def _look_and_promote(
         candidate = ref.candidate or ""
         found = inspect(ctx, state, ref, commits[candidate], remembered)
         remembered = merged(remembered, found.arrived)
-        moved = None
+        here, moved = (ctx.repository_id, ref.ref, ref.ticket), None
         if found.complete and not state.mirror.reports and source.lost([candidate]):
-            ctx.catalog.mirrors.give_up_candidate(
-                ctx.repository_id, ref.ref, ref.ticket
-            )  # it could not be told to keep it
+            ctx.catalog.mirrors.give_up_candidate(*here)  # the source could not be told to keep it
         elif found.complete:
-            token = ctx.ids.new()
-            moved = ctx.catalog.mirrors.promote(
-                ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor
-            )
+            moved = ctx.catalog.mirrors.promote(*here, candidate, token=ctx.ids.new(), actor=ctx.actor)
         if moved is not None:
             again = again or moved.candidate is not None
             continue
-        seen = ctx.catalog.mirrors.record_arrivals(ctx.repository_id, ref.ref, ref.ticket, found)
+        seen = ctx.catalog.mirrors.record_arrivals(*here, found)
         if seen is not None and fall_back(ctx, state, seen, remembered):
             again = True
         elif found.error is not None:
@@ -329,27 +324,25 @@ def is_due(mirror: MirrorRecord, wait: Wait, now: int, newest: Remaining) -> boo
 
 
 @contextmanager
-def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[str, str]]]:
-    """The mirror, its initial commit and its repository's metadata.
-
-    Records how the pass ended, so that a status tells it later.
-    """
-
-    def found() -> tuple[MirrorState, Commit, Mapping[str, str]]:
-        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
-        state.mirror.check_following()
-        metadata = ctx.catalog.repositories.get(ctx.repository_id).metadata
-        return state, ctx.catalog.commits.initial_commit(ctx.repository_id), metadata
-
-    before, initial, metadata = ctx.catalog.in_snapshot(found)
+def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit]]:
+    """The mirror and its initial commit. Records how the pass ended, so that a status tells it later."""
+    before, initial = _following(ctx)
     try:
-        yield before, initial, metadata
+        yield before, initial
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
             ctx.catalog.mirrors.note(ctx.repository_id, error=error.message)
         raise
     if before.mirror.error is not None:
         ctx.catalog.mirrors.note(ctx.repository_id, error=None)
+
+
+def _following(ctx: Context) -> tuple[MirrorState, Commit]:
+    """The mirror and its initial commit. Raises ``NotAMirror`` when it follows no source any more."""
+    mirrors, commits, name = ctx.catalog.mirrors, ctx.catalog.commits, ctx.repository_id
+    state, initial = ctx.catalog.in_snapshot(lambda: (mirrors.mirror_state(name), commits.initial_commit(name)))
+    state.mirror.check_following()
+    return state, initial
 
 
 def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
@@ -384,16 +377,16 @@ def discover(ctx: Context, reach: Reach, source: SourceLake | None = None) -> Mi
     It promotes nothing. It looks for what has arrived of a newer head alone, where nothing arrives of the candidate any
     more. Errors are those of ``sync``.
     """
-    with _read_mirror(ctx) as (before, initial, metadata), reach(source) as origin:
+    with _read_mirror(ctx) as (before, initial), reach(source) as origin:
         origin.check_same(before.mirror, initial)
         check_replica(ctx.store, origin.repository)
         with contextlib.suppress(MirrorOvertaken):
-            state, _, broken = _observe_and_agree(ctx, origin, initial, metadata, before)
+            state, _, broken = _observe_and_agree(ctx, origin, initial, before)
             _note_refused(ctx, before.mirror, broken)
             remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
             given = [ref for ref in state.refs if fall_back(ctx, state, ref, remembered)]
             if given:
-                _observe_and_agree(ctx, origin, initial, metadata)
+                _observe_and_agree(ctx, origin, initial)
     return _status_on_record(ctx, before)
 
 
@@ -402,9 +395,7 @@ def due(ctx: Context, reach: Reach, source: SourceLake | None = None) -> bool:
 
     It records that the source was seen, and nothing else. Errors are those of ``sync``.
     """
-    mirrors, commits, name = ctx.catalog.mirrors, ctx.catalog.commits, ctx.repository_id
-    state, initial = ctx.catalog.in_snapshot(lambda: (mirrors.mirror_state(name), commits.initial_commit(name)))
-    state.mirror.check_following()
+    state, initial = _following(ctx)
     unreported = state.mirror.reports and state.needs - set(state.mirror.kept)
     if state.mirror.error is not None or unreported or any(ref.candidate for ref in state.refs):
         return True

@@ -58,13 +58,7 @@ def _connect(settings: StoreSettings) -> S3Client:
         response_checksum_validation="when_required",
         user_agent_extra="lakeops",
     )
-    keys: dict[str, Any] = {}  # without them botocore looks for its own
-    if (given := settings.credentials) is not None:
-        keys = {
-            "aws_access_key_id": given.access_key,
-            "aws_secret_access_key": given.secret_key,
-            "aws_session_token": given.token,
-        }
+    given = settings.credentials  # without them botocore looks for its own
     try:
         core = botocore.session.get_session()
         parsers = core.get_component("response_parser_factory")
@@ -77,7 +71,9 @@ def _connect(settings: StoreSettings) -> S3Client:
                 endpoint_url=settings.endpoint_url,
                 region_name=settings.region or core.get_config_variable("region") or DEFAULT_REGION,
                 config=config,
-                **keys,
+                aws_access_key_id=given.access_key if given else None,
+                aws_secret_access_key=given.secret_key if given else None,
+                aws_session_token=given.token if given else None,
             ),
         )
     except (BotoCoreError, ValueError) as error:
@@ -276,12 +272,7 @@ def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[s
         for item in root.iterfind(contents):
             said = {part.tag: part.text or "" for part in item}
             objects.append(
-                {
-                    "Key": said[name],
-                    "LastModified": moment(said[modified]),
-                    "ETag": said[etag],
-                    "Size": int(said[size]),
-                }
+                {"Key": said[name], "LastModified": moment(said[modified]), "ETag": said[etag], "Size": int(said[size])}
             )
     except (ET.ParseError, KeyError, ValueError):
         return

@@ -9,10 +9,10 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -27,12 +27,9 @@ Document = dict[str, Any]
 
 
 def batch_job(wish: Replication, role: str, token: str) -> Document:
-    """The parameters of ``create_job``.
+    """The parameters of ``create_job``, for a job that runs as a role, given by its ARN.
 
-    Args:
-        wish: what is replicated.
-        role: the ARN of the role that the job runs as.
-        token: names the request, so that one which is sent again does not create a second job.
+    ``token`` names the request, so that one which is sent again does not create a second job.
     """
     found: Document = {"EligibleForReplication": True, "ObjectReplicationStatuses": ["NONE", "FAILED"]}
     if wish.prefix:
@@ -105,12 +102,7 @@ _RIGHTS: dict[Setting, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One bucket, through boto3.
-
-    Args:
-        name: the bucket.
-        settings: endpoint and region. Credentials come from boto3's chain.
-    """
+    """One bucket, through boto3. Credentials come from its chain."""
 
     name: str
     settings: StoreSettings
@@ -124,18 +116,19 @@ class Bucket:
 
     def read(self, setting: Setting) -> Document | None:
         """The setting's document, None when the bucket has none. Raises ``StoreError``."""
-        ask: dict[Setting, Callable[[], Any]] = {
-            "versioning": lambda: self._client.get_bucket_versioning(Bucket=self.name),
-            "lifecycle": lambda: self._client.get_bucket_lifecycle_configuration(Bucket=self.name),
-            "replication": lambda: self._client.get_bucket_replication(Bucket=self.name)["ReplicationConfiguration"],
+        ask: dict[Setting, Any] = {
+            "versioning": self._client.get_bucket_versioning,
+            "lifecycle": self._client.get_bucket_lifecycle_configuration,
+            "replication": self._client.get_bucket_replication,
         }
         with self._allowed(f"reading its {setting}", _RIGHTS[setting][0]):
             try:
-                answer = cast("Document", ask[setting]())
+                answer: Document = ask[setting](Bucket=self.name)
             except ClientError as error:
                 if code_of(error) in _ABSENT:
                     return None
                 raise
+        answer = answer.get("ReplicationConfiguration", answer)
         return {key: value for key, value in answer.items() if key != "ResponseMetadata"} or None
 
     def write(self, setting: Setting, document: Document | None) -> None:

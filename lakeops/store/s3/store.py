@@ -25,7 +25,7 @@ from lakeops.store.base import (
     StoreSettings,
     lists_consistently,
 )
-from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix
+from lakeops.store.bucket import BucketStore, listing_prefix
 from lakeops.store.layout import PROBE
 from lakeops.store.reader import CheckedFile
 from lakeops.store.s3.client import CONNECTION, client, code_of, status_of, translated, xml_part
@@ -52,9 +52,6 @@ class S3Store(BucketStore):
 
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
         super().__init__("s3", bucket, prefix, settings)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (S3Store, (self.bucket, self.prefix, self.settings))
 
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
@@ -132,12 +129,7 @@ class S3Store(BucketStore):
         except (BotoCoreError, ClientError):
             return False
 
-    def presign(self, key: str, expires: int = 900) -> str:
-        """A URL that reads the object for ``expires`` seconds, a week at most.
-
-        Whoever has it may read the object, so it belongs in no log.
-        """
-        check_expiry(expires)
+    def _sign(self, key: str, expires: int) -> str:
         params = {"Bucket": self.bucket, "Key": self._name(key)}
         with self._translated(key):
             return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=expires)
