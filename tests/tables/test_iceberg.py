@@ -153,6 +153,7 @@ def gateway(home: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], int]
             server.kill()
 
 
+@pytest.mark.slow
 def test_a_killed_server_loses_and_doubles_no_row(shop: Repository, lake: Lake, alone: Open) -> None:
     """Writers whose append got no answer look for it, and append again where it is not there."""
     publish(shop, alone("main"))
