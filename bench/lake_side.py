@@ -31,11 +31,11 @@ from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.model.clock import Ids, SystemClock
 from lakeops.model.records import Commit, IdempotentRequest, Split
 from lakeops.ops.publish import CommitPlan, publish, snapshot
-from lakeops.ranges.apply import apply, apply_plan
+from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.merge import plan_merge
+from lakeops.ranges.merge import apply_plan, plan_merge
 from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.settings import Settings

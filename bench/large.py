@@ -27,10 +27,10 @@ from lakeops.engine.base import LocalEngine
 from lakeops.model.arrow import STAGED_SCHEMA, no_rows
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
-from lakeops.ranges.apply import apply, apply_plan
+from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
-from lakeops.ranges.merge import plan_merge
+from lakeops.ranges.merge import apply_plan, plan_merge
 from lakeops.ranges.metarange import METARANGE_SCHEMA, Metarange
 from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.read import RangeReader, entries

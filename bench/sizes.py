@@ -30,11 +30,11 @@ from lakeops.engine.base import LocalEngine
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
-from lakeops.ranges.apply import apply, apply_plan
+from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.merge import plan_merge
+from lakeops.ranges.merge import apply_plan, plan_merge
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.store.disk_cache import background_writes

@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-_VERB = re.compile(r"(?:ref_|folder_)?verb\(lambda: (ops\.[\w.]+)\)")
+_VERB = re.compile(r"(?:ref_|folder_|source_)?verb\(lambda: (ops\.[\w.]+)\)")
 
 
 class Verbs(griffe.Extension):

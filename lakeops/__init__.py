@@ -43,38 +43,13 @@ if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Mirror, Ref, Repository
     from lakeops.settings import Settings
 
-__all__ = [
-    "Branch",
-    "Change",
-    "ChangeType",
-    "Commit",
-    "CommonPrefix",
-    "Entry",
-    "Hook",
-    "HookEvent",
-    "Lake",
-    "MergeResult",
-    "Mirror",
-    "Ref",
-    "Repository",
-    "Settings",
-    "Split",
-    "Strategy",
-    "Summary",
-    "Version",
-    "Written",
-    "__version__",
-]
+__all__ = ["Branch", "Change", "ChangeType", "Commit", "CommonPrefix", "Entry", "Hook", "HookEvent", "Lake"]
+__all__ += ["MergeResult", "Mirror", "Ref", "Repository", "Settings", "Split", "Strategy", "Summary", "Version"]
+__all__ += ["Written", "__version__"]
 __all__ += _errors.__all__
 
-_LATE = {
-    "Branch": "lakeops.lake",
-    "Lake": "lakeops.lake",
-    "Mirror": "lakeops.lake",
-    "Ref": "lakeops.lake",
-    "Repository": "lakeops.lake",
-    "Settings": "lakeops.settings",
-}
+_LATE = dict.fromkeys(("Branch", "Lake", "Mirror", "Ref", "Repository"), "lakeops.lake")
+_LATE["Settings"] = "lakeops.settings"
 
 
 def __getattr__(name: str) -> object:

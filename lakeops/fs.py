@@ -20,7 +20,6 @@ from difflib import get_close_matches
 from glob import has_magic
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
 
 from fsspec import AbstractFileSystem
@@ -64,10 +63,8 @@ SPOOL_BYTES = 8 << 20
 """Bytes of a written file that stay in memory before they spill to a temporary file."""
 PINNED_SECONDS, MOVING_SECONDS = 60.0, 1.0
 """Seconds for which entries of a commit, and of any other ref, are cached."""
-MOST_ENTRIES = 50_000
-"""Entries of one ref that are cached."""
-MOST_CONTENTS = 16 << 20
-"""Bytes of the small objects of one ref that are cached."""
+MOST_ENTRIES, MOST_CONTENTS = 50_000, 16 << 20
+"""Entries of one ref that are cached, and bytes of its small objects."""
 _PASSED = 1000
 """Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
 
@@ -248,7 +245,6 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def _cache_of(self, repository: str, ref: str) -> RefCache:
-        """The cache of a ref: the existing one while it is fresh, else a new one."""
         found = self._caches.get((repository, ref))
         return found if found is not None and found.is_fresh() else self._begin(repository, ref)
 
@@ -324,13 +320,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
                 def put(data: BinaryIO) -> None:
                     with self._os_errors(path):
-                        if mode == "ab" and before and branch.stat(key) != before:
-                            raise PathTaken(f"{excerpt(key)} was changed while it was appended to; nothing was staged")
-                        described = {
-                            name: options.get(name, getattr(before, name, None))
-                            for name in ("metadata", "content_type")
-                        }
-                        branch.put(key, data, if_absent=mode != "wb" and before is None, **described)
+                        names = ("metadata", "content_type")
+                        described = {name: options.get(name, getattr(before, name, None)) for name in names}
+                        branch.put(key, data, if_absent=mode != "wb" and before is None, seen=before, **described)
 
                 file = StagedFile(path, put, autocommit=autocommit)
                 if before:
@@ -405,18 +397,15 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path1)
             source = self.lake.repository(repository).ref(ref)
             repository, branch, target = self._split(path2)
-            try:
-                entry = source.stat(key)
-            except ObjectNotFound:
-                if not self.isdir(path1):
-                    raise
-                if not source.exists(key + "/"):
+            entry = source.find(key) if key else None
+            if entry is None and self.isdir(path1):
+                entry, target = source.find(key + "/") if key else None, target + "/"
+                if entry is None:
                     return
-                entry, target = source.stat(key + "/"), target + "/"
+            entry = entry or source.stat(key)  # which says why there is none
+            described: dict[str, Any] = {"metadata": entry.metadata, "content_type": entry.content_type}
             with source.open_entry(entry) as contents:
-                self.lake.repository(repository).branch(branch).put(
-                    target, contents, metadata=entry.metadata, content_type=entry.content_type
-                )
+                self.lake.repository(repository).branch(branch).put(target, contents, **described)
         if copied is not None:
             copied.append((path1, entry))
 
@@ -452,7 +441,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             yield
         except NotFound as error:
             raise FileNotFoundError(f"{path}: {error.message} ({self._describe_lake()})") from error
-        except PathTaken as error:
+        except (PathTaken, NotAsSeen) as error:
             raise FileExistsError(f"{path}: {error.message}") from error
         except PreconditionFailed as error:
             raise PermissionError(f"{path}: {error.message}") from error
@@ -469,16 +458,11 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
 
 class StagedFile(io.BufferedIOBase):
-    """A file being written, which closing stages unless the writing failed.
+    """A file being written, which closing (or with no ``autocommit`` a transaction) stages unless the writing failed.
 
     Wrappers call ``close`` alone, whether the block that wrote ended well or not. So the file looks itself: an error
     that is in flight when it is closed, and was not when it was opened, means that the writing failed. It is raised
     again: an error that is handled where the file is closed looks alike, and no write may be lost in silence.
-
-    Args:
-        name: the path, for messages.
-        put: stages the contents.
-        autocommit: stage when the file is closed. Otherwise a transaction does.
     """
 
     mode = "wb"
@@ -509,8 +493,9 @@ class StagedFile(io.BufferedIOBase):
         return True  # text in UTF-16 begins with its mark only where this is so
 
     def truncate(self, size: int | None = None, /) -> int:
-        self._spool.truncate(self.tell() if size is None else size)
-        return self.tell() if size is None else size
+        size = self.tell() if size is None else size
+        self._spool.truncate(size)
+        return size
 
     def close(self) -> None:
         """Close the file, and stage it unless the writing failed or an fsspec transaction decides later."""
@@ -549,12 +534,10 @@ class StagedFile(io.BufferedIOBase):
                 raise error
             _log.warning(_NEVER_CLOSED, self.name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
+    def __exit__(self, *raised: object) -> None:
+        if raised[0] is not None:
             self.discard()
-        super().__exit__(kind, error, trace)
+        self.close()
 
     def _dealloc_warn(self, _: object = None) -> None:
         """Drop the written bytes. Python calls this when a wrapper of the file is collected that nobody closed."""
@@ -637,12 +620,7 @@ class RefCache:
     """Caches entries of a ref, and its small objects, until the process writes anything or time has passed.
 
     Programs list a directory, and then ask for each file in it several times. A missing object is not cached.
-
-    Args:
-        repository: its repository.
-        ref: any ref expression.
-        before: the number of this process's writes to catalogs before anything was read.
-        writes: gives that number now.
+    ``writes`` gives the number of this process's writes to catalogs, which was ``before`` before anything was read.
     """
 
     def __init__(self, repository: Repository, ref: str, before: int, writes: Callable[[], int]) -> None:

@@ -25,15 +25,15 @@ def cores() -> int:
     """
     affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
     here = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min([here, *(quota for names in _QUOTAS if (quota := _quota(names)))])
+    return min(filter(None, [here, *map(_quota, _QUOTAS)]))
 
 
 @contextmanager
 def without_blas_threads() -> Iterator[None]:
     """Let numpy start no threads for linear algebra, if it is imported inside the block and nobody said how many.
 
-    There would be one for each core, and each waits busily for the first 80 ms. lakeops multiplies no matrices. Who
-    does that in the same process wants the threads, so this is for processes that only run lakeops.
+    There would be one for each core, and each waits busily for the first 80 ms. This is for processes that only run
+    lakeops, which multiplies no matrices.
     """
     if "numpy" in sys.modules or any(name in os.environ for name in _BLAS_THREADS):
         yield
@@ -61,9 +61,9 @@ POOL = "ARROW_DEFAULT_MEMORY_POOL"
 def choose_pool() -> None:
     """Let Arrow use jemalloc in this process, unless it is loaded already or somebody chose another pool.
 
-    Arrow's own choice is mimalloc. It asks the kernel for huge pages, and the kernel clears two megabytes whenever one
-    of them is first touched. A process that commits a thousand scattered changes waited longer for that than for all
-    of its own work. Arrow's packages for other systems than Linux may lack jemalloc, so their choice stays.
+    Arrow's own choice, mimalloc, asks the kernel for huge pages, which the kernel clears when they are first touched. A
+    process that commits a thousand scattered changes waited longer for that than for its own work. Arrow's packages for
+    other systems than Linux may lack jemalloc.
     """
     if sys.platform == "linux" and "pyarrow" not in sys.modules:
         os.environ.setdefault(POOL, "jemalloc")

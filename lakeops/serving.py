@@ -1,6 +1,6 @@
-"""The HTTP server of the gateway and of the pages, with limits on its clients.
+"""The HTTP server of the gateway and of the pages. uvicorn's protocol over h11 bounds header blocks.
 
-uvicorn's protocol over h11 bounds header blocks. ``_LimitedProtocol`` adds times to wait for a client, and connections.
+``_LimitedProtocol`` adds times to wait for a client, and bounds connections.
 """
 
 from __future__ import annotations
@@ -60,10 +60,9 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
         else:
             await app(scope, receive, send)
 
-    # No access log: the query of a presigned URL is a key to the object.
     config = uvicorn.Config(
         bounded,
-        access_log=False,
+        access_log=False,  # the query of a presigned URL is a key to the object
         backlog=_BACKLOG,
         h11_max_incomplete_event_size=limits.header_bytes,
         http=cast("type[asyncio.Protocol]", partial(_LimitedProtocol, limits=limits)),
@@ -104,11 +103,8 @@ class _LimitedProtocol(H11Protocol):
         """Take a connection. Past the limit the one that has waited longest for a request makes room for it."""
         super().connection_made(transport)
         self._expect("request", self._limits.header_seconds)
-        others = [
-            one
-            for one in cast("set[_LimitedProtocol]", self.connections)
-            if one is not self and not one.transport.is_closing()
-        ]
+        known = cast("set[_LimitedProtocol]", self.connections)
+        others = [one for one in known if one is not self and not one.transport.is_closing()]
         if len(others) < self._most:
             return
         idle = [one for one in others if one._waits_for_request]  # noqa: SLF001 - of this class

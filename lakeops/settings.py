@@ -3,7 +3,6 @@
 A file is named by ``LAKEOPS_CONFIG``, or it is ``lakeops.toml`` in the working directory, ``[tool.lakeops]`` of a
 ``pyproject.toml`` there, or the user's own. Settings decide where passwords and data are sent. So a file in the working
 directory is used only if nobody else may write it, and if it did not come with a clone of somebody's repository.
-
 Database URLs may hold passwords, so they are secrets here and masked wherever settings are shown.
 """
 
@@ -76,10 +75,7 @@ class Settings(BaseSettings):
     """The settings of a lake. Environment variables have these names with ``LAKEOPS_`` in front."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_ignore_empty=True,
-        extra="ignore",
-        frozen=True,
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True
     )
 
     home: Path = Field(default=Path("~/.lakeops"), description="The embedded default's directory.")
@@ -105,9 +101,7 @@ class Settings(BaseSettings):
         default=60.0, gt=0, description="How long to wait for a turn to publish to a branch."
     )
     outage_minutes: float | None = Field(
-        default=None,
-        ge=0,
-        description="How long to wait for a catalog or store that does not answer.",
+        default=None, ge=0, description="How long to wait for a catalog or store that does not answer."
     )
     gateway_access_key: str | None = Field(default=None, description="Who may read through the gateway.")
     gateway_secret_key: SecretStr | None = Field(default=None, description="What requests to it are signed with.")
@@ -139,19 +133,13 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, then the environment, then files."""
-        return (
-            init_settings,
-            env_settings,
-            *(_TomlFile(settings_cls, file, _table(file)) for file in _files()),
-        )
+        return (init_settings, env_settings, *(_TomlFile(settings_cls, file, _table(file)) for file in _files()))
 
     @classmethod
     def load(cls, **given: Any) -> Settings:  # noqa: ANN401 - whatever the fields take
         """Settings from ``given`` (None means not given), the environment and files.
 
-        Raises:
-            InvalidInput: ``invalid_settings``: a value makes no sense. The message names the setting, never a secret's
-                value.
+        Raises ``InvalidInput`` (``invalid_settings``), which names the setting, and never a secret's value.
         """
         try:
             return cls(**{name: value for name, value in given.items() if value is not None})
@@ -193,14 +181,10 @@ L = TypeVar("L")
 
 @dataclass(frozen=True, slots=True)
 class LakeAddress:
-    """The address of a lake. Every edge that takes a URI opens the lake by it, so that a URI means one lake everywhere.
+    """The address of a lake, by which every edge that takes a URI opens it, so that a URI means one lake everywhere.
 
-    A connection that cannot be read is an error, and never another lake.
-
-    Attributes:
-        connection: an Airflow connection of type ``lakeops``. None: what follows counts, then the settings.
-        home: the directory of the embedded default.
-        database_url: the catalog.
+    ``connection`` is an Airflow connection of type ``lakeops``. One that cannot be read is an error, and never another
+    lake. None: ``home`` (of the embedded default) and ``database_url`` count, then the settings.
     """
 
     connection: str | None = None
@@ -260,12 +244,12 @@ def _default_connection() -> str | None:
     return DEFAULT_CONN_ID if in_airflow else None
 
 
-def strange_variables() -> Iterator[str]:
-    """List environment variables that look like settings and are none."""
-    for name in sorted(name for name in os.environ if name.upper().startswith(PREFIX)):
-        known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
-        if not name.startswith(_TESTS) and name.upper() not in known:
-            yield name
+def strange_variables() -> Iterator[tuple[str, str]]:
+    """List environment variables that look like settings and are none, with ``ENVIRONMENT``."""
+    known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
+    for name in sorted(os.environ):
+        if name.upper().startswith(PREFIX) and not name.startswith(_TESTS) and name.upper() not in known:
+            yield name, ENVIRONMENT
 
 
 def advice(stranger: str, place: str) -> str:
@@ -273,12 +257,6 @@ def advice(stranger: str, place: str) -> str:
     near = get_close_matches(stranger.upper().removeprefix(PREFIX).lower(), Settings.model_fields, 1)
     meant = [PREFIX + name.upper() if place == ENVIRONMENT else name for name in near]
     return f"is no setting of lakeops and changes nothing ({place})" + (f"; did you mean {meant[0]}?" if meant else "")
-
-
-def strangers() -> Iterator[tuple[str, str]]:
-    """List names that look like settings and are none, with the place of each: variables before keys."""
-    yield from ((name, ENVIRONMENT) for name in strange_variables())
-    yield from strange_keys()
 
 
 def strange_keys() -> Iterator[tuple[str, str]]:

@@ -2,8 +2,8 @@
 
     make pictures LAKE=/srv/lake
 
-The pictures show where the lake is. Each is written to ``docs/`` under the name by which the pages show it. Look at
-every one of them before you commit it.
+The pictures show where the lake is. Each is taken 1440 and 390 pixels wide. Those that the documentation shows are
+written to ``docs/``, the other narrow ones to ``build/pictures/``. Look at every one of them before you commit.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ from lakeops.testing import ManualClock  # noqa: E402
 if TYPE_CHECKING:
     from playwright.sync_api import FrameLocator, Page
 
-DOCS = ROOT / "docs"
+DOCS, OTHERS = ROOT / "docs", ROOT / "build" / "pictures"
 CONNECTION, REPOSITORY = "production", "flights"
-WIDTH, HEIGHT = 1280, 800
-LOWER = {"pages-repositories": 420, "airflow-pages": 620, "airflow-approval": 660}
+WIDTH, HEIGHT = 1440, 900
+NARROW_WIDTH, NARROW_HEIGHT = 390, 844
+SHOWN_NARROW = {"pages-compare", "pages-repositories"}
+LOWER = {"pages-repositories": 420, "airflow-pages": 620, "airflow-approval": 860}
 """Heights of pictures with little on them."""
 DAG, RUN = "publish_day", "day-15"
 RUN_SECONDS = 240
@@ -60,6 +62,7 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was started ends with it
     home = given.lake.resolve()
+    OTHERS.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(home, ignore_errors=True)
     clock = ManualClock(datetime.now(UTC) - timedelta(days=DAYS + 1))
     with Lake.open(settings=Settings.load(home=home, committer="ada"), clock=clock) as lake:
@@ -133,11 +136,16 @@ def branches(tab: Page, _rest: Rest) -> FrameLocator:
 
 
 def shoot(tab: Page, name: str) -> None:
-    """Write a picture."""
-    tab.set_viewport_size({"width": WIDTH, "height": LOWER.get(name, HEIGHT)})
-    tab.wait_for_load_state("networkidle")
-    tab.screenshot(path=DOCS / f"{name}.png")
-    print(f"docs/{name}.png", flush=True)
+    """Write a wide and a narrow picture."""
+    narrow = f"{name}-narrow"
+    for width, height, file in (
+        (NARROW_WIDTH, NARROW_HEIGHT, (DOCS if name in SHOWN_NARROW else OTHERS) / f"{narrow}.png"),
+        (WIDTH, LOWER.get(name, HEIGHT), DOCS / f"{name}.png"),
+    ):
+        tab.set_viewport_size({"width": width, "height": height})
+        tab.wait_for_load_state("networkidle")
+        tab.screenshot(path=file)
+        print(file.relative_to(ROOT), flush=True)
 
 
 if __name__ == "__main__":

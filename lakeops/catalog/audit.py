@@ -1,18 +1,16 @@
 """The audit, reports, and looks at everything: what happened, what was found, and rows as they are.
 
-Each transition that changes what a lake shows, keeps or allows leaves a record, in its own transaction. Nothing changes
-or deletes one, and records stay when their repository is deleted. Staging and what only prepares a change leave none.
-
-``fsck`` looks at rows as they are. The other parts may trust that rows are as transitions left them. Here they may be
-damaged: JSON is read as text and parsed row by row, so that one row that makes no sense does not hide the others.
+Each transition that changes what a lake shows, keeps or allows leaves a record in its own transaction, which stays when
+its repository is deleted. Staging and what only prepares a change leave none. ``fsck`` looks at rows that may be
+damaged: JSON is read as text and parsed row by row, so that one row that makes no sense hides no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table, and_, delete, exists, func, insert, or_, select, tuple_, update
 
@@ -62,10 +60,7 @@ _RECORDS = select(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A repository in a list: the last commit of its default branch, its branches as far as counted, its last check.
-
-    ``head`` is None where it cannot be read.
-    """
+    """A repository in a list: its last commit if it can be read, the branches as far as counted, the last check."""
 
     head: Commit | None
     branches: int
@@ -74,32 +69,19 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Commits that a search found, the highest generation first, and the place of the last one that was looked at.
-
-    The place is None where there are no more.
-    """
+    """Commits that a search found, the highest generation first, and where to go on below, if there are more."""
 
     commits: Sequence[Commit]
     next_below: Place | None
 
 
-@dataclass(frozen=True, slots=True)
-class StagedLine:
-    """A staged row as the catalog keeps it, right or wrong: values are not checked, ``metadata`` is JSON text."""
-
-    token: str
-    path: str
-    tombstone: bool
-    physical_address: str | None
-    checksum: str | None
-    size_bytes: int | None
-    mtime: int | None
-    content_type: str | None
-    metadata: str | None
+StagedLine = AnyRow
+"""A staged row as the catalog keeps it, right or wrong: values are not checked, ``metadata`` is JSON text."""
+RefUpdate = AnyRow
+"""A move of a ref: ``kind`` (``branch`` or ``tag``), ``ref``, ``old`` and ``new``."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowFlaw:
+class RowFlaw(NamedTuple):
     """A row that makes no record, and why."""
 
     table: str
@@ -107,18 +89,7 @@ class RowFlaw:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefUpdate:
-    """A move of a ref: ``kind`` is ``branch`` or ``tag``."""
-
-    kind: str
-    ref: str
-    old: str | None
-    new: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(NamedTuple):
     """An upload's record: what is written below ``address`` since ``started``, for a branch."""
 
     id: str
@@ -133,14 +104,12 @@ class CatalogSnapshot:
 
     Attributes:
         first_parents: ids of commits to what the catalog walks logs by, where it is not the first of their parents.
-        unreadable: ids of commits whose rows make no commit, and why.
+        unreadable: ids of commits whose rows make no commit, and why. ``flaws`` are such rows of any table.
         retired: tokens in use, or with rows, that are retired; to the commit that consumed them, if one did.
         staged: tokens with rows, to how many.
-        uploads: all uploads on record, the overdue ones too.
-        overdue: when an upload must have begun to be linked still.
+        overdue: when an upload must have begun to be linked still. ``uploads`` has the overdue ones too.
         follows: whether it is a mirror that follows its source.
         dangling_keys: idempotency keys whose commit does not exist, to that commit's id. The first hundred.
-        flaws: rows of any table that make no record.
         moves: the reflog, ref by ref, oldest first.
         pruned: the highest generation of a commit that was pruned, if any was.
     """
@@ -180,21 +149,18 @@ class Audit(CatalogPart):
     ) -> list[AuditRecord]:
         """Records of the audit, newest first: of all repositories or of one, which may be gone.
 
-        ``since`` and ``until`` are Unix seconds, the second one excluded. ``actor`` is a user or a login. ``below`` is
-        the time and the sequence of the last record of the page before.
+        ``since`` and ``until`` (excluded) are Unix seconds, ``actor`` is a user or a login, ``below`` time and sequence
+        of the last record of the page before.
         """
         place = (AUDIT.c.recorded, AUDIT.c.sequence)
-        query = _RECORDS.order_by(*(column.desc() for column in place)).limit(limit)
-        if repository_id is not None:
-            query = query.where(AUDIT.c.repository_id == repository_id)
-        if since is not None:
-            query = query.where(AUDIT.c.recorded >= since)
-        if until is not None:
-            query = query.where(AUDIT.c.recorded < until)
-        if actor is not None:
-            query = query.where(_ACTOR.in_([actor]))
-        if below is not None:
-            query = query.where(tuple_(*place) < below)
+        wanted = [
+            *([AUDIT.c.repository_id == repository_id] if repository_id is not None else ()),
+            *([AUDIT.c.recorded >= since] if since is not None else ()),
+            *([AUDIT.c.recorded < until] if until is not None else ()),
+            *([_ACTOR.in_([actor])] if actor is not None else ()),
+            *([tuple_(*place) < below] if below is not None else ()),
+        ]
+        query = _RECORDS.where(*wanted).order_by(*(column.desc() for column in place)).limit(limit)
         return [AuditRecord(*row) for row in conn.execute(query)]
 
     @write_transaction
@@ -230,11 +196,10 @@ class Audit(CatalogPart):
     @read_transaction
     def reports(self, conn: Connection, repository_id: str, kind: ReportKind) -> list[Report]:
         """The reports of a kind, oldest first. One that cannot be read is left out."""
-        query = select(REPORT.c.at, REPORT.c.actor, REPORT.c.found).where(
-            REPORT.c.repository_id == repository_id, REPORT.c.kind == kind.value
+        query = select(REPORT.c.at, REPORT.c.actor, REPORT.c.found).filter_by(
+            repository_id=repository_id, kind=kind.value
         )
-        rows = conn.execute(query.order_by(REPORT.c.at))
-        return [Report(*row) for row in rows if isinstance(row.found, dict)]
+        return [Report(*row) for row in conn.execute(query.order_by(REPORT.c.at)) if isinstance(row.found, dict)]
 
     def overviews(self, repositories: Sequence[str], *, most_branches: int) -> dict[str, Overview]:
         """Of each repository that exists its last commit, its branches and its last check, in two statements."""
@@ -268,8 +233,8 @@ class Audit(CatalogPart):
     ) -> Found:
         """Commits whose message or committer has a text, of all branches and of none: the highest generation first.
 
-        Whether the case of letters matters is as the database has it: that of ASCII letters never does. ``looked_at``
-        is how many commits below a place are looked at, whether they have it or not. Raises ``RepositoryNotFound``.
+        The case of letters matters as in the database: never that of ASCII letters. ``looked_at`` is how many commits
+        below a place are looked at. Raises ``RepositoryNotFound``.
         """
         window = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
         if below is not None:
@@ -289,10 +254,7 @@ class Audit(CatalogPart):
 
     @read_transaction
     def snapshot(self, conn: Connection, repository_id: str) -> CatalogSnapshot:
-        """A repository's rows but the staged ones, at one instant. Rows that make no sense are told, not raised.
-
-        Raises ``RepositoryNotFound``.
-        """
+        """A repository's rows but the staged ones, at one instant, those that make no sense as flaws."""
         row = find_repository(conn, repository_id)
         flaws = {(flaw.table, flaw.key): flaw for flaw in _rows_without_json(conn, repository_id)}
 
@@ -310,20 +272,16 @@ class Audit(CatalogPart):
         count = select(STAGED.c.token, func.count()).where(STAGED.c.repository_id == repository_id)
         staged = {str(token): rows for token, rows in conn.execute(count.group_by(STAGED.c.token))}
         following = (MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None))
-        commits, first_parents, unreadable = _commits(conn, repository_id)
         known = exists().where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == KEY.c.commit_id)
         dangling = select(KEY.c.key, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, ~known)
         now = self.database.dialect.now(conn)
-        moves = select(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.old, REFLOG.c.new)
-        moves = moves.where(REFLOG.c.repository_id == repository_id)
-        moves = moves.order_by(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.sequence)
+        moves = select(*(columns := (REFLOG.c.kind, REFLOG.c.ref)), REFLOG.c.old, REFLOG.c.new)
+        moves = moves.filter_by(repository_id=repository_id).order_by(*columns, REFLOG.c.sequence)
         return CatalogSnapshot(
-            repository=repository_record(row),
-            branches=branches,
-            tags=tags,
-            commits=commits,
-            first_parents=first_parents,
-            unreadable=unreadable,
+            repository_record(row),
+            branches,
+            tags,
+            *_commits(conn, repository_id),
             retired=_retired(conn, repository_id, {*staged, *(one for each in branches for one in each.tokens)}),
             staged=staged,
             uploads=uploads,
@@ -331,8 +289,8 @@ class Audit(CatalogPart):
             follows=conn.execute(select(MIRROR.c.repository_id).where(*following)).first() is not None,
             dangling_keys=dict(conn.execute(dangling.order_by(KEY.c.key).limit(_MOST_KEYS)).all()),
             now=now,
-            flaws=sorted(flaws.values(), key=lambda flaw: (flaw.table, flaw.key)),
-            moves=[RefUpdate(*move) for move in conn.execute(moves)],
+            flaws=sorted(flaws.values()),
+            moves=conn.execute(moves).all(),
             pruned=row.pruned,
         )
 
@@ -342,10 +300,8 @@ class Audit(CatalogPart):
     ) -> list[StagedLine]:
         """Staged rows of all tokens, orphaned ones too, as they are, by token and path. Keyset-paged."""
         place = (STAGED.c.token, STAGED.c.path)
-        query = select(*(STAGED.c[field.name] for field in fields(StagedLine)))
-        query = query.where(STAGED.c.repository_id == repository_id, tuple_(*place) > tuple_(*after))
-        query = query.order_by(*place).limit(limit)
-        return [StagedLine(*row) for row in conn.execute(query)]
+        query = select(STAGED).where(STAGED.c.repository_id == repository_id, tuple_(*place) > tuple_(*after))
+        return list(conn.execute(query.order_by(*place).limit(limit)))
 
 
 def _rows_without_json(conn: Connection, repository_id: str) -> list[RowFlaw]:
@@ -356,10 +312,10 @@ def _rows_without_json(conn: Connection, repository_id: str) -> list[RowFlaw]:
         owner = REPOSITORY.c.id if table is REPOSITORY else table.c.get("repository_id")
         if parsed and owner is not None:
             for row in conn.execute(select(table).where(owner == repository_id)).mappings():
-                broken = [
-                    f"its {name} is no JSON: {row[name].reason}" for name in parsed if type(row[name]) is Unreadable
-                ]
-                flaws += [RowFlaw(table.name, _key(table, row), reason) for reason in broken[:1]]
+                broken = next((name for name in parsed if type(row[name]) is Unreadable), None)
+                if broken is not None:
+                    reason = f"its {broken} is no JSON: {row[broken].reason}"
+                    flaws.append(RowFlaw(table.name, _key(table, row), reason))
     return flaws
 
 
@@ -397,8 +353,9 @@ def _commits(conn: Connection, repository_id: str) -> tuple[dict[str, Commit], d
 
 
 def _retired(conn: Connection, repository_id: str, tokens: set[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    query = select(RETIRED.c.token, RETIRED.c.commit_id).where(RETIRED.c.repository_id == repository_id)
-    for some in chunks(tokens):
-        found.update((token, commit_id) for token, commit_id in conn.execute(query.where(RETIRED.c.token.in_(some))))
-    return found
+    query = select(RETIRED.c.token, RETIRED.c.commit_id).filter_by(repository_id=repository_id)
+    return {
+        token: commit_id
+        for some in chunks(tokens)
+        for token, commit_id in conn.execute(query.where(RETIRED.c.token.in_(some)))
+    }

@@ -38,23 +38,13 @@ Write = Callable[[str, Mapping[str, Any]], None]
 """Takes the kind of a record, and its values."""
 
 _DUMPABLE = frozenset(
-    {
+    [
         *("commit", "merge", "revert", "cherry-pick", "import", "reset"),
         *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
-        *(
-            "protect",
-            "unprotect",
-            "pass-check",
-            "fail-check",
-            "withdraw-check",
-            "despite-check",
-            "set-rules",
-            "set-grace",
-            "set-read-only",
-        ),
-        *("add-hook", "remove-hook", "register-mirror", "drop-mirror", "take-owner", "accept-restored"),
-        *("begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
-    }
+        *("protect", "unprotect", "pass-check", "fail-check", "withdraw-check", "despite-check"),
+        *("set-rules", "set-grace", "set-read-only", "add-hook", "remove-hook", "register-mirror", "drop-mirror"),
+        *("take-owner", "accept-restored", "begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
+    ]
 )
 """Transitions that moves of refs, and the records that each dump has in full, tell all of. After others it is whole."""
 
@@ -85,9 +75,8 @@ class Cut:
 class DumpedRepository:
     """A repository as a dump has it, checked. Rows are column values without the repository's name.
 
-    ``repository`` is in the namespace that the dump was found in, made ``at`` a time in microseconds since the Unix
-    epoch. ``pruned`` is the highest generation of a commit that was pruned. Commits come parents first, moves and
-    records oldest first. Branches and tags are names to commits.
+    ``repository`` is in the namespace where the dump was found, made ``at`` a time in microseconds since the Unix
+    epoch. ``pruned`` is as in its row. Commits come parents first, moves and records oldest first.
     """
 
     repository: RepositoryRecord
@@ -127,8 +116,8 @@ class Backups(CatalogPart):
     ) -> bool | None:
         """Hand over what came after an earlier cut, from one snapshot, or everything. Returns whether it was all.
 
-        ``begin`` is called before the first record, and again when the snapshot has to be taken anew. It returns what
-        takes the records. Returns None when nothing came after the cut, and nothing was handed over.
+        ``begin`` returns what takes the records. It is called before the first one, and again when the snapshot is
+        taken anew. None: nothing came after the cut, and nothing was handed over.
         """
         row = find_repository(conn, repository_id)
         news = None if since is None else _find_news(conn, repository_id, since)
@@ -149,8 +138,8 @@ class Backups(CatalogPart):
     def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str]) -> None:
         """Insert a repository as a dump has it, without staged rows. It collects nothing until it is accepted.
 
-        Everything that began before is refused. ``tokens`` gives fresh staging tokens.
-        Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
+        What began before is refused. ``tokens`` gives fresh staging tokens. Raises ``AlreadyExists``,
+        ``NamespaceTaken``.
         """
         repository, name = restored.repository, restored.repository.id
 
@@ -158,26 +147,15 @@ class Backups(CatalogPart):
             check_free(conn, repository)
             now = self.database.dialect.now(conn)
             first_seen(conn, now, self.clock)
-            conn.execute(
-                insert(REPOSITORY).values(
-                    **repository_values(repository),
-                    grace_seconds=restored.grace_seconds,
-                    pruned=restored.pruned,
-                    fence=epoch_micros(now) - 1,  # what began before rests on the lost catalog
-                    restored=restored.at,
-                )
-            )
+            fence = epoch_micros(now) - 1  # what began before rests on the lost catalog
+            more = {"grace_seconds": restored.grace_seconds, "pruned": restored.pruned, "fence": fence}
+            conn.execute(insert(REPOSITORY).values(**repository_values(repository), **more, restored=restored.at))
             _insert(conn, COMMIT, (commit_values(name, commit) for commit in restored.commits), name)
             for branch, commit_id in restored.branches.items():
                 self.insert_branch(conn, name, branch, commit_id, tokens())
             _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
-            for table, rows in (
-                (PROTECTION, restored.protections),
-                (VERDICT, restored.checks),
-                (RETENTION, restored.rules),
-                (MIRROR_NEED, restored.mirrors),
-                (REFLOG, restored.moves),
-            ):
+            kept = {PROTECTION: restored.protections, VERDICT: restored.checks, RETENTION: restored.rules}
+            for table, rows in {**kept, MIRROR_NEED: restored.mirrors, REFLOG: restored.moves}.items():
                 _insert(conn, table, rows, name)
             if conn.execute(select(AUDIT.c.sequence).where(AUDIT.c.repository_id == name).limit(1)).first() is None:
                 _insert(conn, AUDIT, restored.records, name)
@@ -185,12 +163,9 @@ class Backups(CatalogPart):
             self.record(conn, name, "restore-repository", "repository", name, None, told)
             return True
 
-        first = next(iter(sorted(restored.branches)), "")
-
         def settle(conn: Connection) -> bool | None:
-            there = select(BRANCH.c.name).where(BRANCH.c.repository_id == name, BRANCH.c.name == first)
             mine = select(REPOSITORY.c.id).where(REPOSITORY.c.id == name, REPOSITORY.c.restored == restored.at)
-            return True if conn.execute(there).first() and conn.execute(mine).first() else None
+            return True if conn.execute(mine).first() else None
 
         self.database.write(work, settle=settle)
 

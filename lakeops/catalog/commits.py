@@ -1,7 +1,7 @@
 """Commits: reading and publishing them, the queue of those who publish, and idempotency keys.
 
 While somebody is first in a branch's queue nobody else publishes to it. The queue is for fairness alone: a place that
-lapses too early, counts too long or is lost costs somebody another try. ``publish`` decides by head, tokens and resets.
+lapses too early, counts too long or is lost costs another try. ``publish`` decides by head, tokens and resets.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ class Commits(CatalogPart):
     def descending(self, repository_id: str, top: int, low: int) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Ids and parents of all commits of a generation ``top`` and below, by generation, the highest first.
 
-        They are read thousands at a time, while you iterate. Below the generation ``low``, down to which all of them
-        will be needed, they are read a few at first.
+        They are read thousands at a time, while you iterate, but a few at first below the generation ``low``, down to
+        which all of them will be needed.
         """
         place = tuple_(COMMIT.c.generation, COMMIT.c.id)
         query = select(COMMIT.c.id, PARENTS, COMMIT.c.generation).where(
@@ -257,10 +257,10 @@ class Commits(CatalogPart):
         """The transaction that makes a commit visible: all of it or nothing.
 
         Locks the branch. Checks head, resets, tokens, live commits, deadline and protection. Inserts the commit, the
-        reflog row and the key. Moves the head and retires the consumed tokens. A known key with the same fingerprint
-        returns that commit and changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset
-        count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
-        What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
+        reflog row and the key. Moves the head and retires the consumed tokens. A known key returns its commit and
+        changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset count that is not as
+        expected raises ``BranchMoved``, and so does a queue in which somebody else is first. What others asked for
+        whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
         """
         repository_id, branch = publish.repository_id, publish.branch
         made = ""
@@ -401,8 +401,8 @@ def _ids_and_parents(
 ) -> tuple[list[str], list[object], int]:
     """Ids, the texts of their parents, and the generation of the last one.
 
-    Rows are the driver's own tuples, as making SQLAlchemy's takes twice as long as reading. They are dropped a few at a
-    time: ten thousand that live at once make Python's garbage collector look at all that the process has.
+    Rows are the driver's own tuples, as making SQLAlchemy's takes twice as long as reading, and dropped a few at a
+    time: with ten thousand alive Python's garbage collector looks at all that the process has.
     """
     ids: list[str] = []
     texts: list[object] = []

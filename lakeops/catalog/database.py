@@ -74,6 +74,7 @@ class Dialect(Protocol):
 
     def reader(self, engine: Engine) -> Engine:
         """An engine over the connections of ``engine`` whose transactions read one snapshot and write nothing."""
+        return engine
 
     def begin(self, conn: Connection, *, write: bool) -> None:
         """Begin a transaction on a connection. Called by hand: an engine that anybody listens to is slower."""
@@ -84,11 +85,12 @@ class Dialect(Protocol):
     def failure_of(self, error: BaseException) -> TransactionFailure:
         """The meaning of an error of the driver."""
 
-    def lock_holder(self, engine: Engine, error: BaseException) -> str:
+    def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
         """Words for who holds the lock that an error says was not given. Empty where the database does not tell."""
+        return ""
 
     def lock_schema(self, conn: Connection) -> None:
-        """Wait until no other process changes the schema, and keep them waiting until the transaction ends."""
+        """Wait until no other process changes the schema, unless a writing transaction is alone anyway."""
 
     def facts(self, conn: Connection) -> dict[str, str]:
         """The server's version and settings that matter, for ``doctor``."""
@@ -97,7 +99,7 @@ class Dialect(Protocol):
         """Facts that tell this database from a copy of it. A fact that the server does not give is left out."""
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Begin to load staged rows (``staging.staging_columns``): what needs no lock of a branch."""
+        """Begin to load staged rows (``staging.staging_columns``): what travels and needs no lock of a branch."""
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
         """Insert or replace the rows that were brought, under a token."""
@@ -141,13 +143,10 @@ class _Snapshot(threading.local):
     """The connection that this thread's reads go through, while it reads from one snapshot."""
 
 
-class _Writes:
-    count = 0
-    """How many transactions this process has written, to any catalog."""
-
-
 class Database:
     """An engine, and transactions on it. ``shown`` is the URL without user, password and options, for messages."""
+
+    _written = 0  # transactions of this process, in any catalog
 
     def __init__(self, url: URL, dialect: Dialect, patience_seconds: float = 0) -> None:
         self.dialect = dialect
@@ -190,11 +189,11 @@ class Database:
         try:
             return self._retrying(partial(self._run, self.engine, work, settle, write=True))
         finally:
-            _Writes.count += 1
+            Database._written += 1
 
     def writes(self) -> int:
         """A number that is another one after this process wrote to any catalog, and whenever it may have."""
-        return _Writes.count
+        return self._written
 
     def close(self) -> None:
         """Give back all connections."""
@@ -279,34 +278,28 @@ class _HasDatabase(Protocol):
     database: Database
 
 
-def read_transaction(method: Callable[Concatenate[Part, Connection, P], T]) -> Callable[Concatenate[Part, P], T]:
-    """A method of a part of the catalog as one transaction that reads. Callers leave its connection out."""
+class Transaction:
+    """A decorator that makes a method of a part of the catalog one transaction. Callers leave its connection out."""
 
-    @wraps(method)
-    def transaction(self: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.database.read(lambda conn: method(self, conn, *args, **kwargs))
+    def __init__(self, run: Callable[[Database, Callable[[Connection], Any]], Any]) -> None:
+        self._run = run
 
-    return transaction
+    def __call__(self, method: Callable[Concatenate[Part, Connection, P], T]) -> Callable[Concatenate[Part, P], T]:
+        """The method as a transaction."""
 
+        @wraps(method)
+        def transaction(self_: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            found: T = self._run(self_.database, lambda conn: method(self_, conn, *args, **kwargs))
+            return found
 
-def write_transaction(method: Callable[Concatenate[Part, Connection, P], T]) -> Callable[Concatenate[Part, P], T]:
-    """A method of a part of the catalog as one transaction, which may run again although its COMMIT happened."""
-
-    @wraps(method)
-    def transaction(self: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.database.write(lambda conn: method(self, conn, *args, **kwargs), settle=run_again)
-
-    return transaction
+        return transaction
 
 
-def write_transaction_once(method: Callable[Concatenate[Part, Connection, P], T]) -> Callable[Concatenate[Part, P], T]:
-    """A method of a part of the catalog as one transaction. Whether an unanswered COMMIT happened stays unknown."""
-
-    @wraps(method)
-    def transaction(self: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.database.write(lambda conn: method(self, conn, *args, **kwargs))
-
-    return transaction
+read_transaction = Transaction(Database.read)
+write_transaction = Transaction(partial(Database.write, settle=run_again))
+"""One that may run again although its COMMIT happened."""
+write_transaction_once = Transaction(Database.write)
+"""One of which it stays unknown whether an unanswered COMMIT happened."""
 
 
 def _driver_error(error: Exception) -> BaseException:
@@ -378,10 +371,7 @@ class Lookup:
 
 
 class PageLookup:
-    """A table's rows by a text that tells them apart, in the order of its bytes, a page at a time.
-
-    ``where`` says which rows, as in a ``Lookup``.
-    """
+    """Rows of a table by a text that tells them apart, in byte order, a page at a time. ``where`` says which."""
 
     def __init__(self, table: Table, key: str, where: str = "") -> None:
         start = f"{table.name} WHERE {where and where + ' AND'} {key} > :after AND {key} >= :prefix"
@@ -465,38 +455,27 @@ def counter(name: str | None = None) -> Column[int]:
     return Column(name, COUNTER, primary_key=True, autoincrement=True)
 
 
-class DatabaseLogin(FunctionElement[str]):
-    """The login that the database has checked. SQLite has none, so an insert there names the account."""
+class ServerAnswer(FunctionElement[Any]):
+    """SQL that a server answers by itself for a row that is inserted. SQLite does not, so an insert there says it."""
 
     inherit_cache: bool | None = True
 
-
-class DatabaseSeconds(FunctionElement[int]):
-    """The database's time, in Unix seconds. SQLite's is the catalog's clock, so an insert there names it."""
-
-    inherit_cache: bool | None = True
+    def __init__(self, sql: str) -> None:
+        super().__init__()
+        self.sql = sql
 
 
-_ANSWERS = {DatabaseLogin: "SESSION_USER", DatabaseSeconds: "(floor(EXTRACT(epoch FROM clock_timestamp())))::bigint"}
-
-
-@compiles(DatabaseLogin, "postgresql")
-@compiles(DatabaseSeconds, "postgresql")
-def _on_a_server(element: Any, _compiler: Any, **_options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own types
-    return _ANSWERS[type(element)]
-
-
-@compiles(DatabaseLogin)
-@compiles(DatabaseSeconds)
-def _in_a_file(_element: Any, _compiler: Any, **_options: Any) -> str:  # noqa: ANN401
-    return "NULL"
+@compiles(ServerAnswer)
+def _compile(element: Any, compiler: Any, **_options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own types
+    return str(element.sql) if compiler.dialect.name == "postgresql" else "NULL"
 
 
 def login(name: str | None = None) -> Column[str]:
     """The login of whoever inserts the row. Who may not name the column cannot claim to be another one."""
-    return Column(name, BYTEWISE, nullable=False, server_default=DatabaseLogin())
+    return Column(name, BYTEWISE, nullable=False, server_default=ServerAnswer("SESSION_USER"))
 
 
 def seconds(name: str | None = None) -> Column[int]:
     """The time at which the row was inserted, in Unix seconds, by the database's clock."""
-    return Column(name, WHOLE, nullable=False, server_default=DatabaseSeconds())
+    now = ServerAnswer("(floor(EXTRACT(epoch FROM clock_timestamp())))::bigint")
+    return Column(name, WHOLE, nullable=False, server_default=now)

@@ -1,10 +1,9 @@
 """Locks and checks: what every transition does first.
 
-Locks are always taken in this order, so no two transitions wait for each other: the repository's row (shared; exclusive
-only where everything else must stop), then the branch's row (exclusive to change it, shared to stage under its active
-token). A row that many lock shared, one after the other, may never be free for one that wants it alone. So PostgreSQL
-takes a fair lock before each row, in the same mode and statement: an advisory lock, which serves transactions in the
-order in which they asked. SQLite needs none of it: a writer there is alone.
+Locks are taken in one order, so no two transitions wait for each other: the repository's row (shared; exclusive only
+where everything else must stop), then the branch's (exclusive to change it, shared to stage under its active token). A
+row that many lock shared may never be free for one that wants it alone. So PostgreSQL takes a fair lock before each
+row, in the same mode and statement: an advisory lock, which goes by the order of asking. In SQLite a writer is alone.
 """
 
 from __future__ import annotations
@@ -74,25 +73,26 @@ PROTECTING = (BRANCH_PROTECTION, CHECK_PROTECTION)
 """Kinds of patterns of protected branches."""
 
 
-def _behind_fair_lock(table: Table, *where: ColumnElement[bool], exclusive: bool) -> Select[Any]:
-    """A query that waits for the fair lock of a row (parameter ``fair``), and then locks the row."""
-    # A join with one row: PostgreSQL locks what a join has found, so the fair lock comes first.
-    asked = sql(f"SELECT lakeops_fair_lock(:fair, {str(exclusive).lower()}) AS here")
-    asked = asked.bindparams(bindparam("fair", type_=BigInteger))
-    lock = asked.columns(column("here", Boolean)).cte("fair_lock")
-    query = select(table).where(*where).select_from(lock.join(table, lock.c.here))
-    return query.with_for_update(read=not exclusive, of=table)
+def _behind_fair_lock(table: Table, *where: ColumnElement[bool]) -> tuple[Select[Any], Select[Any]]:
+    """Queries that wait for the fair lock of a row (parameter ``fair``), and then lock the row: shared, exclusively."""
+
+    def query(exclusive: bool) -> Select[Any]:
+        # A join with one row: PostgreSQL locks what a join has found, so the fair lock comes first.
+        asked = sql(f"SELECT lakeops_fair_lock(:fair, {str(exclusive).lower()}) AS here")
+        asked = asked.bindparams(bindparam("fair", type_=BigInteger))
+        lock = asked.columns(column("here", Boolean)).cte("fair_lock")
+        found = select(table).where(*where).select_from(lock.join(table, lock.c.here))
+        return found.with_for_update(read=not exclusive, of=table)
+
+    return query(exclusive=False), query(exclusive=True)
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
 _REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
 _BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch")
 _ON_BRANCH = (BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
-_LOCK_REPOSITORY = {
-    mode: _behind_fair_lock(REPOSITORY, REPOSITORY.c.id == bindparam("repository"), exclusive=mode)
-    for mode in (False, True)
-}
-_LOCK_BRANCH = {mode: _behind_fair_lock(BRANCH, *_ON_BRANCH, exclusive=mode) for mode in (False, True)}
+_LOCK_REPOSITORY = _behind_fair_lock(REPOSITORY, REPOSITORY.c.id == bindparam("repository"))
+_LOCK_BRANCH = _behind_fair_lock(BRANCH, *_ON_BRANCH)
 _EXPIRED = select(COMMIT.c.id, COMMIT.c.expired).where(
     COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
 )
@@ -121,13 +121,14 @@ _LACKING = select(PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.pr
 
 def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = False) -> AnyRow:
     """The repository's row, locked. Raises ``RepositoryNotFound``."""
-    where: dict[str, Any] = {"repository": repository_id}
-    if conn.dialect.name == "sqlite":
-        row: AnyRow | None = _REPOSITORY.one(conn, where)
-    else:
-        where["fair"] = fair_lock_key(repository_id)
-        row = conn.execute(_LOCK_REPOSITORY[exclusive], where).one_or_none()
+    row = _lock(conn, _REPOSITORY, _LOCK_REPOSITORY[exclusive], {"repository": repository_id})
     return repository_found(conn, row, repository_id)
+
+
+def _lock(conn: Connection, query: Lookup, locking: Select[Any], where: dict[str, str]) -> AnyRow | None:
+    if conn.dialect.name == "sqlite":
+        return query.one(conn, where)
+    return conn.execute(locking, {**where, "fair": fair_lock_key(*where.values())}).one_or_none()
 
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
@@ -161,12 +162,7 @@ def _check_numbers(row: AnyRow) -> None:
 
 def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> BranchState:
     """The branch's row, locked. Raises ``RefNotFound``."""
-    where: dict[str, Any] = {"repository": repository_id, "branch": name}
-    if conn.dialect.name == "sqlite":
-        row: AnyRow | None = _BRANCH.one(conn, where)
-    else:
-        where["fair"] = fair_lock_key(repository_id, name)
-        row = conn.execute(_LOCK_BRANCH[exclusive], where).one_or_none()
+    row = _lock(conn, _BRANCH, _LOCK_BRANCH[exclusive], {"repository": repository_id, "branch": name})
     if row is None:
         raise no_branch(repository_id, name)
     return branch_record(row)
@@ -214,8 +210,8 @@ def check_writable(
 ) -> None:
     """Refuse what a read-only repository, a protected branch or a protected tag does not take.
 
-    A protected branch takes merges, and what changes nothing that is committed. A protected tag stays as it is.
-    Raises ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``, ``protected_tag``).
+    A protected branch takes merges, and what changes nothing that is committed. Raises ``PreconditionFailed``
+    (``read_only_repository``, ``protected_branch``, ``protected_tag``).
     """
     if repository.read_only:
         raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
@@ -257,23 +253,13 @@ def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None
 def require_passed(
     conn: Connection, repository_id: str, branch: str, source: str, untouched: frozenset[str], rests_on: Verdicts
 ) -> None:
-    """Refuse to merge a commit without a check that is needed.
+    """Refuse to merge a commit ``source`` without a check that the branch requires (``missing_check``).
 
-    Args:
-        conn: the transition's transaction.
-        repository_id: the repository.
-        branch: the destination.
-        source: the commit. It needs the checks that the branch requires.
-        untouched: prefixes of required checks below which the merge changes nothing.
-        rests_on: checks of commits that had passed when the merge was planned. They still have to.
-
-    Raises:
-        PreconditionFailed: ``missing_check``.
+    ``untouched`` are prefixes of required checks below which the merge changes nothing. The checks of commits that the
+    plan ``rests_on`` have to have passed still.
     """
-    passed = set[tuple[str, str]]()
-    for one in find_verdicts(conn, repository_id, sorted({commit_id for commit_id, _ in rests_on})):
-        if one.state == PASSED:
-            passed.add((one.commit_id, one.name))
+    found = find_verdicts(conn, repository_id, [commit_id for commit_id, _ in rests_on])
+    passed = {(one.commit_id, one.name) for one in found if one.state == PASSED}
     for commit_id, name in sorted(set(rests_on) - passed):
         raise PreconditionFailed(
             f"check {name!r} of commit {commit_id[:16]} has no longer passed; run it again on that commit",
@@ -294,11 +280,9 @@ def require_passed(
 
 def find_verdicts(conn: Connection, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
     """The verdicts on some commits, by commit and check."""
-    found: list[Verdict] = []
-    for start in range(0, len(commits), IN_CHUNK):
-        some = {"repository": repository_id, "some": commits[start : start + IN_CHUNK]}
-        found += [verdict_record(row) for row in conn.execute(_VERDICTS, some)]
-    return found
+    here = {"repository": repository_id}
+    rows = (row for some in chunks(commits) for row in conn.execute(_VERDICTS, here | {"some": some}))
+    return [verdict_record(row) for row in rows]
 
 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:
@@ -325,10 +309,10 @@ def deadline_of(repository: AnyRow, now: datetime) -> timedelta:
 
 
 def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
-    """Refuse an attempt whose files a mark may hold, and one that is older than the deadline.
+    """Refuse an attempt whose files a mark may hold, and one that is older than the deadline (``AttemptExpired``).
 
-    Safety rests on the GC watermark alone, which asks no clock. The deadline makes a slow attempt end at a time that
-    can be foretold. Raises ``AttemptExpired``.
+    Safety rests on the GC watermark, which asks no clock. The deadline makes a slow attempt end at a time that is
+    known.
     """
     if repository.fence is not None and epoch_micros(started) <= repository.fence:
         watermark = from_epoch_micros(repository.fence)
@@ -388,8 +372,8 @@ _NEW_MOVE_AND_RECORD = insert(REFLOG).add_cte(
 def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
     """A statement that inserts a ref, unless its name is taken or its commit is not live: all in one look.
 
-    A branch's name is no tag's either: who reads by it would get the branch. Its parameters are ``repository``,
-    ``ref`` and ``commit``, and those of ``more``, further columns of the table.
+    A branch's name is no tag's either, as a reader would get the branch. Parameters: ``repository``, ``ref``,
+    ``commit``, and those of ``more``, further columns of the table.
     """
     here: BindParameter[str] = bindparam("repository")
     name: BindParameter[str] = bindparam("ref", type_=table.c.name.type)
@@ -408,8 +392,8 @@ def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
 class CatalogPart:
     """A group of transitions over one database. Each public method is one transaction.
 
-    ``new_grace`` is the grace period of repositories that are made from here. ``clock`` tells how long this machine has
-    been running, and with SQLite what time it is. ``caller`` is who works with the catalog, for the audit.
+    ``new_grace`` is the grace period of new repositories, ``clock`` this machine's (SQLite's time), ``caller`` is for
+    the audit.
     """
 
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
@@ -459,36 +443,19 @@ class CatalogPart:
             conn.execute(_NEW_MOVE, move)
             conn.execute(_NEW_RECORD, record | {"login": self.database.dialect.account, "recorded": now})
 
-    def record(
-        self,
-        conn: Connection,
-        repository_id: str,
-        action: str,
-        kind: str,
-        ref: str,
-        before: object = None,
-        after: object = None,
-    ) -> None:
-        """Insert the audit's record of a transition that moves no ref. Each transition leaves one."""
-        record = self.audit_values(repository_id, action, kind, ref, before, after)
+    def record(self, conn: Connection, repository_id: str, action: str, kind: str, ref: str, *change: object) -> None:
+        """Insert the audit's record of a transition that moves no ref, with the state before and after it."""
+        record = self.audit_values(repository_id, action, kind, ref, *change)
         account = self.database.dialect.account
         if account is not None:  # a server fills in the login and the time by itself
             record |= {"login": account, "recorded": unix_seconds(self.database.dialect.now(conn))}
         conn.execute(_NEW_RECORD, record)
 
     def audit_values(
-        self,
-        repository_id: str,
-        action: str,
-        kind: str,
-        ref: str,
-        before: object = None,
-        after: object = None,
-        *,
-        claimed: str | None = None,
+        self, repository_id: str, action: str, kind: str, ref: str, *change: object, claimed: str | None = None
     ) -> dict[str, Any]:
         """A record of the audit as column values."""
-        texts = before if before is None else str(before), after if after is None else str(after)
+        texts = [one if one is None else str(one) for one in (*change, None, None)[:2]]
         who = self.caller.person, self.caller.claimed if claimed is None else claimed
         return dict(zip(_AUDIT_COLUMNS, (repository_id, action, kind, ref, *texts, *who), strict=True))
 

@@ -4,17 +4,17 @@
 before it links or publishes any more. Every transition may be repeated. A mark that a crash left open fails when the
 next one begins, and keeps links of old objects waiting until then or the deadline.
 
-A clock that jumped ahead makes everything look old at once. So the catalog keeps the last time that it trusted, and
-looks for jumps between that, every move of a ref since, and now. Nothing is collected over a jump until somebody
-confirms the clock, or the machine has been running since, and has counted as many seconds as its clock says.
+A clock that jumped ahead makes everything look old at once. So the catalog looks for jumps between the last time that
+it trusted, every move of a ref since, and now. Nothing is collected over a jump until somebody confirms the clock, or
+the machine has counted as many seconds since as its clock says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import pairwise
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, not_, or_, select, update
 
@@ -74,9 +74,9 @@ class Marks(CatalogPart):
     def begin_mark(self, conn: Connection, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
         """Open a mark. Returns it and the sequence of the newest move of a ref, for ``expire_by_mark``.
 
-        Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) cannot be
-        proved any more. Raises ``MarkRefused``: the clock is in doubt (``clock_in_doubt``), ``cutoff`` is within the
-        grace period, or the repository was restored from a dump and not accepted.
+        Earlier marks that nobody began to sweep are over, and unproved commits (a fail-over's) cannot be proved any
+        more. Raises ``MarkRefused``: the clock is in doubt (``clock_in_doubt``), ``cutoff`` is within the grace period,
+        or the repository was restored from a dump and not accepted.
         """
         repository = lock_repository(conn, repository_id, exclusive=True)
         check_writable(conn, repository, action="mark")
@@ -90,11 +90,13 @@ class Marks(CatalogPart):
             conn.execute(update(MARK).where(here, MARK.c.state == old.value).values(state=new.value))
         conn.execute(delete(MARK).where(here, MARK.c.created < epoch_micros(now - KEEP), *_FORGETTABLE))
         mark = Mark(mark_id, MarkState.MARKING, now, cutoff)
-        conn.execute(insert(MARK).values(_values(repository_id, mark)))
+        times = {"created": epoch_micros(now), "cutoff": epoch_micros(cutoff)}
+        values = {**asdict(mark), **times, "state": mark.state.value, "failures": []}
+        conn.execute(insert(MARK).values(repository_id=repository_id, **values))
         self.record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
         # From here on what they need may be garbage.
-        unproved = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
-        conn.execute(update(COMMIT).where(*unproved).values(expired_by=None))
+        unproved = update(COMMIT).filter_by(repository_id=repository_id, expired_by=UNPROVED)
+        conn.execute(unproved.values(expired_by=None))
         watermark = max(epoch_micros(cutoff), repository.fence or epoch_micros(cutoff))
         conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(fence=watermark))
         # Every transition before this one has ended, so none with a lower sequence can still appear.
@@ -219,22 +221,16 @@ class Marks(CatalogPart):
     @read_transaction
     def on_record(self, conn: Connection, repository_id: str, *, lasting: bool = False) -> list[Mark]:
         """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
-        query = select(MARK).where(MARK.c.repository_id == repository_id)
-        query = query.order_by(MARK.c.created.desc(), MARK.c.id.desc())
         find_repository(conn, repository_id)
-        oldest = epoch_micros(self.database.dialect.now(conn) - KEEP)
-        mine = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE))) if lasting else query
-        return [_record(row) for row in conn.execute(mine)]
+        query = select(MARK).filter_by(repository_id=repository_id).order_by(MARK.c.created.desc(), MARK.c.id.desc())
+        if lasting:
+            oldest = epoch_micros(self.database.dialect.now(conn) - KEEP)
+            query = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE)))
+        return [_record(row) for row in conn.execute(query)]
 
-    @property
-    def has_own_clock(self) -> bool:
-        """Whether ``now`` is a server's time, and not what the catalog was opened with."""
-        return self.database.dialect.name == "postgresql"
-
-    @property
-    def has_real_clock(self) -> bool:
-        """Whether ``now`` is what a server or this machine says, and not a clock that somebody holds."""
-        return self.has_own_clock or isinstance(self.clock, SystemClock)
+    def has_real_clock(self, *, remote: bool) -> bool:
+        """Whether ``now`` is a server's time, or beside a ``remote`` store this machine's: nobody holds it still."""
+        return self.database.dialect.name == "postgresql" or (remote and isinstance(self.clock, SystemClock))
 
     @write_transaction_once
     def check_clock(self, conn: Connection) -> datetime:
@@ -243,10 +239,7 @@ class Marks(CatalogPart):
 
     @write_transaction
     def confirm_clock(self, conn: Connection) -> datetime:
-        """Trust the time whatever was seen before. Returns it. Somebody has looked at the clock.
-
-        GC watermarks and marks that are ahead of it are taken back.
-        """
+        """Trust the time, and return it: somebody has looked. Watermarks and marks ahead of it are taken back."""
         now = self.database.dialect.now(conn)
         at = epoch_micros(now)
         conn.execute(update(REPOSITORY).where(REPOSITORY.c.fence > at).values(fence=at))
@@ -270,11 +263,8 @@ def check_links(conn: Connection, repository_id: str, expect: ExpectedState, sin
     """Refuse to link objects while there is a mark that may hold them and was not looked into (``expect``).
 
     Marks that were swept count too: one may have been made and swept since the caller looked. A mark that was begun
-    before ``since`` has taken too long, and is failed here.
-
-    Raises:
-        Transient: ``collection_running``: what a mark will hold is being worked out.
-        BranchMoved: there is a mark that the caller does not know yet.
+    before ``since`` has taken too long, and is failed here. Raises ``Transient`` (``collection_running``) while a mark
+    that may hold them is made, ``BranchMoved`` for a mark that the caller does not know yet.
     """
     for row in conn.execute(select(MARK).where(*_in_states(repository_id, (*_OPEN, *BEGUN)))):
         mark = _record(row)
@@ -295,8 +285,7 @@ def check_links(conn: Connection, repository_id: str, expect: ExpectedState, sin
 
 def find_mark(conn: Connection, repository_id: str, mark_id: str) -> Mark:
     """The mark as a transaction sees it. Raises ``NotFound`` (``mark_not_found``)."""
-    query = select(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(select(MARK).filter_by(repository_id=repository_id, id=mark_id)).one_or_none()
     if row is None:
         raise NotFound(
             f"repository {repository_id!r} has no mark {mark_id!r}; `lakeops gc list` shows them", kind="mark_not_found"
@@ -306,7 +295,7 @@ def find_mark(conn: Connection, repository_id: str, mark_id: str) -> Mark:
 
 def update_mark(conn: Connection, repository_id: str, mark_id: str, **values: object) -> None:
     """Change columns of a mark."""
-    conn.execute(update(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id).values(**values))
+    conn.execute(update(MARK).filter_by(repository_id=repository_id, id=mark_id).values(**values))
 
 
 def _in_states(repository_id: str, states: Iterable[MarkState]) -> tuple[ColumnElement[bool], ...]:
@@ -315,8 +304,8 @@ def _in_states(repository_id: str, states: Iterable[MarkState]) -> tuple[ColumnE
 
 def _leave_marking(conn: Connection, repository_id: str, mark_id: str, **values: object) -> bool:
     """Change a mark that is still being made; whether it was. Of two that try at once, one does."""
-    mine = (MARK.c.repository_id == repository_id, MARK.c.id == mark_id, MARK.c.state == MarkState.MARKING.value)
-    return conn.execute(update(MARK).where(*mine).values(**values)).rowcount == 1
+    marking = update(MARK).filter_by(repository_id=repository_id, id=mark_id, state=MarkState.MARKING.value)
+    return conn.execute(marking.values(**values)).rowcount == 1
 
 
 def _others_have_pending(conn: Connection, repository_id: str, mark_id: str) -> bool:
@@ -331,12 +320,7 @@ def _check_marks_are_past(conn: Connection, repository_id: str, now: datetime) -
     mine = (MARK.c.repository_id == repository_id, MARK.c.created > epoch_micros(now))
     later = conn.execute(select(MARK.c.created).where(*mine).limit(1)).scalar()
     if later is not None:
-        raise MarkRefused(
-            f"the database's clock says {now:%Y-%m-%d %H:%M:%S} UTC, but a mark was made at "
-            f"{from_epoch_micros(later):%Y-%m-%d %H:%M:%S}: it was set back; nothing is deleted until it is right "
-            "again, or until somebody confirms it with `lakeops gc confirm-clock`",
-            kind="clock_in_doubt",
-        )
+        raise _set_back(now, "a mark was made", from_epoch_micros(later))
 
 
 def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
@@ -358,18 +342,10 @@ def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
 
 @decoding(MARK, "id")
 def _record(row: AnyRow) -> Mark:
-    return Mark(
-        row.id, MarkState(row.state), from_epoch_micros(row.created), from_epoch_micros(row.cutoff),
-        row.digest, row.rows, row.objects, row.bytes, row.listed, row.swept,
-        row.refused, tuple((key, reason) for key, reason in row.failures),
-    )  # fmt: skip
-
-
-def _values(repository_id: str, mark: Mark) -> dict[str, Any]:
-    values = {one.name: getattr(mark, one.name) for one in fields(Mark)}
-    times = {"created": epoch_micros(mark.created), "cutoff": epoch_micros(mark.cutoff)}
-    failures = [list(failure) for failure in mark.failures]
-    return {**values, **times, "repository_id": repository_id, "state": mark.state.value, "failures": failures}
+    values = {one.name: getattr(row, one.name) for one in fields(Mark)}
+    times = {name: from_epoch_micros(values[name]) for name in ("created", "cutoff")}
+    failures = tuple((key, reason) for key, reason in row.failures)
+    return Mark(**{**values, **times, "state": MarkState(row.state), "failures": failures})
 
 
 # --- the clock ---
@@ -387,11 +363,7 @@ def check_clock_skew(conn: Connection, now: datetime, clock: Clock) -> datetime:
     waits = _waits_until(conn, row, now)
     latest = max((end for wait in waits for end in wait if end is not now), default=now)
     if now < latest - SLACK:
-        raise MarkRefused(
-            f"the database's clock says {_spell(now)}, but something happened at {_spell(latest)}: it was set back; "
-            f"nothing is deleted until it is right again, {_CONFIRM}",
-            kind="clock_in_doubt",
-        )
+        raise _set_back(now, "something happened", latest)
     before, after = max(waits, key=lambda wait: wait[1] - wait[0])
     if after - before > BOUND and not _is_counted(row, now, uptime):
         raise MarkRefused(
@@ -407,6 +379,14 @@ def check_clock_skew(conn: Connection, now: datetime, clock: Clock) -> datetime:
 _CONFIRM = "or until somebody confirms the clock with `lakeops gc confirm-clock`"
 
 
+def _set_back(now: datetime, what: str, latest: datetime) -> MarkRefused:
+    return MarkRefused(
+        f"the database's clock says {_spell(now)}, but {what} at {_spell(latest)}: it was set back; "
+        f"nothing is deleted until it is right again, {_CONFIRM}",
+        kind="clock_in_doubt",
+    )
+
+
 def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tuple[datetime, datetime]]:
     """Between the last trusted time and now: the first and the last wait for a ref to move, and the longest between."""
     at = REFLOG.c.at
@@ -418,12 +398,9 @@ def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tu
     steps = select(at, wait).where(since).subquery()
     within = select(steps.c.at - steps.c.wait, steps.c.at).where(steps.c.wait.is_not(None))
     longest = conn.execute(within.order_by(steps.c.wait.desc()).limit(1)).first()
-    waits = [(datetime.fromtimestamp(last, UTC), now)]
-    if longest is not None:
-        waits.append((datetime.fromtimestamp(longest[0], UTC), datetime.fromtimestamp(longest[1], UTC)))
-    if row is not None:
-        waits.append((from_epoch_micros(row.seen), datetime.fromtimestamp(first, UTC)))
-    return waits
+    begun, *between, ended = (datetime.fromtimestamp(each, UTC) for each in (first, *(longest or ()), last))
+    waits = [(ended, now), *pairwise(between)]
+    return waits if row is None else [*waits, (from_epoch_micros(row.seen), begun)]
 
 
 def _is_counted(row: AnyRow | None, now: datetime, uptime: Uptime | None) -> bool:

@@ -36,24 +36,20 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, NotAMirror, RefNotFound
 from lakeops.model.marks import UNPROVED
 from lakeops.model.mirrors import (
+    Inspection,
     MirrorRecord,
     MirrorRef,
     MirrorState,
-    Missing,
+    Pending,
     RefKind,
     RefName,
     Registration,
-    Remaining,
     SourceReference,
     Wait,
 )
 from lakeops.model.protection import Protection
 from lakeops.model.records import Commit, RepositoryRecord
 
-Pending = Mapping[str, str | None]
-"""Range files that have arrived at a mirror, by name: JSON text that says which of their objects have not, or None."""
-
-NOTHING = Remaining()
 _NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": None, "wait": None}
 """The columns of a candidate that no pass has looked at yet."""
 
@@ -208,23 +204,17 @@ class Mirrors(CatalogPart):
         return replace(state, mirror=replace(state.mirror, kept=tuple(kept)))
 
     @write_transaction
-    def note_kept(self, conn: Connection, repository_id: str, commits: frozenset[str], *, sequence: int) -> None:
-        """Record what the source has agreed to keep: mirrors of this mirror may need it from now on.
-
-        A pass first gives up what it will not ask for, then asks, then notes: so this is never more than what the
-        source keeps. Raises ``MirrorOvertaken`` when another pass has gone on since the report of this sequence.
-        """
-        mirror, _ = _lock_mirror(conn, repository_id)
-        _check_alone(mirror, sequence)
-        _set_mirror(conn, repository_id, kept=sorted(commits))
-
-    @write_transaction
-    def note(self, conn: Connection, repository_id: str, /, **found: object) -> None:
+    def note(self, conn: Connection, repository_id: str, /, *, since: int | None = None, **found: object) -> None:
         """Record what a pass found, by columns of the mirror: how it ended, what it refused, the source's rules.
 
-        The source's ``rules`` and ``protections`` hold here from a fail-over on.
+        The source's ``rules`` and ``protections`` hold here from a fail-over on. Mirrors of this mirror may need what
+        the source has agreed to keep (``kept``): a pass first gives up what it will not ask for, then asks, then notes,
+        so this is never more than what the source keeps. Raises ``MirrorOvertaken`` when another pass has gone on since
+        this sequence.
         """
-        _lock_mirror(conn, repository_id)
+        mirror, _ = _lock_mirror(conn, repository_id)
+        if since is not None:
+            _check_alone(mirror, since)
         _set_mirror(conn, repository_id, **found)
 
     @write_transaction
@@ -257,16 +247,9 @@ class Mirrors(CatalogPart):
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
         mirror, _ = _lock_mirror(conn, repository_id)
         _set_mirror(conn, repository_id, stall_timeout=seconds)
-        if mirror.stall_timeout != seconds:
-            stall_timeout = (mirror.stall_timeout, seconds)
-            self.record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, *stall_timeout)
+        if (before := mirror.stall_timeout) != seconds:
+            self.record(conn, repository_id, "set-stall-timeout", "mirror", repository_id, before, seconds)
         return _find_mirror(conn, repository_id)
-
-    @write_transaction
-    def note_seen(self, conn: Connection, repository_id: str) -> None:
-        """Record that the source was seen just now, and shows what it showed before."""
-        _lock_mirror(conn, repository_id)
-        _set_mirror(conn, repository_id, last_sync=unix_seconds(self.database.dialect.now(conn)))
 
     @write_transaction
     def give_up_candidate(
@@ -311,18 +294,7 @@ class Mirrors(CatalogPart):
 
     @write_transaction
     def record_arrivals(
-        self,
-        conn: Connection,
-        repository_id: str,
-        ref: RefName,
-        ticket: int,
-        arrived: Pending,
-        *,
-        missing_objects: int,
-        missing_bytes: int,
-        remaining: Remaining = NOTHING,
-        missing: Sequence[Missing] = (),
-        error: str | None = None,
+        self, conn: Connection, repository_id: str, ref: RefName, ticket: int, found: Inspection
     ) -> MirrorRef | None:
         """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look.
 
@@ -334,17 +306,23 @@ class Mirrors(CatalogPart):
             # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
             return None
         same = {"repository_id": repository_id, "kind": ref.kind, "name": ref.name}
-        for some in chunks(arrived):
+        for some in chunks(found.arrived):
             mine = (*_of_ref(repository_id, ref, table=MIRROR_ARRIVAL), MIRROR_ARRIVAL.c.file.in_(some))
             conn.execute(delete(MIRROR_ARRIVAL).where(*mine))
-            conn.execute(insert(MIRROR_ARRIVAL), [{**same, "file": file, "pending": arrived[file]} for file in some])
-        found = _waiting(conn, repository_id, ref, ticket)
-        if found is None:
+            rows = [{**same, "file": file, "pending": found.arrived[file]} for file in some]
+            conn.execute(insert(MIRROR_ARRIVAL), rows)
+        waiting = _waiting(conn, repository_id, ref, ticket)
+        if waiting is None:
             return None
         now = unix_seconds(self.database.dialect.now(conn))
-        wait = (found.wait or Wait(now, now)).seen(now, remaining, tuple(missing))
-        values = {"missing_objects": missing_objects, "missing_bytes": missing_bytes, "checked": now}
-        conn.execute(update(MIRROR_REF).where(*here).values(**values, error=error, wait=wait.to_json()))
+        values = {
+            "missing_objects": found.missing_objects,
+            "missing_bytes": found.missing_bytes,
+            "checked": now,
+            "error": found.error and found.error.message,
+            "wait": (waiting.wait or Wait(now, now)).seen(now, found).to_json(),
+        }
+        conn.execute(update(MIRROR_REF).where(*here).values(values))
         return _waiting(conn, repository_id, ref, ticket)
 
     def promote(
@@ -557,9 +535,9 @@ def _check_alone(mirror: MirrorRecord, since: int) -> None:
 
 
 def _state(conn: Connection, repository_id: str) -> MirrorState:
-    mirror = _find_mirror(conn, repository_id)
-    refs = tuple(_refs(conn, find_repository(conn, repository_id)))
-    return MirrorState(mirror, refs, tuple(_find_registrations(conn, repository_id)))
+    repository, mirror = find_repository(conn, repository_id), _mirror_of(conn, repository_id)
+    registrations = tuple(_find_registrations(conn, repository_id))
+    return MirrorState(mirror, tuple(_refs(conn, repository)), registrations, repository.metadata)
 
 
 def _refs(conn: Connection, repository: AnyRow) -> list[MirrorRef]:

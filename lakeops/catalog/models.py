@@ -54,10 +54,9 @@ class RepositoryRow(_Row, table=True):
     """A repository; its row is the lock that expiry takes exclusively and every transition shared.
 
     ``grace_before`` seconds count until ``grace_until`` where that is longer than ``grace_seconds``. ``fence`` is the
-    latest cutoff of any mark ever begun. Both times are in microseconds since the Unix epoch.
-    ``pruned`` is the highest generation of a commit that was pruned. ``hooks`` are what runs beside changes of refs.
-    ``restored`` is when the dump was made that the repository was restored from, in microseconds too; null otherwise,
-    and once somebody has accepted it.
+    latest cutoff of any mark ever begun. ``pruned`` is the highest generation of a commit that was pruned. ``hooks``
+    are what runs beside changes of refs. ``restored`` is when the dump was made that it was restored from, until
+    somebody accepts it. Times are in microseconds since the Unix epoch.
     """
 
     __table_args__: ClassVar[tuple[Any, ...]] = (

@@ -35,7 +35,7 @@ DEFAULT_GRACE_SECONDS = 24 * 3600
 
 
 class Catalog:
-    """One catalog: a database of repositories, over SQLite or PostgreSQL.
+    """One catalog: a database of repositories, over SQLite or PostgreSQL. Its attributes are its parts.
 
     Every method of a part is one transaction. Each transition locks the repository's row shared first (so that expiry,
     which locks it exclusively, sees all or nothing of it), then the branch's row. Two rules hold for all of them:
@@ -46,10 +46,8 @@ class Catalog:
       began at or before the cutoff of any mark of the repository (the *GC watermark*), or longer ago than the deadline,
       which is half of the repository's grace period.
 
-    Time is the database's: ``now()`` gives it, and ``started`` parameters are values that it gave.
-
-    Its attributes are its parts. ``clock`` tells how long this machine has been running; with SQLite also what time it
-    is.
+    Time is the database's: ``now()`` gives it, and ``started`` parameters are values that it gave. With SQLite it is
+    that of ``clock``, which also tells how long this machine has been running.
     """
 
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
@@ -77,9 +75,7 @@ class Catalog:
     def upgrade(self) -> None:
         """Bring the schema to this code's revision, in one transaction. Others that try meanwhile find it done.
 
-        Raises:
-            PreconditionFailed: ``catalog_version``: it is newer than this code.
-            InvalidInput: ``invalid_settings``: the database's encoding cannot hold every path.
+        Raises ``PreconditionFailed`` (``catalog_version``) where it is newer, and as ``check_encoding``.
         """
         from lakeops.catalog.migrations.run import run_migrations
 
@@ -96,16 +92,11 @@ class Catalog:
 
     def describe(self) -> dict[str, str]:
         """Facts for ``doctor``: dialect, server version, schema revision, journal mode. No secrets."""
-
-        def work(conn: Connection) -> dict[str, str]:
-            return {
-                "dialect": self.database.dialect.name,
-                "database": self.database.shown,
-                "schema_revision": revision(self.database.dialect, conn) or "none",
-                **self.database.dialect.facts(conn),
-            }
-
-        return self.database.read(work)
+        dialect = self.database.dialect
+        known = {"dialect": dialect.name, "database": self.database.shown}
+        return self.database.read(
+            lambda conn: {**known, "schema_revision": revision(dialect, conn) or "none", **dialect.facts(conn)}
+        )
 
     def close(self) -> None:
         """Give back all connections."""
@@ -125,16 +116,15 @@ def open_catalog(
     """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
 
     SQLite's file and schema are made and brought up to date here. PostgreSQL's schema is made when the database has
-    none. An older one is brought up to date only with ``upgrade``, because other programs of the team use it too.
-    With ``must_exist`` the catalog belongs to somebody else: nothing of it is made or brought up to date.
-    ``grace_seconds`` is the grace period of repositories that are made from here.
-    ``patience_seconds`` is how long each transaction waits for a database that does not answer, beyond a few tries.
+    none. An older one is brought up to date only with ``upgrade``, because other programs of the team use it too. With
+    ``must_exist`` the catalog belongs to somebody else: nothing of it is made or brought up to date. ``grace_seconds``
+    is the grace period of repositories that are made from here. ``patience_seconds`` is how long each transaction waits
+    for a database that does not answer, beyond a few tries.
 
     Raises:
         InvalidInput: ``invalid_settings``: the URL makes no sense.
         Transient: ``catalog_unavailable``: the database does not answer.
-        PreconditionFailed: ``catalog_version``: its schema is newer than this code, or older and ``upgrade`` was not
-            given.
+        PreconditionFailed: ``catalog_version``: its schema is newer than this code, or older without ``upgrade``.
     """
     url = _parse(database_url)
     # Unlike Path.is_file, this raises nothing for what cannot be a name.
@@ -150,9 +140,8 @@ def open_catalog(
             raise PreconditionFailed(
                 "this database holds no lakeops catalog: check which database the URL names", kind="catalog_version"
             )
-        if must_exist:
-            check_revision(str(found), upgrade_first=False)
-        elif found is None or check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
+        may_upgrade = not must_exist and (upgrade or dialect.name == "sqlite")
+        if found is None or check_revision(found, upgrade_first=may_upgrade):
             catalog.upgrade()
     except BaseException:
         catalog.close()
@@ -161,27 +150,20 @@ def open_catalog(
 
 
 def _parse(database_url: str) -> URL:
+    flaw = "the catalog's database URL cannot be read: percent-encode special characters in user and password"
     try:
         url = make_url(database_url)
     except (ArgumentError, ValueError):
-        raise _unreadable() from None
+        raise InvalidInput(flaw, kind="invalid_settings") from None
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
-        raise InvalidInput(
-            f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}",
-            kind="invalid_settings",
-        )
+        flaw = f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}"
+        raise InvalidInput(flaw, kind="invalid_settings")
     if url.drivername.startswith("postgresql") and database_url.count("@") != int(url.username is not None):
-        raise _unreadable()  # a password with a bare "@" or "/": part of it would pass for the host, and be shown
+        # A password with a bare "@" or "/": part of it would pass for the host, and be shown.
+        raise InvalidInput(flaw, kind="invalid_settings")
     return url
-
-
-def _unreadable() -> InvalidInput:
-    return InvalidInput(
-        "the catalog's database URL cannot be read: percent-encode special characters in user and password",
-        kind="invalid_settings",
-    )
 
 
 REVISIONS = ("0001",)
@@ -214,19 +196,14 @@ def check_revision(found: str, *, upgrade_first: bool) -> bool:
     """
     if found == REVISIONS[-1]:
         return False
-    if found not in REVISIONS:
-        raise PreconditionFailed(
-            f"the catalog's schema {found!r} is newer than this lakeops, which knows up to {REVISIONS[-1]!r}: "
-            "install a newer lakeops",
-            kind="catalog_version",
-        )
-    if not upgrade_first:
-        raise PreconditionFailed(
-            f"the catalog's schema {found!r} is older than this lakeops, which needs {REVISIONS[-1]!r}: "
-            "back the database up and run `lakeops doctor --upgrade`",
-            kind="catalog_version",
-        )
-    return True
+    if found in REVISIONS and upgrade_first:
+        return True
+    age, advice = "newer", f"knows up to {REVISIONS[-1]!r}: install a newer lakeops"
+    if found in REVISIONS:
+        age, advice = "older", f"needs {REVISIONS[-1]!r}: back the database up and run `lakeops doctor --upgrade`"
+    raise PreconditionFailed(
+        f"the catalog's schema {found!r} is {age} than this lakeops, which {advice}", kind="catalog_version"
+    )
 
 
 def check_encoding(facts: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lakeops.catalog.database import TransactionFailure
+from lakeops.catalog.database import Dialect, TransactionFailure
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.errors import InvalidInput
@@ -78,7 +78,7 @@ _COPY_OUT = (
 )
 
 
-class Postgres:
+class Postgres(Dialect):
     """A catalog on a server."""
 
     name = "postgresql"
@@ -91,15 +91,10 @@ class Postgres:
 
     def engine(self, url: URL) -> Engine:
         given = {name: value for name, value in _CONNECT.items() if name not in url.query or name == "client_encoding"}
+        pool = {"pool_pre_ping": True, "pool_size": 5, "max_overflow": 15}
         try:
             return create_engine(
-                url,
-                connect_args=given,
-                pool_pre_ping=True,
-                pool_size=5,
-                max_overflow=15,
-                isolation_level="READ COMMITTED",
-                hide_parameters=True,
+                url, connect_args=given, isolation_level="READ COMMITTED", hide_parameters=True, **pool
             )
         except ModuleNotFoundError:
             raise InvalidInput(
@@ -168,8 +163,8 @@ class Postgres:
     def whereabouts(self, conn: Connection) -> dict[str, str]:
         """The cluster, its timeline and the database's number in it.
 
-        A dump has another number, another cluster has another identifier, and a server that was promoted or restored
-        to a point in time has another timeline.
+        A dump has another number, another cluster another identifier, and a server that was promoted or restored to a
+        point in time another timeline.
         """
         facts = {"database": str(conn.exec_driver_sql(_DATABASE).scalar_one())}
         for name, query in _CLUSTER.items():

@@ -137,9 +137,8 @@ Intents = tuple[tuple[str, Intent], ...]
 class BranchState:
     """A branch's row: its head and the tokens of its staging area.
 
-    Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts how
-    often staged rows were dropped, and ``sealed_resets`` how often rows of sealed tokens were: a commit in flight reads
-    no others. ``intents`` are of those who are about to commit sealed rows, in the order in which they began.
+    Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts drops of
+    staged rows, ``sealed_resets`` those of sealed tokens' rows. ``intents`` are in the order in which they began.
     """
 
     repository_id: str
@@ -230,10 +229,7 @@ class Sealed(BranchAt):
 
 @dataclass(frozen=True, slots=True)
 class ChangeCounter:
-    """How often something was staged at a path, or below a prefix, up to one instant.
-
-    Whatever is staged there later makes ``total`` another one.
-    """
+    """How often something was staged at a path, or below a prefix. Whatever is staged there later changes ``total``."""
 
     place: str
     below: bool
@@ -247,7 +243,6 @@ class ExpectedState:
     Attributes:
         state: the branch's row: head, tokens and resets.
         counter: how often something was staged at a place. What is committed there does not change with ``state``.
-        addresses: the only stored addresses whose staged rows may be replaced.
         marks: the marks that are known to hold none of the rows' objects, for rows that link objects which were there
             before the attempt began. To be found out before the objects are seen to be there.
         unclear: the marks that are still being made, and may come to hold one of the objects.
@@ -255,7 +250,6 @@ class ExpectedState:
 
     state: BranchState | None = None
     counter: ChangeCounter | None = None
-    addresses: frozenset[str] | None = None
     marks: frozenset[str] | None = None
     unclear: frozenset[str] = frozenset()
 
@@ -271,20 +265,12 @@ def repository_record(row: AnyRow) -> RepositoryRecord:
     split = Split(**row.split)
     for value in astuple(split):
         number(value)
-    check_texts(row.id, row.storage_namespace, row.default_branch)
+    names = row.id, row.storage_namespace, row.default_branch
+    check_texts(*names)
     if type(row.capabilities) is not dict:
         raise TypeError(f"{row.capabilities!r:.80} is no map")
-    return RepositoryRecord(
-        id=row.id,
-        storage_namespace=row.storage_namespace,
-        default_branch=row.default_branch,
-        creation_date=number(row.creation_date),
-        read_only=row.read_only,
-        split=split,
-        capabilities=row.capabilities,
-        hooks=hooks_of(row),
-        metadata=text_map(row.metadata),
-    )
+    date, hooks, metadata = number(row.creation_date), hooks_of(row), text_map(row.metadata)
+    return RepositoryRecord(*names, date, row.read_only, split, row.capabilities, hooks, metadata)
 
 
 @decoding(REPOSITORY, "id")
@@ -302,11 +288,7 @@ def hooks_of(row: AnyRow) -> tuple[Hook, ...]:
 
 def repository_values(repository: RepositoryRecord) -> dict[str, Any]:
     """A repository as column values."""
-    return {
-        **asdict(repository),
-        "split": asdict(repository.split),
-        "hooks": [hook.to_json() for hook in repository.hooks],
-    }
+    return {**asdict(repository), "hooks": [hook.to_json() for hook in repository.hooks]}
 
 
 _commit, _entry = maker(Commit), maker(Entry)
@@ -362,19 +344,17 @@ class Publish:
     Attributes:
         expected_head: the head that the work was planned on.
         sealed_resets: the branch's ``sealed_resets`` when its sealed tokens were read.
-        commit: the commit to insert (kept as it is when its id exists already) and to move the head to.
+        commit: what to insert (kept as it is when its id exists already) and to move the head to.
         consumed: the sealed tokens whose rows are in the commit. They leave the branch.
         live: commits that must be live when this is published: parents, and every commit whose ranges are reused.
         started: when the attempt began, by the database's clock.
-        action: ``commit``, ``merge``, ``revert``, ``cherry-pick`` or ``import``, for the reflog and for protection.
+        action: the verb, for the reflog and for protection.
         key: an idempotency key, and ``fingerprint`` what the call asked for.
         publisher: whose place in the branch's queue this is published at, if anybody's.
         intent: what the caller asked for, as it is kept with sealed tokens.
-        hooks: the hooks that the caller runs beside it.
         merged: of a merge, the id of the commit that is merged. A squash has it not among its parents.
         untouched: of a merge, prefixes of required checks below which it changes nothing.
-        passed: of a merge, ids of commits, each with the name of a check that has passed and that it rests on.
-        despite: of a merge, those that it goes around.
+        passed: of a merge, commits and checks that have passed and that it rests on; ``despite`` those it goes around.
     """
 
     repository_id: str

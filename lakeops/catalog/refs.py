@@ -7,7 +7,7 @@ old rules is still under way afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from lakeops.catalog.database import (
     Lookup,
     PageLookup,
     read_transaction,
-    run_again,
     write_transaction,
     write_transaction_once,
 )
@@ -83,23 +82,32 @@ class Refs(CatalogPart):
         self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str, hooks: Hooks = NONE
     ) -> BranchState:
         """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
-        state = BranchState(repository_id, name, commit_id, token)
-        values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token}
+        more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
+        values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token, **more}
+        self._create(RefKind.BRANCH, values, actor, hooks, is_there=BRANCH.c.staging_token == token)
+        return BranchState(repository_id, name, commit_id, token)
 
-        def work(conn: Connection) -> BranchState:
-            repository = lock_repository(conn, repository_id)
-            check_writable(conn, repository, action="create-branch")
-            check_hooks(repository, "create-branch", name, hooks)
-            more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
-            self.insert_ref(conn, BRANCH, _NEW_BRANCH, {**values, **more})
-            self.record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
-            return state
+    def _create(
+        self, kind: RefKind, values: Mapping[str, Any], actor: str, hooks: Hooks, is_there: ColumnElement[bool]
+    ) -> None:
+        """Insert a ref. ``is_there`` says of one that is there after a COMMIT without an answer that it is this one."""
+        table, new = (TAG, _NEW_TAG) if kind is RefKind.TAG else (BRANCH, _NEW_BRANCH)
+        repository_id, name, action = values["repository"], values["ref"], f"create-{kind}"
 
-        def settle(conn: Connection) -> BranchState | None:
-            mine = select(BRANCH.c.staging_token).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
-            return state if conn.execute(mine).scalar() == token else None
+        def work(conn: Connection) -> bool:
+            # A tag alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
+            repository = lock_repository(conn, repository_id, exclusive=table is TAG)
+            check_writable(conn, repository, action=action)
+            check_hooks(repository, action, name, hooks)
+            self.insert_ref(conn, table, new, values)
+            self.record_move(conn, repository_id, name, None, values["commit"], action, actor, kind=kind)
+            return True
 
-        return self.database.write(work, settle=settle)
+        def settle(conn: Connection) -> bool | None:
+            mine = select(table.c.name).where(table.c.repository_id == repository_id, table.c.name == name, is_there)
+            return True if conn.execute(mine).first() else None
+
+        self.database.write(work, settle=settle)
 
     @write_transaction_once
     def delete_branch(
@@ -114,7 +122,7 @@ class Refs(CatalogPart):
     ) -> str:
         """Delete a branch and its staging. Returns the old head.
 
-        Raises ``NotAsSeen`` for one that is not as it is expected, and ``PreconditionFailed`` (``default_branch``,
+        Raises ``NotAsSeen`` where it is not as expected, ``PreconditionFailed`` (``default_branch``,
         ``protected_branch``).
         """
         repository = lock_repository(conn, repository_id)
@@ -126,8 +134,8 @@ class Refs(CatalogPart):
                 f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
             )
         check_expected(conn, state, expect)
-        conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
-        conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))
+        conn.execute(delete(BRANCH).filter_by(repository_id=repository_id, name=name))
+        conn.execute(delete(QUEUE).filter_by(repository_id=repository_id, branch=name))
         self.retire(conn, repository_id, state.tokens)
         self.record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
         return state.commit_id
@@ -187,22 +195,9 @@ class Refs(CatalogPart):
     ) -> RefRecord:
         """A new tag at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
         values = {"repository": repository_id, "ref": name, "commit": commit_id}
-
-        def work(conn: Connection) -> RefRecord:
-            # Alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
-            repository = lock_repository(conn, repository_id, exclusive=True)
-            check_writable(conn, repository, action="create-tag")
-            check_hooks(repository, "create-tag", name, hooks)
-            self.insert_ref(conn, TAG, _NEW_TAG, values)
-            self.record_move(conn, repository_id, name, None, commit_id, "create-tag", actor, kind=RefKind.TAG)
-            return RefRecord(name, commit_id)
-
-        def settle(conn: Connection) -> RefRecord | None:
-            # Another caller made this very tag: the call has its result.
-            same = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
-            return RefRecord(name, commit_id) if conn.execute(same).scalar() == commit_id else None
-
-        return self.database.write(work, settle=settle)
+        # Where another caller made this very tag, the call has its result.
+        self._create(RefKind.TAG, values, actor, hooks, is_there=TAG.c.commit_id == commit_id)
+        return RefRecord(name, commit_id)
 
     def move_tag(
         self,
@@ -218,8 +213,8 @@ class Refs(CatalogPart):
     ) -> RefRecord:
         """Point a tag at another live commit. A known key returns what its first call did.
 
-        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a
-        tag that is not at ``old``.
+        Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), ``NotAsSeen`` where it is
+        not at ``old``.
         """
 
         def work(conn: Connection) -> RefRecord:
@@ -233,8 +228,7 @@ class Refs(CatalogPart):
             found = _check_tag_at(repository_id, name, at, old)
             check_live(conn, repository_id, [commit_id])
             if found != commit_id:
-                mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
-                conn.execute(update(TAG).where(*mine).values(commit_id=commit_id))
+                conn.execute(update(TAG).filter_by(repository_id=repository_id, name=name).values(commit_id=commit_id))
                 self.record_move(conn, repository_id, name, found, commit_id, "move-tag", actor, kind=RefKind.TAG)
             self.remember(conn, repository_id, key, fingerprint, commit_id)
             return RefRecord(name, commit_id)
@@ -252,16 +246,13 @@ class Refs(CatalogPart):
         old: str | None = None,
         hooks: Hooks = NONE,
     ) -> str:
-        """Delete a tag. Returns the commit that it pointed to.
-
-        Raises ``PreconditionFailed`` (``protected_tag``), and ``NotAsSeen`` for a tag that is not at ``old``.
-        """
+        """Delete a tag. Returns its commit. Raises ``PreconditionFailed``, ``NotAsSeen`` where it is not at ``old``."""
         repository = lock_repository(conn, repository_id)
         check_writable(conn, repository, action="delete-tag", tag=name)
         check_hooks(repository, "delete-tag", name, hooks)
         # Locked, or somebody may move it before it is gone.
         found = _check_tag_at(repository_id, name, _lock_tag(conn, repository_id, name), old)
-        conn.execute(delete(TAG).where(TAG.c.repository_id == repository_id, TAG.c.name == name))
+        conn.execute(delete(TAG).filter_by(repository_id=repository_id, name=name))
         self.record_move(conn, repository_id, name, found, None, "delete-tag", actor, kind=RefKind.TAG)
         return found
 
@@ -276,14 +267,10 @@ class Refs(CatalogPart):
         limit: int = 1000,
     ) -> list[ReflogRecord]:
         """Moves of one ref or of all, newest first; those before ``below``, the last ``sequence`` of a page before."""
-        query = select(REFLOG).where(REFLOG.c.repository_id == repository_id)
-        if ref is not None:
-            query = query.where(REFLOG.c.ref == ref)
-        if below is not None:
-            query = query.where(REFLOG.c.sequence < below)
-        query = query.order_by(REFLOG.c.sequence.desc()).limit(limit)
         find_repository(conn, repository_id)
-        return [_reflog_record(row) for row in conn.execute(query)]
+        query = select(REFLOG).filter_by(repository_id=repository_id, **({} if ref is None else {"ref": ref}))
+        query = query if below is None else query.where(REFLOG.c.sequence < below)
+        return [_reflog_record(row) for row in conn.execute(query.order_by(REFLOG.c.sequence.desc()).limit(limit))]
 
     @read_transaction
     def last_moves(self, conn: Connection, repository_id: str, branches: Collection[str]) -> dict[str, ReflogRecord]:
@@ -303,50 +290,40 @@ class Refs(CatalogPart):
     @read_transaction
     def all_protections(self, conn: Connection, repository_id: str) -> list[Protection]:
         """The rules that protect branches and tags, in order."""
-        query = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name, PROTECTION.c.prefix)
+        query = select(*(PROTECTION.c[name] for name in ("kind", "pattern", "check_name", "prefix")))
         find_repository(conn, repository_id)
-        return sorted(
-            Protection(*row) for row in conn.execute(query.where(PROTECTION.c.repository_id == repository_id))
-        )
+        return sorted(Protection(*row) for row in conn.execute(query.filter_by(repository_id=repository_id)))
 
-    def protect(
-        self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
-    ) -> None:
-        """Protect branches or tags that match a glob pattern. Repeating it changes nothing."""
-        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check, "prefix": prefix}
+    @write_transaction
+    def protect(self, conn: Connection, /, repository_id: str, pattern: str, **rule: str) -> None:
+        """Protect branches or tags that match a glob pattern: ``kind``, ``check`` and ``prefix`` of a ``Protection``.
 
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
-            if not conn.execute(select(PROTECTION.c.pattern).where(*_same_row(row))).first():
-                conn.execute(insert(PROTECTION).values(row))
-                self.record(conn, repository_id, "protect", "protection", pattern, None, _describe(kind, check, prefix))
+        Repeating it changes nothing.
+        """
+        row, described = _protection(repository_id, pattern, **rule)
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
+        if not conn.execute(select(PROTECTION.c.pattern).filter_by(**row)).first():
+            conn.execute(insert(PROTECTION).values(row))
+            self.record(conn, repository_id, "protect", "protection", pattern, None, described)
 
-        self.database.write(work, settle=run_again)
-
-    def unprotect(
-        self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
-    ) -> None:
+    @write_transaction_once
+    def unprotect(self, conn: Connection, /, repository_id: str, pattern: str, **rule: str) -> None:
         """Drop a pattern. Raises ``NotFound``."""
-        row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check, "prefix": prefix}
-
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
-            if not conn.execute(delete(PROTECTION).where(*_same_row(row))).rowcount:
-                what = f"required check {check!r} for {pattern!r}" if check else f"{kind} protection {pattern!r}"
-                raise NotFound(f"repository {repository_id!r} has no {what}")
-            self.record(conn, repository_id, "unprotect", "protection", pattern, _describe(kind, check, prefix))
-
-        self.database.write(work)
+        row, described = _protection(repository_id, pattern, **rule)
+        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
+        if not conn.execute(delete(PROTECTION).filter_by(**row)).rowcount:
+            what = f"{row['kind']} protection {pattern!r}"
+            what = f"required check {row['check_name']!r} for {pattern!r}" if row["check_name"] else what
+            raise NotFound(f"repository {repository_id!r} has no {what}")
+        self.record(conn, repository_id, "unprotect", "protection", pattern, described)
 
     @write_transaction
     def record_verdict(self, conn: Connection, repository_id: str, given: Verdict) -> Verdict:
         """Record a verdict on a live commit, in place of an earlier one of that check. The audit keeps all of them.
 
         A check that passes again keeps its verdict. Without ``said_by`` it is by the user whom the caller works for, or
-        the database login. Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed``
-        (``read_only_repository``).
+        the database login. Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed``.
         """
-        here = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == given.commit_id)
         # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
         repository = lock_repository(conn, repository_id, exclusive=given.state == FAILED)
         check_writable(conn, repository, action="check")
@@ -360,7 +337,8 @@ class Refs(CatalogPart):
         if known is None:
             conn.execute(insert(VERDICT).values(repository_id=repository_id, **made.to_json()))
         else:
-            conn.execute(update(VERDICT).where(*here, VERDICT.c.name == made.name).values(made.to_json()))
+            mine = update(VERDICT).filter_by(repository_id=repository_id, commit_id=made.commit_id, name=made.name)
+            conn.execute(mine.values(made.to_json()))
         action = "pass-check" if made.state == PASSED else "fail-check"
         told = f"{made.commit_id} by {who}" + (f": {made.findings[:200]}" if made.findings else "")
         self.record(conn, repository_id, action, "check", made.name, known and known.state, told)
@@ -369,10 +347,10 @@ class Refs(CatalogPart):
     @write_transaction_once
     def withdraw_check(self, conn: Connection, repository_id: str, commit_id: str, name: str) -> None:
         """Forget the verdict of a check of a commit. Raises ``NotFound``."""
-        mine = (VERDICT.c.repository_id == repository_id, VERDICT.c.commit_id == commit_id)
         # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
         check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
-        if not conn.execute(delete(VERDICT).where(*mine, VERDICT.c.name == name)).rowcount:
+        mine = delete(VERDICT).filter_by(repository_id=repository_id, commit_id=commit_id, name=name)
+        if not conn.execute(mine).rowcount:
             raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
         self.record(conn, repository_id, "withdraw-check", "check", name, commit_id)
 
@@ -386,10 +364,7 @@ class Refs(CatalogPart):
         untouched: frozenset[str] = frozenset(),
         rests_on: Verdicts = (),
     ) -> None:
-        """Refuse to merge a commit into a branch that does not take it now, as ``publish`` would.
-
-        Raises ``PreconditionFailed`` (``read_only_repository``, ``missing_check``).
-        """
+        """Refuse a merge that ``publish`` would refuse (``read_only_repository``, ``missing_check``)."""
         check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
         require_passed(conn, repository_id, branch, source, untouched, rests_on)
 
@@ -435,7 +410,7 @@ def _find_done(conn: Connection, repository_id: str, name: str, key: str | None,
 
 
 def _lock_tag(conn: Connection, repository_id: str, name: str) -> str | None:
-    query = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
+    query = select(TAG.c.commit_id).filter_by(repository_id=repository_id, name=name)
     return conn.execute(query.with_for_update()).scalar_one_or_none()
 
 
@@ -453,12 +428,13 @@ def _reflog_record(row: AnyRow) -> ReflogRecord:
     return ReflogRecord(row.sequence, row.ref, row.old, row.new, row.action, row.actor, number(row.at))
 
 
-def _same_row(row: dict[str, str]) -> list[ColumnElement[bool]]:
-    return [PROTECTION.c[name] == value for name, value in row.items()]
-
-
-def _describe(kind: str, check: str, prefix: str) -> str:
-    return f"needs check {check}{f' below {prefix}' if prefix else ''}" if check else f"protected {kind}"
+def _protection(
+    repository_id: str, pattern: str, kind: str = BRANCH_PROTECTION, check: str = "", prefix: str = ""
+) -> tuple[dict[str, str], str]:
+    """A rule of protection as column values, and in words."""
+    row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check, "prefix": prefix}
+    below = f" below {prefix}" if prefix else ""
+    return row, f"needs check {check}{below}" if check else f"protected {kind}"
 
 
 def _write_hooks(conn: Connection, repository_id: str, hooks: dict[str, Hook]) -> None:

@@ -1,8 +1,7 @@
 """Repositories, and who owns their storage namespaces.
 
-None of these transitions can be half done. The owner record of a namespace is noted before it is written
-(``take_owner``) and after (``hold_owner``). The next caller looks whether a noted one was written, and writes it if it
-may.
+No transition can be half done. The owner record of a namespace is noted before it is written (``take_owner``) and after
+(``hold_owner``). The next caller looks whether a noted one was written, and writes it if it may.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ class Repositories(CatalogPart):
     ) -> None:
         """Insert the repository, its initial commit and its default branch (with staging token ``token``).
 
-        ``owner`` is the owner record that lies in the namespace already.
-        Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
+        ``owner`` is the owner record that lies in the namespace already. Raises ``AlreadyExists``, ``NamespaceTaken``.
         """
 
         def work(conn: Connection) -> bool:
@@ -80,9 +78,7 @@ class Repositories(CatalogPart):
     def set_read_only(self, conn: Connection, repository_id: str, read_only: bool) -> None:
         """Close a repository to every writing transition, or open it again. A mirror stays closed."""
         was = lock_repository(conn, repository_id, exclusive=True).read_only
-        following = select(MIRROR.c.repository_id).where(
-            MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None)
-        )
+        following = select(MIRROR.c.repository_id).filter_by(repository_id=repository_id, promoted_writable=None)
         if not read_only and conn.execute(following).first():
             raise PreconditionFailed(
                 f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing",
@@ -97,7 +93,7 @@ class Repositories(CatalogPart):
     def update_metadata(
         self, conn: Connection, repository_id: str, changes: Mapping[str, str | None]
     ) -> dict[str, str]:
-        """Set keys of a repository's metadata. None removes one. Returns all of it as it is now.
+        """Set keys of a repository's metadata, or remove those with None. Returns all of it as it is now.
 
         Raises ``PreconditionFailed`` (``read_only_repository``), and ``InvalidInput`` where all of it together is too
         large.
@@ -149,8 +145,8 @@ class Repositories(CatalogPart):
     def take_owner(self, repository_id: str, record: str, *, over: bool = False) -> Ownership:
         """Note the record that is about to be written to the namespace.
 
-        A record that is noted already stays and is returned, because the process that noted it was killed or is still
-        writing it. That write is finished first. With ``over`` the noted record is replaced.
+        A record that is noted already stays and is returned, since whoever noted it was killed or is still writing:
+        that write is finished first. With ``over`` the noted record is replaced.
         """
         identity = self.identity()
         here = OWNER.c.repository_id == repository_id
@@ -173,15 +169,13 @@ class Repositories(CatalogPart):
     def hold_owner(self, conn: Connection, repository_id: str, record: str) -> None:
         """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile."""
         lock_repository(conn, repository_id)
-        here = (OWNER.c.repository_id == repository_id, OWNER.c.pending_lease == record)
-        conn.execute(update(OWNER).where(*here).values(current_lease=record, pending_lease=None))
+        noted = update(OWNER).filter_by(repository_id=repository_id, pending_lease=record)
+        conn.execute(noted.values(current_lease=record, pending_lease=None))
 
 
 def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:
-    row = conn.execute(
-        select(OWNER.c.current_lease, OWNER.c.pending_lease).where(OWNER.c.repository_id == repository_id)
-    ).one_or_none()
-    return Ownership(identity, row.current_lease, row.pending_lease) if row is not None else Ownership(identity)
+    query = select(OWNER.c.current_lease, OWNER.c.pending_lease).filter_by(repository_id=repository_id)
+    return Ownership(identity, *(conn.execute(query).one_or_none() or ()))
 
 
 def insert_repository(

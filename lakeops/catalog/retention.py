@@ -85,10 +85,10 @@ _NODES = _NODES.where(_HERE).execution_options(yield_per=10_000)
 
 @dataclass(frozen=True, slots=True)
 class ExpiryStep:
-    """The outcome of one step of expiry.
+    """The outcome of one step of expiry. Nothing happens when the rules have changed.
 
-    ``sequence`` is the newest move of a ref that it took in. Unless it is ``complete`` there are moves left to take in
-    first. ``carried`` were expired by an earlier mark. Nothing happens when the rules have changed.
+    ``sequence`` is the newest move of a ref that it took in. Unless ``complete`` there are moves left to take in first.
+    ``carried`` were expired by an earlier mark.
     """
 
     sequence: int
@@ -102,8 +102,8 @@ class ExpiryStep:
 class Roots:
     """Roots of garbage collection at one instant: live commits, staged addresses and uploads in flight.
 
-    ``staged`` has the addresses (as stored) of all staged entries of all branches, shadowed ones included, in one
-    string column ``physical_address``, with repetitions. ``uploads`` are id to (address, started).
+    ``staged`` has the stored addresses of all staged entries, shadowed ones included, in a column ``physical_address``.
+    ``uploads`` are id to (address, started).
     """
 
     commits: Sequence[Commit]
@@ -115,8 +115,8 @@ class Roots:
 class PrunePlan:
     """The work of a step of pruning: ``commits``, ``moves``, ``keys`` or ``tokens`` older than ``before``.
 
-    ``before`` is in Unix seconds. The step begins ``after`` what an earlier step gave back. ``gone`` are commits that
-    earlier steps removed, or would have.
+    That is in Unix seconds. It begins ``after`` what an earlier step gave back. ``gone`` are commits that earlier steps
+    removed, or would have.
     """
 
     kind: str
@@ -185,18 +185,13 @@ class Retention(CatalogPart):
         live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
         branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
         tokens = [token for row in branches for token in branch_record(row).tokens]
-        return Roots(
-            commits=[commit_record(row) for row in conn.execute(live)],
-            staged=addresses(unload(conn, repository_id, token, "") for token in tokens),
-            uploads=uploads_in_flight(conn, repository, self.database.dialect.now(conn)),
-        )
+        staged = addresses(unload(conn, repository_id, token, "") for token in tokens)
+        uploads = uploads_in_flight(conn, repository, self.database.dialect.now(conn))
+        return Roots([commit_record(row) for row in conn.execute(live)], staged, uploads)
 
     @read_transaction
     def lineage(self, conn: Connection, repository_id: str, *, left_since: int) -> Lineage:
-        """The refs, commits and rules that decide which commits live, at one instant and without a lock.
-
-        Moves of refs after ``left_since`` (Unix seconds) are looked at.
-        """
+        """The refs, commits, rules and moves after ``left_since`` (Unix seconds) that decide which commits live."""
         find_repository(conn, repository_id)
         here = {"repository": repository_id}
         unswept = set(conn.execute(_UNSWEPT, here).scalars())
@@ -207,15 +202,8 @@ class Retention(CatalogPart):
         queries = (select(refs.c.name, refs.c.commit_id).where(refs.c.repository_id == repository_id) for refs in _REFS)
         branches, tags = ({row.name: row.commit_id for row in conn.execute(query)} for query in queries)
         left, deleted = _left_commits(conn, repository_id, left_since)
-        return Lineage(
-            branches=branches,
-            tags=tags,
-            commits=commits,
-            mirrors=mirror_needs(conn, repository_id),
-            left=left,
-            deleted=deleted,
-            rules=find_rules(conn, repository_id),
-        )
+        mirrors, rules = mirror_needs(conn, repository_id), find_rules(conn, repository_id)
+        return Lineage(branches, tags, commits, mirrors, left, deleted, rules)
 
     @write_transaction
     def expire_by_mark(
@@ -232,9 +220,8 @@ class Retention(CatalogPart):
 
         Commits that a ref shows or a mirror needs are left alone. Pending commits of earlier marks become this one's.
         ``choose`` gets the moves of refs after the sequence ``since``, and says which commits to expire, a few hundred
-        at most. It is called inside the transaction, and again when that is repeated. Its answer counts only when there
-        are no more moves. Nothing expires when the rules are no longer those that were decided by.
-        Raises ``MarkRefused`` when the mark is not under way.
+        at most. It is called again when the transaction is repeated. Its answer counts when there are no more moves,
+        and ``rules`` are those that were decided by. Raises ``MarkRefused`` when the mark is not under way.
         """
         check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
         _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
@@ -253,10 +240,7 @@ class Retention(CatalogPart):
         return ExpiryStep(newest, True, frozenset(expired), frozenset(carried))
 
     def revive_commits(self, repository_id: str, mark_id: str, ids: Iterable[str]) -> None:
-        """Let commits live again that earlier marks expired and were not swept; those that were are left alone.
-
-        Raises ``MarkRefused`` when the mark is not under way any more.
-        """
+        """Let commits live again that unswept marks expired. Raises ``MarkRefused`` when the mark is not under way."""
 
         def work(conn: Connection, some: list[str]) -> None:
             check_writable(conn, lock_repository(conn, repository_id), action="mark")
@@ -271,7 +255,7 @@ class Retention(CatalogPart):
     def restore_commits(self, conn: Connection, repository_id: str, mark_id: str) -> tuple[Mark, int]:
         """Let some pending commits live again that the mark being restored has; how many, and the mark.
 
-        To be called until none is left. The mark is restored then. Raises ``MarkRefused``.
+        To be called until none is left: the mark is restored then. Raises ``MarkRefused``.
         """
         lock_repository(conn, repository_id)
         mark = find_mark(conn, repository_id, mark_id)
@@ -299,10 +283,8 @@ class Retention(CatalogPart):
         table, find = _KINDS[plan.kind]
 
         def work(conn: Connection) -> PruneStep:
-            if dry_run:
-                repository = find_repository(conn, repository_id)
-            else:
-                repository = lock_repository(conn, repository_id)
+            repository = (find_repository if dry_run else lock_repository)(conn, repository_id)
+            if not dry_run:
                 check_writable(conn, repository, action="prune")
             page = find(conn, repository, plan, limit)
             count = len(page.keys) if dry_run else _remove(conn, repository_id, table, page.keys)
@@ -389,20 +371,17 @@ def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: i
     unswept = {UNPROVED, *(mark.id for mark in marks if mark.state not in BEGUN)}
     generation, name = plan.after or (0, "")
     later = or_(COMMIT.c.generation > generation, (COMMIT.c.generation == generation) & (COMMIT.c.id > name))
-    query = select(
-        *(COMMIT.c[name] for name in ("id", "parents", "generation", "expired", "expired_by", "creation_date"))
-    )
-    rows = conn.execute(query.where(here, later).order_by(COMMIT.c.generation, COMMIT.c.id).limit(limit)).all()
+    columns = ("id", "parents", "generation", "expired", "expired_by", "creation_date")
+    query = select(*(COMMIT.c[one] for one in columns)).where(here, later)
+    rows = conn.execute(query.order_by(COMMIT.c.generation, COMMIT.c.id).limit(limit)).all()
     known = _existing_commits(conn, repository.id, {parent for row in rows for parent in row.parents} - plan.gone)
     gone: set[str] = set()
     top = 0
     for row in rows:
         if not row.expired or row.expired_by in unswept or row.creation_date >= plan.before or not row.parents:
             continue
-        if all(
-            parent in gone or parent in plan.gone or known.get(parent, repository.pruned is not None)
-            for parent in row.parents
-        ):
+        left = {*row.parents} - gone - plan.gone
+        if all(known.get(parent, repository.pruned is not None) for parent in left):
             gone.add(row.id)
             top = max(top, row.generation)
     # Generations rise with time along any line, so a page without an old commit is the end but for other lines' tails.
@@ -413,12 +392,9 @@ def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: i
 
 def _existing_commits(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
     """The commits that exist. The value is True for an expired initial commit, which is never removed."""
-    found: dict[str, bool] = {}
-    query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent).where(COMMIT.c.repository_id == repository_id)
-    for some in chunks(ids):
-        rows = conn.execute(query.where(COMMIT.c.id.in_(some)))
-        found.update((row.id, row.expired and row.first_parent is None) for row in rows)
-    return found
+    query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent).filter_by(repository_id=repository_id)
+    rows = (row for some in chunks(ids) for row in conn.execute(query.where(COMMIT.c.id.in_(some))))
+    return {row.id: row.expired and row.first_parent is None for row in rows}
 
 
 def _old_moves(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int) -> _Page:

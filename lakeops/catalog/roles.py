@@ -12,10 +12,9 @@ any time. ``grant_role`` runs them.
 
 A login that has its role in some repositories alone is a member of one more group role for each. Policies keep it from
 the rows of the others but their records, whose namespaces all have to know. Policies and triggers ask for the login of
-the session, which ``SET ROLE`` does not change, and their functions name every schema (ADR 0079).
-
-Locking a row takes the right to change one of its columns, so those who only lock get that right, and a policy that
-lets no change pass. All but readers insert records of the audit, without login and time, which the database fills in.
+the session, which ``SET ROLE`` does not change, and their functions name every schema (ADR 0079). Locking a row takes
+the right to change one of its columns, so those who only lock get that right, and a policy that lets no change pass.
+All but readers insert records of the audit, without login and time, which the database fills in.
 """
 
 from __future__ import annotations
@@ -81,45 +80,17 @@ _POLICIES: Sequence[tuple[Table, str, str, str]] = (
 )
 
 _MATCHES = r"""CREATE OR REPLACE FUNCTION {schema}.lakeops_matches(name text, pattern text) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  regex text := '^';
-  body text;
-  letter text;
-  here int := 1;
-  stop int;
-BEGIN
-  WHILE here <= length(pattern) LOOP
-    letter := substr(pattern, here, 1);
-    here := here + 1;
-    IF letter = '*' THEN
-      regex := regex || '.*';
-    ELSIF letter = '?' THEN
-      regex := regex || '.';
-    ELSIF letter = '[' THEN
-      stop := here + CASE WHEN substr(pattern, here, 1) = '!' THEN 1 ELSE 0 END;
-      stop := stop + CASE WHEN substr(pattern, stop, 1) = ']' THEN 1 ELSE 0 END;
-      WHILE stop <= length(pattern) AND substr(pattern, stop, 1) <> ']' LOOP
-        stop := stop + 1;
-      END LOOP;
-      IF stop > length(pattern) THEN
-        regex := regex || '\[';
-      ELSE
-        body := replace(substr(pattern, here, stop - here), '\', '\\');
-        here := stop + 1;
-        IF left(body, 1) = '!' THEN
-          body := '^' || substr(body, 2);
-        ELSIF left(body, 1) = '^' THEN
-          body := '\' || body;
-        END IF;
-        regex := regex || '[' || body || ']';
-      END IF;
-    ELSE
-      regex := regex || regexp_replace(letter, '([^[:alnum:]])', '\\\1');
-    END IF;
-  END LOOP;
-  RETURN name ~ (regex || '$');
-END $$"""
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT name ~ ('^' || coalesce(string_agg(CASE
+    WHEN part[1] = '*' THEN '.*'
+    WHEN part[1] = '?' THEN '.'
+    WHEN length(part[1]) = 1 THEN regexp_replace(part[1], '([^[:alnum:]])', '\\\1')
+    ELSE '[' || regexp_replace(regexp_replace(
+      replace(substr(part[1], 2, length(part[1]) - 2), '\', '\\'), '^\^', '\\^'), '^!', '^') || ']'
+  END, '' ORDER BY place), '') || '$')
+FROM regexp_matches(pattern, '\[(?:!.|[^!])[^]]*\]|.', 'g') WITH ORDINALITY AS parts (part, place)
+$$"""
+"""Whether a name matches a glob, as Python's ``fnmatchcase`` says: each part of the pattern becomes one of a regex."""
 
 _TRUSTED = """CREATE OR REPLACE FUNCTION {schema}.lakeops_trusted() RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -1,9 +1,9 @@
 """SQLite: the embedded catalog, with write-ahead logging and every commit forced to disk.
 
-Writers begin with ``BEGIN IMMEDIATE``, and wait there for up to a minute (``?timeout=SECONDS`` in the URL changes it):
-a transaction that begins as a reader fails at once when it wants to write after somebody else. Readers see one
-snapshot. SQLite keeps no queue, and its own wait asks less often the longer it takes, so newcomers overtake. The wait
-here asks more often the longer it takes.
+Writers begin with ``BEGIN IMMEDIATE``, and wait there for up to a minute (``?timeout=SECONDS`` in the URL changes it),
+since a transaction that begins as a reader fails when it wants to write after somebody else. Readers see one snapshot.
+SQLite keeps no queue, and its own wait asks less often the longer it takes, so newcomers overtake. The wait here asks
+more often.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic_core
 from sqlalchemy import URL, Connection, Engine, create_engine, event, select
 
-from lakeops.catalog.database import TransactionFailure
+from lakeops.catalog.database import Dialect, TransactionFailure
 from lakeops.catalog.guards import under
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
@@ -41,7 +41,7 @@ _UNLOAD = select(*(STAGED.c[name] for name in STAGED_VALUES))
 _AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
-class Sqlite:
+class Sqlite(Dialect):
     """A catalog in a file."""
 
     name = "sqlite"
@@ -80,9 +80,6 @@ class Sqlite:
         event.listen(engine, "connect", _set_up)
         return engine
 
-    def reader(self, engine: Engine) -> Engine:
-        return engine
-
     def begin(self, conn: Connection, *, write: bool) -> None:
         # Straight to the driver: SQLAlchemy's way to a statement takes longer than a lookup by key.
         driver: Any = conn.connection.driver_connection
@@ -113,11 +110,11 @@ class Sqlite:
         locked = code is not None and code & 0xFF in _AGAIN
         return TransactionFailure.RETRY if locked else TransactionFailure.REFUSED
 
-    def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
-        return ""  # a file's locks have no names
-
     def lock_schema(self, conn: Connection) -> None:
         pass  # the transaction began with the write lock
+
+    def bring(self, conn: Connection, rows: pa.Table) -> None:
+        pass  # the database is in this process
 
     def facts(self, conn: Connection) -> dict[str, str]:
         return {
@@ -130,9 +127,6 @@ class Sqlite:
         """The file's real path and inode: a copy of the file has another one of either."""
         file = Path(conn.engine.url.database or "").resolve()
         return {"path": str(file), "inode": str(file.stat().st_ino)}
-
-    def bring(self, conn: Connection, rows: pa.Table) -> None:
-        pass  # the database is in this process
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
         with _many_tuples():
@@ -170,10 +164,7 @@ def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN4
 
 @contextmanager
 def _many_tuples() -> Iterator[None]:
-    """Without the search for cycles: tuples of plain values form none, and so many make it search the whole process.
-
-    Half a million rows set it off a thousand times, which took a third of the time to read them.
-    """
+    """Without the search for cycles, which so many tuples set off: it takes a third of the time to read them."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
 """The staging area: rows under tokens, read through the active token, then the sealed ones (newest first).
 
 Stagers hold the branch's row shared, so they run beside each other. Sealing, resetting and publishing hold it
-exclusively, so no row arrives under a token after it was sealed. Every transition may be repeated. Sealed tokens are
-covered by the next commit, and the rows of retired ones are removed by any later ``purge_retired``.
+exclusively, so no row arrives under a token after it was sealed. Every transition may be repeated. The next commit
+covers sealed tokens, and any later ``purge_retired`` removes the rows of retired ones.
 """
 
 from __future__ import annotations
@@ -52,13 +52,11 @@ from lakeops.catalog.guards import (
     lock_branch,
     lock_repository,
     no_branch,
-    no_commit,
     repository_found,
     under,
 )
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.records import (
-    COMMIT_COLUMNS,
     STAGED_VALUES,
     BranchAt,
     BranchState,
@@ -70,7 +68,6 @@ from lakeops.catalog.records import (
     StagedPage,
     branch_record,
     branch_values,
-    commit_record,
     epoch_micros,
     from_epoch_micros,
     intent_values,
@@ -80,7 +77,7 @@ from lakeops.catalog.records import (
     staged_values,
     undecodable,
 )
-from lakeops.catalog.tables import BRANCH, COMMIT, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
+from lakeops.catalog.tables import BRANCH, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
 from lakeops.model.errors import BranchMoved, NotAsSeen
 from lakeops.model.records import Commit
 
@@ -105,20 +102,11 @@ class Staging(CatalogPart):
     """Uncommitted changes, and uploads in flight."""
 
     @read_transaction
-    def stageable(self, conn: Connection, repository_id: str, branch: str) -> BranchAt:
-        """The branch, when it may be staged to now.
-
-        Raises ``PreconditionFailed`` (``protected_branch``, ``read_only_repository``).
-        """
-        row = _find_stageable(conn, _WITH_HEAD, repository_id, branch)
-        state, head = branch_record(row[_BRANCH]), row[_HEAD]
-        if head[0] is None:
-            raise no_commit(repository_id, state.commit_id)
-        return BranchAt(state, commit_record(head), self.database.dialect.now(conn))
-
-    @read_transaction
     def staging_time(self, conn: Connection, repository_id: str, branch: str) -> datetime:
-        """The database's time, when the branch may be staged to now. Raises as ``stageable``."""
+        """The database's time, when the branch may be staged to now.
+
+        Raises ``RefNotFound``, ``PreconditionFailed`` (``protected_branch``, ``read_only_repository``).
+        """
         _find_stageable(conn, _ALLOWED, repository_id, branch)
         return self.database.dialect.now(conn)
 
@@ -147,15 +135,11 @@ class Staging(CatalogPart):
         dialect = self.database.dialect
         table = None if isinstance(rows, Sequence) else to_columns(rows)
         expect = expect or ExpectedState()
-        alone = expect.addresses is not None or expect.counter is not None
 
         def work(conn: Connection) -> BranchState:
             if table is not None:
                 dialect.bring(conn, table)
-            repository, state = _lock_stageable(conn, repository_id, branch, exclusive=alone)
-            if expect.addresses is not None:
-                paths = [row.path for row in rows] if isinstance(rows, Sequence) else rows["path"].to_pylist()
-                _check_addresses(conn, state, paths, expect.addresses)
+            repository, state = _lock_stageable(conn, repository_id, branch, exclusive=expect.counter is not None)
             if expect.state is not None and state != expect.state:
                 raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
             if expect.counter is not None:
@@ -177,11 +161,6 @@ class Staging(CatalogPart):
         return self.database.write(work, settle=run_again)
 
     @read_transaction
-    def change_counter(self, conn: Connection, state: BranchState, place: str, *, below: bool) -> ChangeCounter:
-        """How often something was staged at a path, or ``below`` a prefix."""
-        return _count_changes(conn, state, place, below=below)
-
-    @read_transaction
     def pin(self, conn: Connection, repository_id: str, branch: str, place: str, *, below: bool) -> ExpectedState:
         """A branch and its change counter at a path, or ``below`` a prefix, for a transition after a look at them."""
         state = find_branch(conn, repository_id, branch)
@@ -201,9 +180,9 @@ class Staging(CatalogPart):
     ) -> Sealed:
         """Before a commit: an active token with rows joins the sealed ones, and ``token`` takes its place.
 
-        Nothing is sealed when the call's idempotency key stands for a commit already, even if the branch takes no
-        commits any more. ``intent`` is kept with the newest sealed token, in case somebody else commits it.
-        Raises ``KeyReused`` when the key was used with another fingerprint.
+        Nothing is sealed when the idempotency key stands for a commit already (``KeyReused``: for another fingerprint),
+        even if the branch takes no commits any more. ``intent`` is kept with the newest sealed token, in case somebody
+        else commits it.
         """
         repository = lock_repository(conn, repository_id)
         state = before = lock_branch(conn, repository_id, branch, exclusive=True)
@@ -367,9 +346,9 @@ class Staging(CatalogPart):
     def staged_counts(
         self, conn: Connection, repository_id: str, branches: Collection[str], *, most: int
     ) -> dict[str, int]:
-        """How many paths are staged on each of the branches, effective or not. Each is counted to ``most``.
+        """How many paths are staged on each of the branches that have any, effective or not, counted to ``most``.
 
-        Branches without any are left out. One statement, and one more where a branch has sealed tokens.
+        One statement, and one more where a branch has sealed tokens.
         """
         mine = STAGED.c.repository_id == repository_id
         active = select(STAGED.c.path).where(mine, STAGED.c.token == BRANCH.c.staging_token).correlate(BRANCH)
@@ -430,7 +409,6 @@ _NEEDED = ("id", "storage_namespace", "read_only", "grace_seconds", "grace_befor
 _OF_REPOSITORY = [REPOSITORY.c[name] for name in _NEEDED]
 """Columns that transitions compute with. The rest is JSON, which takes time to parse."""
 _BRANCH = slice(1, 1 + len(BRANCH.c))
-_HEAD = slice(_BRANCH.stop, _BRANCH.stop + len(COMMIT_COLUMNS))
 
 # A row for each pattern of protected branches, and one where there is none.
 _FROM = (
@@ -438,16 +416,11 @@ _FROM = (
     f"LEFT JOIN {PROTECTION.name} ON {PROTECTION.name}.repository_id = {REPOSITORY.name}.id "
     f"AND {PROTECTION.name}.kind IN ({', '.join(map(repr, PROTECTING))}) "
     f"LEFT JOIN {BRANCH.name} ON {BRANCH.name}.repository_id = {REPOSITORY.name}.id AND {BRANCH.name}.name = :branch "
+    f"WHERE {REPOSITORY.name}.id = :repository"
 )
-_TO_HEAD = (
-    f"LEFT JOIN {COMMIT.name} ON {COMMIT.name}.repository_id = {BRANCH.name}.repository_id "
-    f"AND {COMMIT.name}.id = {BRANCH.name}.commit_id "
-)
-_HERE = f"WHERE {REPOSITORY.name}.id = :repository"
 # The repository's columns come last: of two columns of one name, the last one is the row's attribute.
-_ALLOWED = Lookup((PROTECTION.c.pattern, BRANCH.c.name, *_OF_REPOSITORY), _FROM + _HERE)
-_ALONE = Lookup((PROTECTION.c.pattern, *BRANCH.c, *_OF_REPOSITORY), _FROM + _HERE)
-_WITH_HEAD = Lookup((PROTECTION.c.pattern, *BRANCH.c, *COMMIT_COLUMNS, *_OF_REPOSITORY), _FROM + _TO_HEAD + _HERE)
+_ALLOWED = Lookup((PROTECTION.c.pattern, BRANCH.c.name, *_OF_REPOSITORY), _FROM)
+_ALONE = Lookup((PROTECTION.c.pattern, *BRANCH.c, *_OF_REPOSITORY), _FROM)
 
 
 def _lock_stageable(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> tuple[AnyRow, BranchState]:
@@ -464,8 +437,7 @@ def _lock_stageable(conn: Connection, repository_id: str, name: str, *, exclusiv
 def _find_stageable(conn: Connection, query: Lookup, repository_id: str, name: str) -> AnyRow:
     """The repository's row, with everything else before it, when the branch may be staged to.
 
-    Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``,
-    ``protected_branch``).
+    Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed``.
     """
     rows = query.all(conn, {"repository": repository_id, "branch": name})
     row = repository_found(conn, rows[0] if rows else None, repository_id)
@@ -508,18 +480,6 @@ def not_as_seen(branch: str) -> NotAsSeen:
 
 def _of_tokens(state: BranchState, tokens: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
     return (STAGED.c.repository_id == state.repository_id, STAGED.c.token.in_(tokens))
-
-
-def _check_addresses(conn: Connection, state: BranchState, paths: Sequence[str], addresses: frozenset[str]) -> None:
-    """Raise ``BranchMoved`` when an object that is not at one of these addresses is staged at one of the paths."""
-    columns = STAGED.c.path, STAGED.c.token, STAGED.c.tombstone, STAGED.c.physical_address
-    for some in chunks(paths):
-        mine = (*_of_tokens(state, state.tokens), STAGED.c.path.in_(some))
-        found = conn.execute(select(*columns).where(*mine)).all()
-        oldest_first = sorted(found, key=lambda row: state.tokens.index(row.token), reverse=True)
-        for row in {row.path: row for row in oldest_first}.values():
-            if not row.tombstone and row.physical_address not in addresses:
-                raise BranchMoved(f"{row.path!r} was staged on branch {state.id!r} meanwhile; try again")
 
 
 def _check_unchanged(
@@ -580,9 +540,9 @@ def staging_columns() -> pa.Schema:
 
 
 def to_columns(staged: pa.Table) -> pa.Table:
-    """A table of ``STAGED_SCHEMA`` as the staging table keeps it: sorted by path, and of a repeated path the last row.
+    """A table of ``STAGED_SCHEMA`` as the staging table keeps it: of a repeated path the last row.
 
-    Sorted, so that stagers never wait for each other in a circle.
+    It is sorted by path, so that stagers never wait for each other in a circle.
     """
     import numpy as np
     import pyarrow as pa

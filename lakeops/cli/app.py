@@ -1,7 +1,7 @@
 """The tree of commands. It imports a command's module when the command is asked for, so no command pays for others.
 
-Every command ends here, with an exit code, and its error as one line or JSON document. No other module prints an error
-or chooses an exit code. A traceback is shown only for an unexpected error, and only with ``LAKEOPS_DEBUG=1``.
+Every command ends here, with an exit code, and its error as one line or JSON document. A traceback is shown only for an
+unexpected error, and only with ``LAKEOPS_DEBUG=1``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Literal, NoReturn, TextIO
@@ -177,7 +178,9 @@ def lakeops(
     """Take the options that stand before the command."""
     for name, value in ((CONFIG, config), ("LAKEOPS_ENGINE", engine)):
         if value is not None:  # child processes, such as Spark's, take the same settings
-            context.call_on_close(partial(_set_back, name, os.environ.get(name)))
+            before = {} if name not in os.environ else {name: os.environ[name]}
+            context.call_on_close(partial(os.environ.update, before))
+            context.call_on_close(partial(os.environ.pop, name, None))  # the last one is called first
             os.environ[name] = value
     if version:
         Printer(json).answer({"version": __version__}, [f"lakeops {__version__}"])
@@ -186,13 +189,6 @@ def lakeops(
             context.fail("Missing command.")
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(USAGE)
-
-
-def _set_back(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 def _report(out: Printer, error: Exception) -> int:
@@ -256,17 +252,14 @@ def _advised(message: str, context: typer.Context | None) -> str:
 def _drop_unwritten(stream: TextIO) -> bool:
     """Drop text that a stream did not take, because a pipe was closed or a disk is full. Returns whether there was any.
 
-    The interpreter flushes once more at its end. A second failure would change the exit code.
+    The interpreter flushes once more at its end, and a second failure would change the exit code.
     """
     try:
         stream.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
+        with suppress(OSError):  # a stream without a file behind it, as in an embedding program
             os.dup2(nowhere, stream.fileno())
-        except OSError:  # a stream without a file behind it, as in an embedding program
-            pass
-        finally:
-            os.close(nowhere)
+        os.close(nowhere)
         return True
     return False

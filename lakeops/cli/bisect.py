@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +40,7 @@ FIRST_ABORT = 128
 
 
 _Refs = Annotated[
-    list[Any], ref("lakefs://REPO/REF", "Which commits; lakefs://REPO alone, or nothing, means the one to look at.")
+    list[Any], ref("lakefs://REPO/REF", "The commits. lakefs://REPO alone, or nothing, means the one shown last.")
 ]
 
 
@@ -51,7 +51,7 @@ def start(
     first_parent: FirstParent = False,
 ) -> None:
     """Begin a search for the first bad commit by hand. It replaces a search under way."""
-    repository = session.lake.repository(_only_name(_repositories(refs)))
+    repository = _repository(session, refs)
     named = _name_refs(refs)
     _show(session, repository.start_bisect(*named, first_parent=first_parent) if named else repository.start_bisect())
 
@@ -153,23 +153,19 @@ def _name_refs(refs: Sequence[LakeUri | str]) -> list[str]:
     return [one if isinstance(one, str) else one.only_ref()[1] for one in refs if isinstance(one, str) or one.ref]
 
 
-def _repositories(refs: Sequence[LakeUri | str]) -> set[str]:
-    return {one.repository for one in refs if isinstance(one, LakeUri)}
+def _repository(session: Session, refs: Sequence[LakeUri | str], others: Iterable[str] = ()) -> Repository:
+    """The repository of the URIs among these refs, or else the only one of the ``others``."""
+    names = {one.repository for one in refs if isinstance(one, LakeUri)} or set(others)
+    if len(names) != 1:
+        raise InvalidInput(f"say which repository is meant: {', '.join(sorted(names))}")
+    return session.lake.repository(names.pop())
 
 
 def _under_way(session: Session, refs: Sequence[LakeUri | str]) -> Repository:
-    if named := _repositories(refs):
-        return session.lake.repository(_only_name(named))
-    searched = sorted(file.stem for file in (session.lake.settings.home / "bisect").glob("*.json"))
-    if not searched:
+    searched = [file.stem for file in (session.lake.settings.home / "bisect").glob("*.json")]
+    if not searched and not any(isinstance(one, LakeUri) for one in refs):
         raise NotFound("no bisection is under way; begin with lakeops bisect start")
-    return session.lake.repository(_only_name(set(searched)))
-
-
-def _only_name(names: set[str]) -> str:
-    if len(names) != 1:
-        raise InvalidInput(f"say which repository is meant: {', '.join(sorted(names))}")
-    return names.pop()
+    return _repository(session, refs, searched)
 
 
 def _show(session: Session, state: Bisection) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,17 +26,8 @@ from lakeops.cli.options import (
     ref_in,
     value,
 )
-from lakeops.cli.output import (
-    SHORT_ID,
-    VERDICT_COLOURS,
-    Styled,
-    commit_id,
-    is_terminal,
-    verdict_lines,
-    with_checks,
-)
+from lakeops.cli.output import SHORT_ID, VERDICT_COLOURS, Styled, commit_id, is_terminal, verdict_lines, with_checks
 from lakeops.cli.session import Session, command
-from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.formatting import counted, moment, span
 from lakeops.model.protection import Verdict, worst
@@ -116,7 +108,12 @@ def delete(session: Session, uri: BranchUri) -> None:
     repository, name = session.named(uri)
     branch = repository.branch(name)
     pinned = branch.pin()
-    asked = session.confirm(f"Delete branch {name!r}?", lambda: _show_deletion(session, branch))
+
+    def show() -> None:
+        _show_deletion(session, name, branch.commit_id)
+        _show_changes(session, branch)
+
+    asked = session.confirm(f"Delete branch {name!r}?", show)
     ref = repository.delete_branch(name, pinned=pinned if asked else None)
     session.answer(ref, ["Branch ", (name, "green"), " deleted; it was at ", (ref.commit_id, "yellow")])
     from lakeops.model.retention import UNDO_DAYS
@@ -150,9 +147,7 @@ def move(
 
     where = target.id if idempotency_key is None else given
     moved = branch.move(where, force=force, idempotency_key=idempotency_key, on_head=as_shown)
-    session.answer(
-        {**moved.to_json(), "old": head.id}, ["Branch ", (branch.id, "green"), " is at ", (moved.commit_id, "yellow")]
-    )
+    _answer_moved(session, "Branch ", moved, head.id)
     if moved.commit_id != head.id:
         session.note(f"To undo: lakeops branch move {uri} {head.id} --force")
 
@@ -207,14 +202,17 @@ def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     add_protection(session, uri, pattern)
 
 
+def _answer_moved(session: Session, kind: str, moved: RefRecord, old: str) -> None:
+    session.answer({**moved.to_json(), "old": old}, [kind, (moved.id, "green"), " is at ", (moved.commit_id, "yellow")])
+
+
 def _show_move(session: Session, name: str, old: str, target: Commit) -> None:
     session.message("This moves ", (name, "red"), " from ", (old[:SHORT_ID], "yellow"), " to ",
                     (target.id[:SHORT_ID], "yellow"), ": ", target.message.partition("\n")[0])  # fmt: skip
 
 
-def _show_deletion(session: Session, branch: Branch) -> None:
-    session.message("This deletes ", (branch.id, "red"), ", now at ", (branch.commit_id[:SHORT_ID], "yellow"), ".")
-    _show_changes(session, branch)
+def _show_deletion(session: Session, name: str, commit: str) -> None:
+    session.message("This deletes ", (name, "red"), ", now at ", (commit[:SHORT_ID], "yellow"), ".")
 
 
 def _show_changes(session: Session, branch: Branch, prefix: str | None = None, path: str | None = None) -> None:
@@ -257,15 +255,9 @@ def move_tag(session: Session, uri: TagUri, ref: ShortRef, idempotency_key: Idem
     old, new = repository.tag(name), repository.ref(target).commit
     question = f"Move tag {name!r}?"
     asked = session.confirm(question, lambda: _show_move(session, name, old.commit_id, new), optional=True)
-    moved = repository.move_tag(
-        name,
-        new.id if idempotency_key is None else target,
-        old=old.commit_id if asked else None,
-        idempotency_key=idempotency_key,
-    )
-    session.answer(
-        {**moved.to_json(), "old": old.commit_id}, ["Tag ", (name, "green"), " is at ", (moved.commit_id, "yellow")]
-    )
+    where, expected = new.id if idempotency_key is None else target, old.commit_id if asked else None
+    moved = repository.move_tag(name, where, old=expected, idempotency_key=idempotency_key)
+    _answer_moved(session, "Tag ", moved, old.commit_id)
     if moved.commit_id != old.commit_id:
         session.note(f"To undo: lakeops tag move {uri} lakefs://{uri.repository}/{old.commit_id}")
 
@@ -275,10 +267,7 @@ def delete_tag(session: Session, uri: TagUri) -> None:
     """Delete a tag. The answer names its commit, so that it can be created again."""
     repository, name = session.named(uri)
     tag = repository.tag(name)
-
-    def show() -> None:
-        session.message("This deletes ", (name, "red"), ", now at ", (tag.commit_id[:SHORT_ID], "yellow"), ".")
-
+    show = partial(_show_deletion, session, name, tag.commit_id)
     asked = session.confirm(f"Delete tag {name!r}?", show, optional=True)
     tag = repository.delete_tag(name, old=tag.commit_id if asked else None)
     session.answer(tag, ["Tag ", (name, "green"), " deleted; it was at ", (tag.commit_id, "yellow")])
@@ -289,20 +278,13 @@ protection_group: typer.Typer = typer.Typer(
 )
 
 
-@dataclass(frozen=True)
-class Rule(JsonRecord):
+def _rule(kind: str, pattern: str, check: str | None = None, prefix: str = "") -> dict[str, str | None]:
     """A rule of protection: the branches of a pattern need a check, or are changed by merges only; or tags stay."""
-
-    type: str
-    pattern: str
-    check: str | None = None
-    prefix: str = ""
-
-    def __post_init__(self) -> None:
-        if self.type == "tag" and self.check:
-            raise InvalidInput("only branches require checks; leave out --tag")
-        if self.prefix and not self.check:
-            raise InvalidInput("--prefix needs --check")
+    if kind == "tag" and check:
+        raise InvalidInput("only branches require checks; leave out --tag")
+    if prefix and not check:
+        raise InvalidInput("--prefix needs --check")
+    return {"type": kind, "pattern": pattern, "check": check, "prefix": prefix}
 
 
 _Check = Annotated[str | None, value("--check", "CHECK", "A check that merged commits must have passed.")]
@@ -320,18 +302,14 @@ def add_protection(
     tag: _OfTags = False,
 ) -> None:
     """Let branches that match a pattern change through merges only, or keep tags from being moved or deleted."""
-    repository, rule = session.repository(uri), Rule("tag" if tag else "branch", pattern, check, prefix)
-    words = " now change through merges only"
-    if tag:
-        repository.protect_tags(pattern)
-        words = " can no longer be moved or deleted"
-    elif check is None:
-        repository.protect(pattern)
+    repository, rule = session.repository(uri), _rule("tag" if tag else "branch", pattern, check, prefix)
+    words = " can no longer be moved or deleted" if tag else " now change through merges only"
+    if check is None:
+        (repository.protect_tags if tag else repository.protect)(pattern)
     else:
         repository.require_check(pattern, check, prefix=prefix)
-        words += f", of commits that have passed {check}" + f", where they change something below {prefix}" * bool(
-            prefix
-        )
+        below = f", where they change something below {prefix}" if prefix else ""
+        words += f", of commits that have passed {check}{below}"
     session.answer(rule, ["Tags" if tag else "Branches", " that match ", (pattern, "green"), words])
 
 
@@ -345,11 +323,9 @@ def delete_protection(
     tag: _OfTags = False,
 ) -> None:
     """Remove a rule. Give it as it was added."""
-    repository, rule = session.repository(uri), Rule("tag" if tag else "branch", pattern, check, prefix)
-    if tag:
-        repository.unprotect_tags(pattern)
-    elif check is None:
-        repository.unprotect(pattern)
+    repository, rule = session.repository(uri), _rule("tag" if tag else "branch", pattern, check, prefix)
+    if check is None:
+        (repository.unprotect_tags if tag else repository.unprotect)(pattern)
     else:
         repository.drop_check(pattern, check, prefix=prefix)
     session.answer(rule, ["Pattern ", (pattern, "green"), f" no longer {'requires ' + check if check else 'protects'}"])
@@ -359,26 +335,22 @@ def delete_protection(
 def list_protections(session: Session, uri: RepositoryUri) -> None:
     """List the rules that protect branches and tags."""
     repository = session.repository(uri)
-    rules = [Rule("branch", pattern) for pattern in repository.protections()]
-    rules += [Rule("branch", one.pattern, one.check, one.prefix) for one in repository.required_checks()]
-    rules += [Rule("tag", pattern) for pattern in repository.tag_protections()]
+    rules = [_rule("branch", pattern) for pattern in repository.protections()]
+    rules += [_rule("branch", one.pattern, one.check, one.prefix) for one in repository.required_checks()]
+    rules += [_rule("tag", pattern) for pattern in repository.tag_protections()]
     session.table(
-        session.part(rules, "pattern", newest_first=True),
+        session.part(rules, itemgetter("pattern"), newest_first=True),
         ("Type", "Pattern", "Requires", "Below"),
-        lambda one: (one.type, (one.pattern, "cyan"), one.check or "", one.prefix),
+        lambda one: (one["type"], (one["pattern"], "cyan"), one["check"] or "", one["prefix"]),
     )
 
 
 check_group: typer.Typer = typer.Typer(help="Record and list the verdicts of checks on commits.", add_completion=False)
+By = Annotated[str | None, value("--by", "NAME", "Whose verdict it is. Default: the database login.")]
 
 
 @command(check_group, "pass", example="check pass lakefs://flights/dev quality")
-def pass_check(
-    session: Session,
-    at: RefUri,
-    name: CheckName,
-    by: Annotated[str | None, value("--by", "NAME", "Whose verdict it is. Default: the database login.")] = None,
-) -> None:
+def pass_check(session: Session, at: RefUri, name: CheckName, by: By = None) -> None:
     """Record that a commit has passed a check."""
     made = session.ref(at).pass_check(name, by=by)
     session.answer(made, [(made.commit_id, "yellow"), " has passed ", (made.name, "green"), ", says ", made.said_by])
@@ -389,8 +361,8 @@ def fail_check(
     session: Session,
     at: RefUri,
     name: CheckName,
-    findings: Annotated[str, typer.Argument(metavar="FINDINGS", help="What was wrong.", show_default=False)],
-    by: Annotated[str | None, value("--by", "NAME", "Whose verdict it is. Default: the database login.")] = None,
+    findings: Annotated[str, argument("FINDINGS", "What was wrong.")],
+    by: By = None,
 ) -> None:
     """Record that a commit has failed a check."""
     made = session.ref(at).fail_check(name, findings, by=by)
@@ -409,11 +381,10 @@ def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
 @command(check_group, "list", example="check list lakefs://flights/dev", lists="prefix after amount")
 def list_checks(session: Session, at: RefUri) -> None:
     """List the verdicts of checks on a commit, and the declared checks that have none yet."""
-    session.table(
-        session.part(session.ref(at).verdicts(), "name"), ("Check", "Verdict", "By", "At", "Findings"), _verdict_row
-    )
 
+    def row(one: Verdict) -> tuple[Styled, ...]:
+        at = moment(one.at)[:19] if one.at else ""
+        return ((one.name, "cyan"), (one.word, VERDICT_COLOURS[one.state]), one.said_by, at, one.findings)
 
-def _verdict_row(one: Verdict) -> tuple[Styled, ...]:
-    at = moment(one.at)[:19] if one.at else ""
-    return ((one.name, "cyan"), (one.word, VERDICT_COLOURS[one.state]), one.said_by, at, one.findings)
+    found = session.part(session.ref(at).verdicts(), "name")
+    session.table(found, ("Check", "Verdict", "By", "At", "Findings"), row)

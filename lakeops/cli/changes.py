@@ -38,6 +38,8 @@ SIGNS = {
     ChangeType.CONFLICT: ("! conflict", "magenta"),
 }
 Right = Annotated[Any, ref("RIGHT", "The ref whose changes are shown.")]
+_WINS = "The side that wins each conflict. Default: a conflict stops the merge."
+_TABLES = "Where both sides changed an Iceberg table, apply the source's changes again."
 Destination = Annotated[Any, ref("DEST", "The branch that takes the changes.")]
 MAX_FOLDERS = 10
 """Folders that are counted one by one."""
@@ -153,21 +155,15 @@ def merge(
     session: Session,
     source: Annotated[LakeUri, uri("lakefs://REPO/SOURCE", "Any ref.")],
     destination: Destination,
-    strategy: Annotated[
-        Strategy | None,
-        typer.Option(help="The side that wins each conflict. Default: a conflict stops the merge.", show_default=False),
-    ] = None,
+    strategy: Annotated[Strategy | None, typer.Option(help=_WINS, show_default=False)] = None,
     message: Annotated[str | None, value("--message -m", "TEXT", "The commit's message.")] = None,
     meta: Metadata = None,
-    squash: Annotated[bool, flag("--squash", "Make a commit with one parent: the source's commits stay out.")] = False,
+    squash: Annotated[bool, flag("--squash", "Make a commit with one parent, without the source's history.")] = False,
     no_commit: Annotated[bool, flag("--no-commit", "Show what the merge would do, and publish nothing.")] = False,
     allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
     idempotency_key: IdempotencyKey = None,
     despite_check: DespiteChecks = None,
-    tables: Annotated[
-        TablesMode | None,
-        value("--tables", "rebase", "Make changes of Iceberg tables again on the destination's, where both have some."),
-    ] = None,
+    tables: Annotated[TablesMode | None, value("--tables", "rebase", _TABLES)] = None,
 ) -> None:
     """Merge what a ref changed into a branch.
 
@@ -176,29 +172,13 @@ def merge(
     metadata = parse_metadata(meta)
     repository, ref, name = session.two_refs(source, destination)
     with session.progress(f"Merging {ref} into {name}"):
+        given: dict[str, Any] = {"strategy": strategy, "squash": squash, "allow_empty": allow_empty, "tables": tables}
+        given["despite_checks"] = despite_check or ()
         if no_commit:
-            result = repository.preview_merge(
-                ref,
-                name,
-                strategy=strategy,
-                squash=squash,
-                allow_empty=allow_empty,
-                despite_checks=despite_check or (),
-                tables=tables,
-            )
+            result = repository.preview_merge(ref, name, **given)
         else:
-            result = repository.merge(
-                ref,
-                name,
-                strategy=strategy,
-                message=message,
-                metadata=metadata,
-                idempotency_key=idempotency_key,
-                squash=squash,
-                allow_empty=allow_empty,
-                despite_checks=despite_check or (),
-                tables=tables,
-            )
+            given |= {"message": message, "metadata": metadata, "idempotency_key": idempotency_key}
+            result = repository.merge(ref, name, **given)
     session.note_left_out([ref] if result.source_uncommitted else [], "; commit and merge them")
     if result.up_to_date:
         session.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])

@@ -8,17 +8,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from lakeops.cli.options import flag
+from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
-from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import LakeopsError
 from lakeops.model.formatting import counted
 from lakeops.model.sanitising import masked, safe
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 config_group: typer.Typer = typer.Typer(add_completion=False)
 
 
-@dataclass(frozen=True)
-class Setting(JsonRecord):
+class Setting(NamedTuple):
     """One setting as it may be shown: secrets masked."""
 
     name: str
@@ -43,9 +41,8 @@ class Setting(JsonRecord):
     @property
     def text(self) -> str:
         """The value as text."""
-        return (
-            "-" if self.value is None else str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
-        )
+        shown = "-" if self.value is None else str(self.value)
+        return shown.lower() if isinstance(self.value, bool) else shown
 
 
 @config_group.callback()
@@ -60,17 +57,14 @@ def show_settings(session: Session) -> None:
 
     settings = list(effective(Settings.load()))
     if session.as_json:
-        session.document({setting.name: {"value": setting.value, "source": setting.source} for setting in settings})
+        session.document({name: {"value": value, "source": source} for name, value, source in settings})
         return
-    session.table(
-        settings,
-        ("Setting", "Source", "Value"),
-        lambda setting: (
-            (setting.name, "cyan"),
-            (setting.source, "dim" if setting.source == "default" else "green"),
-            setting.text,
-        ),
-    )
+
+    def row(setting: Setting) -> tuple[Styled, ...]:
+        source = (setting.source, "dim" if setting.source == "default" else "green")
+        return ((setting.name, "cyan"), source, setting.text)
+
+    session.table(settings, ("Setting", "Source", "Value"), row)
 
 
 def effective(settings: Settings) -> Iterator[Setting]:
@@ -126,8 +120,7 @@ OPTIONAL_PACKAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Check(JsonRecord):
+class Check(NamedTuple):
     """A check with its result and finding."""
 
     name: str
@@ -139,18 +132,19 @@ def environment() -> Iterator[Check]:
     """Check Python, packages and Java."""
     yield Check("lakeops", OK, __version__)
     yield Check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    for name in PACKAGES:
-        found = _version(name)
-        yield Check(name, OK if found else PROBLEM, found or "not installed; install lakeops again")
-    for name, use in OPTIONAL_PACKAGES.items():
-        found = _version(name)
-        yield Check(name, OK if found else ABSENT, found or f"not installed; needed for {use}")
+    for name in (*PACKAGES, *OPTIONAL_PACKAGES):
+        try:
+            yield Check(name, OK, version(name))
+        except PackageNotFoundError:
+            use = OPTIONAL_PACKAGES.get(name)
+            advice = f"needed for {use}" if use else "install lakeops again"
+            yield Check(name, ABSENT if use else PROBLEM, f"not installed; {advice}")
     yield _java()
 
 
 def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     """Check settings, the catalog, and every repository's storage."""
-    from lakeops.settings import Settings, advice, strangers
+    from lakeops.settings import Settings, advice, strange_keys, strange_variables
     from lakeops.store.disk_cache import DiskCache
 
     try:
@@ -161,7 +155,7 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     for setting in effective(settings):
         if setting.value is not None:
             yield Check(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
-    for name, place in strangers():
+    for name, place in (*strange_variables(), *strange_keys()):
         yield Check(f"setting {name}", ABSENT, advice(name, place))
     if settings.engine == "spark" or settings.spark_master:
         yield _engine(settings)
@@ -212,12 +206,10 @@ def _storage(lake: Lake, repository: Repository) -> Check:
         owner, ours = (None, True) if repository.read_only else repository.owner()
     except LakeopsError as error:
         return Check(name, PROBLEM, error.message)
-    if not ours:
-        return Check(name, PROBLEM, f"{repository.storage_namespace}: {_not_ours(owner)}")
-    if not found.consistent_listing:
-        late = "its listings do not show what was just written or deleted: objects would be lost; use another store"
-        return Check(name, PROBLEM, f"{repository.storage_namespace}: {late}")
-    return Check(name, OK, f"{repository.storage_namespace}: {found.summary}")
+    flaw = None if ours else _not_ours(owner)
+    if flaw is None and not found.consistent_listing:
+        flaw = "its listings do not show what was just written or deleted: objects would be lost; use another store"
+    return Check(name, PROBLEM if flaw else OK, f"{repository.storage_namespace}: {flaw or found.summary}")
 
 
 def _not_ours(owner: Owner | None) -> str:
@@ -231,13 +223,6 @@ def _not_ours(owner: Owner | None) -> str:
         f"belongs to the catalog at {safe(owner.identity.shown)}, and this one is a copy of it, or was moved: the "
         "other one, if it is there, collects what is written here; work there, or take over with `lakeops repo adopt`"
     )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _java() -> Check:
@@ -268,7 +253,7 @@ def doctor(
     checks = [*environment(), *lake_checks(upgrade=upgrade)]
     problems = sum(1 for check in checks if check.status == PROBLEM)
     if session.as_json:
-        session.document({"ok": not problems, "checks": checks})
+        session.document({"ok": not problems, "checks": [check._asdict() for check in checks]})
     else:
         session.table(
             checks,
@@ -276,12 +261,8 @@ def doctor(
             lambda check: ((check.status, STYLES[check.status]), check.name, check.detail),
         )
         strange = sum(1 for check in checks if check.status == ABSENT and check.name.startswith("setting "))
-        if problems:
-            session.note((f"{counted(problems, 'problem')} found.", "red"))
-        elif strange:
-            names = "a name that is no setting" if strange == 1 else f"{strange} names that are no settings"
-            session.note((f"No problem found, but {names}.", "yellow"))
-        else:
-            session.note(("Everything is in order.", "green"))
+        names = "a name that is no setting" if strange == 1 else f"{strange} names that are no settings"
+        said = (f"No problem found, but {names}.", "yellow") if strange else ("Everything is in order.", "green")
+        session.note((f"{counted(problems, 'problem')} found.", "red") if problems else said)
     if problems:
         raise typer.Exit(1)

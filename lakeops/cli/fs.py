@@ -10,8 +10,7 @@ import shutil
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,12 +24,9 @@ from lakeops.cli.options import (
     PreSign,
     RemovedKeys,
     SkipSpecial,
-    argument,
-    complete,
     flag,
-    lake_uri,
     parse_metadata,
-    parsed,
+    ref,
     uri,
     value,
 )
@@ -43,7 +39,6 @@ from lakeops.model.records import ByteCounter, CommonPrefix, Entry, guess_type, 
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
-    from lakeops.lake import Branch
     from lakeops.ops.put import FileUpload
 
 app: typer.Typer = typer.Typer(help="Upload, download, list and remove objects.", add_completion=False)
@@ -79,11 +74,9 @@ def upload(
     session: Session,
     places: Annotated[
         list[Any],
-        argument(
+        ref(
             "[FILE] lakefs://REPO/BRANCH/PATH",
             "The file or folder, unless --source names it, and its destination: a path, or a folder ending in a slash.",
-            parser=parsed(lambda text: lake_uri(text) if "://" in text else text),
-            autocompletion=complete,
         ),
     ],
     source: Annotated[str | None, value("--source -s", "FILE", "A file, a folder, or - for stdin.")] = None,
@@ -150,22 +143,12 @@ def _upload(put: Callable[..., Entry], content_type: str | None, counter: ByteCo
 # --- download ---
 
 
-@dataclass(frozen=True)
-class Download:
-    """One object to download, and the file below ``root`` that it goes to."""
-
-    entry: Entry
-    root: Path
-    target: Path
-
-
 @command(app, "download", example="fs download lakefs://flights/main/raw/ raw/ --recursive", progress=True, moves=True)
 def download(
     session: Session,
     source: Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "An object, or a folder with --recursive.")],
     destination: Annotated[
-        str,
-        typer.Argument(metavar="DESTINATION", help="A file or directory; the working directory if not given."),
+        str, typer.Argument(metavar="DESTINATION", help="A file or directory; the working directory if not given.")
     ] = ".",
     recursive: Annotated[bool, flag("--recursive -r", "Download every object in this folder.")] = False,
     parallelism: Parallelism = PARALLELISM,
@@ -186,21 +169,20 @@ def download(
                 advice = "; it is an object, leave out --recursive" if path and handle.exists(prefix[:-1]) else ""
                 raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(handle.id)}{advice}")
             names = [entry.path.removeprefix(prefix) for entry in found]
-            downloads = [Download(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
+            downloads = [(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
             check_names(names, folds=False)
         else:
             with _naming_the_option(path):
                 entry = handle.stat(path)
-            downloads = [Download(entry, *_target(destination, path))]
-            root = downloads[0].root
-        counter = ByteCounter(report, "Downloading", sum(item.entry.size_bytes for item in downloads))
+            root, target = _target(destination, path)
+            downloads = [(entry, root, target)]
+        total = sum(entry.size_bytes for entry, *_ in downloads)
+        counter = ByteCounter(report, "Downloading", total)
         transfer(session, downloads, partial(_download, handle.open_entry, counter), counter, parallelism)
-    records = [{**item.entry.to_json(), "file": str(item.target)} for item in downloads]
-    size = human_size(sum(item.entry.size_bytes for item in downloads))
-    what = counted(len(downloads), "object") if recursive else path
+    records = [{**entry.to_json(), "file": str(target)} for entry, _, target in downloads]
+    what, where = (counted(len(downloads), "object"), str(root)) if recursive else (path, records[0]["file"])
     session.answer(
-        records if recursive else records[0],
-        ["Downloaded ", what, f" ({size}) to ", (str(root if recursive else downloads[0].target), "green")],
+        records if recursive else records[0], ["Downloaded ", what, f" ({human_size(total)}) to ", (where, "green")]
     )
 
 
@@ -210,14 +192,13 @@ def _target(destination: str, path: str) -> tuple[Path, Path]:
     given = Path(destination)
     with translated(given):
         is_folder = destination.endswith("/") or given.is_dir()
-    if is_folder:
-        return given, below(given, path.rpartition("/")[2])
-    return given.parent, given
+    return (given, below(given, path.rpartition("/")[2])) if is_folder else (given.parent, given)
 
 
-def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: Download) -> None:
-    with open_entry(item.entry, verify=True) as contents:
-        write_below(item.root, item.target, counter.counting(contents))
+def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: tuple[Entry, Path, Path]) -> None:
+    entry, root, target = item
+    with open_entry(entry, verify=True) as contents:
+        write_below(root, target, counter.counting(contents))
 
 
 def below(root: Path, relative: str) -> Path:
@@ -263,8 +244,8 @@ def transfer(
 ) -> list[Result]:
     """Call ``move`` for several items at a time. Returns the results in the items' order.
 
-    After a failure, or Ctrl-C, no move begins, and running ones stop at their next read. The failure is raised, and a
-    note says how many items were moved. It advises to run again only if that may help.
+    After a failure, or Ctrl-C, no move begins, and running ones stop at their next read. A note says how many items
+    were moved, and advises to run again where that may help.
     """
     from lakeops.store.in_flight import in_parallel
 
@@ -292,11 +273,7 @@ def ls(
 
 
 @command(app, "stat", example="fs stat lakefs://flights/main/raw/a.csv")
-def stat(
-    session: Session,
-    at: ObjectUri,
-    pre_sign: PreSign = "false",
-) -> None:
+def stat(session: Session, at: ObjectUri, pre_sign: PreSign = "false") -> None:
     """Show an object's size, time, address, checksum and metadata."""
     if pre_sign not in {"true", "false"}:
         raise InvalidInput(f"--pre-sign takes true or false, not {pre_sign!r}")
@@ -357,9 +334,20 @@ def rm(
     if recursive:
         folder = as_folder(path)
         pinned = branch.pin(folder)
-        asked = session.confirm("Remove them?", lambda: _show_objects(session, branch, folder), optional=True)
+
+        def show() -> None:
+            def title(count: int) -> Sequence[Styled]:
+                return (f"This removes {counted(count, 'object')} from ", (branch.id, "red"), ":")
+
+            session.losses(branch.list(folder), title, lambda entry: [("- ", "red"), entry.path])
+
+        asked = session.confirm("Remove them?", show, optional=True)
         with session.progress(f"Removing {path}"):
-            count = branch.delete_prefix(folder, pinned=pinned if asked else None) + _delete_if_there(branch, path)
+            count = branch.delete_prefix(folder, pinned=pinned if asked else None)
+            if path and not path.endswith("/"):  # an object may have the folder's name
+                with suppress(ObjectNotFound):
+                    branch.delete(path)
+                    count += 1
         if not count:
             raise ObjectNotFound(f"no objects under {excerpt(folder)} on {branch.id!r}; nothing was removed")
     else:
@@ -382,13 +370,7 @@ def cp(session: Session, source: Source, destination: Place, recursive: Folder =
 
     It is an uncommitted change of the destination's branch.
     """
-    branch, ref, old, new = _two_places(session, source, destination, recursive=recursive)
-    with session.progress(f"Copying {old}"), _naming_the_option("" if recursive else old):
-        count = branch.copy(old, new, ref=ref, recursive=recursive)
-    session.answer(
-        {"path": old, "destination": new, "objects": count},
-        [f"Copied {counted(count, 'object')} to ", (f"{branch.id}/{new}", "green"), ", not committed yet"],
-    )
+    _to_other_path(session, source, destination, recursive=recursive)
 
 
 @command(app, "mv", example="fs mv lakefs://flights/dev/raw/a.csv lakefs://flights/dev/raw/b.csv", progress=True)
@@ -397,28 +379,30 @@ def mv(session: Session, source: Source, destination: Place, recursive: Folder =
 
     It is an uncommitted change of the branch.
     """
-    branch, ref, old, new = _two_places(session, source, destination, recursive=recursive)
-    if ref != branch.id:
-        raise InvalidInput(f"objects move on one branch, not from {excerpt(ref)} to {branch.id!r}; use fs cp")
-    with session.progress(f"Moving {old}"), _naming_the_option("" if recursive else old):
-        count = branch.rename(old, new, recursive=recursive)
-    session.answer(
-        {"path": old, "destination": new, "objects": count},
-        [f"Moved {counted(count, 'object')} to ", (f"{branch.id}/{new}", "green"), ", not committed yet"],
-    )
+    _to_other_path(session, source, destination, recursive=recursive, moves=True)
 
 
-def _two_places(
-    session: Session, source: LakeUri, destination: LakeUri, *, recursive: bool
-) -> tuple[Branch, str, str, str]:
-    """Resolve source and destination: branch, ref, old path, new path. An object keeps its name in a folder."""
+def _to_other_path(
+    session: Session, source: LakeUri, destination: LakeUri, *, recursive: bool, moves: bool = False
+) -> None:
+    """Copy or move what the source names. An object keeps its name in a folder."""
     repository, ref, old = source.with_prefix()
     other, name, new = destination.with_prefix()
     if repository != other:
         raise InvalidInput(f"both must be in one repository, not in {repository!r} and {other!r}")
     if not recursive and (not new or new.endswith("/")):
         new += old.rpartition("/")[2]
-    return session.lake.repository(repository).branch(name), ref, old, new
+    branch = session.lake.repository(repository).branch(name)
+    if moves and ref != branch.id:
+        raise InvalidInput(f"objects move on one branch, not from {excerpt(ref)} to {branch.id!r}; use fs cp")
+    with session.progress(f"{'Moving' if moves else 'Copying'} {old}"), _naming_the_option("" if recursive else old):
+        given = {} if moves else {"ref": ref}
+        count = (branch.rename if moves else branch.copy)(old, new, **given, recursive=recursive)
+    session.answer(
+        {"path": old, "destination": new, "objects": count},
+        [f"{'Moved' if moves else 'Copied'} {counted(count, 'object')} to ", (f"{branch.id}/{new}", "green"),
+         ", not committed yet"],
+    )  # fmt: skip
 
 
 @command(app, "update-metadata", example="fs update-metadata lakefs://flights/dev/raw/a.csv --meta source=radar")
@@ -437,25 +421,6 @@ def update_metadata(
     branch, path = session.on_branch(at)
     entry = branch.update_metadata(path, pairs, content_type=content_type)
     session.answer(entry, ["Changed ", path, " on ", (branch.id, "green"), ", not committed yet"])
-
-
-def _delete_if_there(branch: Branch, path: str) -> int:
-    """Delete the object whose path is the folder's name without a slash. Returns how many there were."""
-    if not path or path.endswith("/"):
-        return 0
-    try:
-        branch.delete(path)
-    except ObjectNotFound:
-        return 0
-    return 1
-
-
-def _show_objects(session: Session, branch: Branch, prefix: str) -> None:
-    session.losses(
-        branch.list(prefix),
-        lambda count: [f"This removes {counted(count, 'object')} from ", (branch.id, "red"), ":"],
-        lambda entry: [("- ", "red"), entry.path],
-    )
 
 
 def _columns(item: Entry | CommonPrefix, *, compact: bool) -> Iterable[Styled]:

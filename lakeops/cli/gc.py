@@ -20,6 +20,7 @@ from lakeops.model.formatting import counted, human_size, moment
 from lakeops.model.names import LakeUri
 
 if TYPE_CHECKING:
+    from lakeops.model.marks import Mark
     from lakeops.ops.gc.plan import IdleRef
 
 app: typer.Typer = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
@@ -86,18 +87,13 @@ def _read(file: str) -> str:
 
 def _rule_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     yield ("Default: ", counted(found["default_retention_days"], "day"))
-    for key, name in (("branches", "branch_id"), ("tags", "tag_id")):
+    verbs = {"retention_days": "kept", "expire_after_days": "deleted after"}
+    for kind, key in (("Branch", "branches"), ("Tag", "tags")):
         for entry in found.get(key, ()):
-            words = []
-            if "retention_days" in entry:
-                words.append(f"kept {counted(entry['retention_days'], 'day')}")
-            if "expire_after_days" in entry:
-                words.append(f"deleted after {counted(entry['expire_after_days'], 'day')}")
-            yield (name.removesuffix("_id").capitalize(), " ", (entry[name], "cyan"), ": ", ", ".join(words))
+            words = (f"{verb} {counted(entry[days], 'day')}" for days, verb in verbs.items() if days in entry)
+            yield (kind, " ", (entry[f"{kind.lower()}_id"], "cyan"), ": ", ", ".join(words))
     titles = {"mirror_lag_days": "Mirrors may lag", "log_days": "Log", "key_days": "Idempotency keys"}
-    for key, title in titles.items():
-        if key in found:
-            yield (f"{title}: ", counted(found[key], "day"))
+    yield from ((f"{title}: ", counted(found[key], "day")) for key, title in titles.items() if key in found)
 
 
 # --- grace period and clock ---
@@ -112,14 +108,13 @@ def grace(
     """Show or change the grace period: younger files are never garbage."""
     collection = session.repository(uri).gc
     found = collection.grace() if seconds is None else collection.set_grace(seconds)
-    now, pending = (None if found[key] is None else f"{found[key] / 3600:g} h" for key in _GRACE)
-    lines: list[Sequence[Styled]] = [["Grace period of ", (str(uri), "green"), f": {now}"]]
-    if pending is not None:
-        lines.append([f"From {moment(found['pending_from'])} on: {pending}; until then the longer one counts"])
+    lines: list[Sequence[Styled]] = [
+        ["Grace period of ", (str(uri), "green"), f": {found['grace_seconds'] / 3600:g} h"]
+    ]
+    if found["pending_seconds"] is not None:
+        pending = f"{found['pending_seconds'] / 3600:g} h; until then the longer one counts"
+        lines.append([f"From {moment(found['pending_from'])} on: {pending}"])
     session.answer(found, *lines)
-
-
-_GRACE = ("grace_seconds", "pending_seconds")
 
 
 @command(app, "confirm-clock", example="gc confirm-clock")
@@ -182,17 +177,13 @@ def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
 @command(app, "list", example="gc list lakefs://flights", lists="prefix after amount")
 def list_marks(session: Session, uri: RepositoryUri) -> None:
     """List the marks of a repository, newest first."""
-    session.table(
-        session.part(session.repository(uri).gc.marks(), newest_first=True),
-        ("Mark", "State", "Objects", "Size", "Made"),
-        lambda mark: (
-            (mark.id, "cyan"),
-            mark.state.value,
-            f"{mark.objects:,}",
-            human_size(mark.bytes),
-            moment(unix_seconds(mark.created)),
-        ),
-    )
+
+    def row(mark: Mark) -> Sequence[Styled]:
+        made = moment(unix_seconds(mark.created))
+        return ((mark.id, "cyan"), mark.state.value, f"{mark.objects:,}", human_size(mark.bytes), made)
+
+    marks = session.part(session.repository(uri).gc.marks(), newest_first=True)
+    session.table(marks, ("Mark", "State", "Objects", "Size", "Made"), row)
 
 
 @command(app, "sweep", example="gc sweep lakefs://flights MARK_ID --yes", progress=True, asks=True)
@@ -247,10 +238,14 @@ def idle(
     refs = collection.idle_refs()
     if delete:
         doomed = [ref for ref in refs if not ref.kept]
-        asked = False
-        if doomed:
-            question = f"Delete {counted(len(doomed), 'idle ref')}?"
-            asked = session.confirm(question, lambda: session.losses(doomed, lambda _: ["These would go:"], _idle_line))
+
+        def line(ref: IdleRef) -> Sequence[Styled]:
+            return (f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
+
+        def show() -> None:
+            session.losses(doomed, lambda _: ["These would go:"], line)
+
+        asked = bool(doomed) and session.confirm(f"Delete {counted(len(doomed), 'idle ref')}?", show)
         refs = collection.expire_refs(only=doomed if asked else None)
     session.table(
         refs,
@@ -259,26 +254,14 @@ def idle(
     )
 
 
-def _idle_line(ref: IdleRef) -> Sequence[Styled]:
-    return (f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
-
-
-_WHY = {
-    "heads": "by branches",
-    "tags": "by tags",
-    "mirrors": "for mirrors",
-    "retention": "by retention rules",
-    "merge_bases": "as merge bases",
-    "undo": "in the undo window",
-    "no_rules": "without rules",
-}
+_WHY = {"heads": "by branches", "tags": "by tags", "mirrors": "for mirrors", "retention": "by retention rules"}
+_WHY |= {"merge_bases": "as merge bases", "undo": "in the undo window", "no_rules": "without rules"}
 """Why commits are kept, in words for ``RetentionReason``."""
 
 
 def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
-    objects, listed = found["objects"], found["listed"]["count"]
-    size = human_size(found["bytes"])
-    yield (f"Garbage:   {objects:,} of {counted(listed, 'object')} ({size}, {found['share']:.1%})",)
+    listed, size = counted(found["listed"]["count"], "object"), human_size(found["bytes"])
+    yield (f"Garbage:   {found['objects']:,} of {listed} ({size}, {found['share']:.1%})",)
     files = {kind: counts["count"] for kind, counts in found["metadata"].items() if counts["count"]}
     if files:
         yield ("           ", ", ".join(counted(count, f"{kind} file") for kind, count in files.items()))
@@ -286,8 +269,8 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
         yield (f"  {row['age']}: {counted(row['objects'], 'object')} ({human_size(row['bytes'])})",)
     for name in found["sample"].get("object", ())[:5]:
         yield ("  ", (name, "dim"))
-    live = ", ".join(f"{count:,} {_WHY[why]}" for why, count in found["commits"]["live"].items() if count)
     commits = found["commits"]
+    live = ", ".join(f"{count:,} {_WHY[why]}" for why, count in commits["live"].items() if count)
     earlier = f", {commits['expired_earlier']:,} by earlier marks" if commits["expired_earlier"] else ""
     again = f", {commits['live_again']:,} live again" if commits["live_again"] else ""
     yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; kept: {live or 'none'}",)
@@ -297,9 +280,8 @@ def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
     yield (f"Kept:      {kept['referenced']:,} in use, {young}; {waiting}",)
     if kept["grace"]["count"]:
         old_enough = datetime.fromisoformat(found["cutoff"]) + 2 * timedelta(hours=found["grace_hours"])
-        yield (
-            f"           A mark after {moment(unix_seconds(old_enough))} takes what nobody needs of the young ones.",
-        )
+        after = moment(unix_seconds(old_enough))
+        yield (f"           A mark after {after} may hold young files that nothing needs.",)
     strays = found["strays"]
     if strays["count"]:
         count, size = counted(strays["count"], "file"), human_size(strays["bytes"])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,8 +34,8 @@ from lakeops.cli.output import SHORT_ID, Styled, verdict_lines, with_checks
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound
 from lakeops.model.formatting import counted, human_size, instant, moment
-from lakeops.model.names import LakeUri
-from lakeops.model.records import ALONG, AuditRecord, Commit, Version, Written
+from lakeops.model.names import COMMIT_ID, LakeUri
+from lakeops.model.records import ALONG, Commit, Version, Written
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -66,12 +67,10 @@ def commit(
         session.note("Another commit at the same time covers these changes. It keeps this message and metadata.")
 
 
-@command(
-    app,
-    "import",
-    example='import --from s3://raw/events/ --to lakefs://flights/main/events/ -m "take over"',
-    progress=True,
-)
+_IMPORT = 'import --from s3://raw/events/ --to lakefs://flights/main/events/ -m "take over"'
+
+
+@command(app, "import", example=_IMPORT, progress=True)
 def import_(
     session: Session,
     source: Annotated[
@@ -96,24 +95,13 @@ def import_(
     metadata = parse_metadata(meta)
     branch, prefix = session.on_branch(to, folder=True)
     with session.progress(f"Importing {source}"):
-        made = branch.import_objects(
-            source,
-            prefix,
-            message,
-            metadata,
-            idempotency_key=idempotency_key,
-            allow_empty_source=allow_empty_source,
-            skip_special=skip_special,
-            inventory=inventory,
-        )
+        given: dict[str, Any] = {"allow_empty_source": allow_empty_source, "skip_special": skip_special}
+        given |= {"inventory": inventory, "idempotency_key": idempotency_key}
+        made = branch.import_objects(source, prefix, message, metadata, **given)
     objects = counted(int(made.metadata["lakeops.import.objects"]), "object")
     size = human_size(int(made.metadata["lakeops.import.bytes"]))
-    session.answer(
-        made,
-        ["Imported ", objects, f" ({size}) to ", (f"{branch.id}/{prefix}", "green"), ":"],
-        [""],
-        *commit_lines(made),
-    )
+    line: Sequence[Styled] = ["Imported ", objects, f" ({size}) to ", (f"{branch.id}/{prefix}", "green"), ":"]
+    session.answer(made, line, [""], *commit_lines(made))
 
 
 @command(app, "log", example="log lakefs://flights/main/raw/ --since 7d --oneline", progress=True, lists="after amount")
@@ -146,17 +134,9 @@ def log(
     moments = [None if text is None else datetime.fromtimestamp(instant(text, session.now()), UTC)
                for text in (since, until)]  # fmt: skip
     unknown: list[Commit] = []
-    found = repository.log(
-        ref,
-        first_parent=first_parent,
-        amount=None if session.after else session.amount,
-        path=path or None,
-        prefix=prefix,
-        since=moments[0],
-        until=moments[1],
-        author=author,
-        on_expired=unknown.append,
-    )
+    given: dict[str, Any] = {"path": path or None, "prefix": prefix, "author": author, "first_parent": first_parent}
+    given |= {"since": moments[0], "until": moments[1], "amount": None if session.after else session.amount}
+    found = repository.log(ref, on_expired=unknown.append, **given)
     found = session.part(found, newest_first=True)
     # A log without filters needs no diffs, so its first commit comes at once.
     found = session.awaited("Looking for commits", found, long=bool(path or prefix or author))
@@ -192,8 +172,7 @@ def _counts(repository: Repository, commit: Commit, prefix: str) -> ChangeCounts
     counts = ChangeCounts()
     try:
         for parent in commit.parents[:1]:
-            for _ in counts.count(repository.diff(parent, commit.id, prefix=prefix)):
-                pass
+            deque(counts.count(repository.diff(parent, commit.id, prefix=prefix)), maxlen=0)
     except (CommitExpired, RefNotFound):
         return None
     return counts
@@ -369,9 +348,6 @@ def _author_cells(one: Written) -> Iterable[Styled]:
     return ((caret + one.commit.id[:SHORT_ID], "yellow"), who, (made, "cyan"))
 
 
-_COMMIT_ID = 64
-
-
 @command(app, "audit", example="audit lakefs://flights --since 2026-01-01 --actor ada", lists="after amount")
 def audit(
     session: Session,
@@ -387,26 +363,18 @@ def audit(
     for record in session.part(found, "sequence", newest_first=True):
         before, after = record.before, record.after
         names = [record.repository, *((record.kind, record.ref) if record.kind != "repository" else ())]
+        what = " ".join(name for name in names if name)
+        change = "" if before is after is None else f": {_shortened(before)} -> {_shortened(after)}"
+        login = f" (login {record.login})" if record.login != record.actor else ""
+        claimed = f" (claimed: {record.claimed})" if record.claimed else ""
         session.answer(
             record,
-            [
-                moment(record.at)[:19],
-                "  ",
-                record.action.ljust(18),
-                " ",
-                (" ".join(name for name in names if name), "cyan"),
-                "" if before is after is None else f": {_shortened(before)} -> {_shortened(after)}",
-            ],
-            ["    by ", (record.actor, "green"), *_other_names(record)],
+            [f"{moment(record.at)[:19]}  {record.action.ljust(18)} ", (what, "cyan"), change],
+            ["    by ", (record.actor, "green"), login, claimed],
         )
 
 
 def _shortened(text: str | None) -> str:
     if text is None:
         return "-"
-    return text[:SHORT_ID] if len(text) == _COMMIT_ID and text.isalnum() else text
-
-
-def _other_names(record: AuditRecord) -> list[str]:
-    login = [f" (login {record.login})"] if record.login != record.actor else []
-    return [*login, f" (claimed: {record.claimed})"] if record.claimed else login
+    return text[:SHORT_ID] if COMMIT_ID.fullmatch(text) else text

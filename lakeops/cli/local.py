@@ -35,7 +35,7 @@ IN_BYTES = ("Reading files", "Downloading", "Uploading")
 def clone(session: Session, source: Followable, directory: Place = HERE) -> None:
     """Download a folder of a ref to a directory that follows it from then on.
 
-    The directory is new or empty. A clone that was interrupted goes on.
+    The directory is new or empty. After an interruption, run it again: it goes on.
     """
     ref, prefix = _ref(session, source)
     with session.progress("Cloning", size=IN_BYTES):
@@ -77,28 +77,24 @@ def _status_lines(found: LocalStatus) -> list[Sequence[Styled]]:
         again = "lakeops local pull" if pulled else f"lakeops local checkout --ref {found.interrupted}"
         lines.append([("A pull or checkout was interrupted. ", "yellow"), "To finish it: ", again])
     conflicts = set(found.conflicts)
-    for title, changes in (
-        ("Changed here:", found.local),
-        ("Changed at the ref; lakeops local pull takes it:", found.remote),
-    ):
-        rest = [change for change in changes if change.path not in conflicts]
-        if rest:
-            lines += [[""], [(title, "bold")], *(["  ", *change_line(change)] for change in rest)]
-    if conflicts:
-        lines += [[""], [("Changed on both sides:", "bold")]]
-        lines += [["  ", ("! conflict", "magenta"), " ", name] for name in found.conflicts]
-    if found.special:
-        lines += [
-            [""],
-            [("Not regular files; they are never committed:", "bold")],
-            *(["  ? ", name] for name in found.special),
-        ]
+    here, there = (
+        [change_line(one) for one in changes if one.path not in conflicts] for changes in (found.local, found.remote)
+    )
+    sections: dict[str, list[tuple[Styled, ...]]] = {
+        "Changed here:": here,
+        "Changed at the ref; lakeops local pull takes it:": there,
+        "Changed on both sides:": [(("! conflict", "magenta"), " ", name) for name in found.conflicts],
+        "Not regular files; they are never committed:": [("? ", name) for name in found.special],
+    }
+    for title, shown in sections.items():
+        if shown:
+            lines += [[""], [(title, "bold")], *(["  ", *one] for one in shown)]
     return lines if len(lines) > bool(found.interrupted) else [*lines, ["Nothing changed."]]
 
 
 @command(app, "pull", example="local pull raw/", progress=True, moves=True)
 def pull(session: Session, directory: Place = HERE, force: Force = False) -> None:
-    """Take what changed at the ref. Files that were changed here alone stay as they are.
+    """Download what changed at the ref. Files that were changed only here stay as they are.
 
     When files were changed on both sides, nothing is taken and all of them are listed.
     """

@@ -138,9 +138,7 @@ def skip(
 
 @command(app, "stall-timeout", example="mirror stall-timeout lakefs://flights 30m")
 def stall_timeout(
-    session: Session,
-    uri: RepositoryUri,
-    time: Annotated[str, argument("TIME", "Seconds, or 30m, 2h, 1d.")],
+    session: Session, uri: RepositoryUri, time: Annotated[str, argument("TIME", "Seconds, or 30m, 2h, 1d.")]
 ) -> None:
     """Set how long a mirror waits without a new object before it takes a newer head of its source."""
     mirror = session.mirror(uri).set_stall_timeout(seconds(time))
@@ -308,19 +306,13 @@ def registrations(session: Session, uri: RepositoryUri) -> None:
     session.table(
         session.part(registered, newest_first=True),
         ("Mirror", "Last report", "Commits kept"),
-        lambda one: (
-            (one.id, "cyan"),
-            f"{moment(one.at)} ({span(max(0, now - one.at))} ago)",
-            f"{len(one.commits):,}",
-        ),
+        lambda one: ((one.id, "cyan"), f"{moment(one.at)} ({span(max(0, now - one.at))} ago)", f"{len(one.commits):,}"),
     )
 
 
 @command(app, "drop", example="mirror drop lakefs://flights NAME", asks=True)
 def drop(
-    session: Session,
-    uri: RepositoryUri,
-    name: Annotated[str, argument("NAME", "As listed by registrations.")],
+    session: Session, uri: RepositoryUri, name: Annotated[str, argument("NAME", "As listed by registrations.")]
 ) -> None:
     """At the source: stop keeping commits for a mirror that no longer exists. A mirror in use reports again."""
     repository = session.repository(uri)

@@ -1,8 +1,8 @@
 """Printing: answers go to stdout, everything else to stderr.
 
-With ``--json`` stdout carries one JSON document, or one a line for commands that stream, and nothing else. Without it
-a person reads: colours and tables on a terminal, plain columns in pipes and logs. All text goes through
-``sanitising.safe``, so no name that somebody chose can control the terminal.
+With ``--json`` stdout carries one JSON document, or one a line for commands that stream, and nothing else. Without it a
+person reads: colours and tables on a terminal, plain columns in pipes and logs. All text goes through
+``sanitising.safe``.
 """
 
 from __future__ import annotations
@@ -61,15 +61,14 @@ def plain(piece: Styled) -> str:
 
 def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
     """Format one line for a stream, with colours where it shows them."""
-    if not has_colours(stream):
-        return "".join(plain(piece) for piece in pieces)
-    return "".join(
-        plain(piece)
-        if isinstance(piece, str)
-        else typer.style(plain(piece), fg=None if piece[1] in {"bold", "dim"} else piece[1],
-                         bold=piece[1] == "bold" or None, dim=piece[1] == "dim" or None)
-        for piece in pieces
-    )  # fmt: skip
+
+    def styled(piece: Styled) -> str:
+        if isinstance(piece, str):
+            return plain(piece)
+        look: dict[str, Any] = {piece[1]: True} if piece[1] in {"bold", "dim"} else {"fg": piece[1]}
+        return typer.style(plain(piece), **look)
+
+    return "".join(map(styled if has_colours(stream) else plain, pieces))
 
 
 def commit_id(full: str) -> Styled:
@@ -128,10 +127,7 @@ class Printer:
 
     @contextmanager
     def paged(self) -> Iterator[None]:
-        """Show the answer a page at a time while a person watches, with the program that ``PAGER`` names, else less.
-
-        Leaving the pager early is no error.
-        """
+        """Show the answer a page at a time while a person watches, with the program that ``PAGER`` names, else less."""
         pager = [] if self.as_json else _pager()
         if not pager:
             yield

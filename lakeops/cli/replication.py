@@ -184,16 +184,20 @@ def setup(
         raise InvalidInput("--start-batch goes with --apply")
     job_id = None
     lake = out.lake
-    here, there = namespaces(lake, uri, source, destination)
-    given: dict[str, Any] = {"role": role, "noncurrent_days": noncurrent_days, "replica_key": replica_kms_key}
+    wish = setup_s3.replication_of(
+        *namespaces(lake, uri, source, destination),
+        role=role,
+        noncurrent_days=noncurrent_days,
+        replica_key=replica_kms_key,
+    )
     if not (dry_run or apply or remove):
-        _print(out, setup_s3.replication_of(here, there, **given), form)
+        _print(out, wish, form)
         return
     settings = lake.stores().settings
     if remove:
-        plan = setup_s3.make_removal_plan(here, there, settings)
+        plan = setup_s3.make_removal_plan(wish, settings)
     else:
-        plan = setup_s3.make_plan(here, there, settings, batch_role=batch_role, **given)
+        plan = setup_s3.make_plan(wish, settings, batch_role=batch_role)
     for warning in plan.warnings:
         out.note(("Warning:", "yellow"), " ", warning)
     if dry_run:
@@ -256,15 +260,12 @@ def _print_result(out: Printer, plan: ReplicationSetup, *, removed: bool, checke
         out.line("Batch replication job ", (job_id, "green"), " replicates what was there before.")
     elif plan.batch is not None:
         out.note("What was there before is not replicated by the rule. Pass --start-batch, or run once:")
-        out.note("  ", plan.batch.command)
+        out.note("  ", plan.batch["command"])
     elif plan.existing:
         out.note("What was there before is not replicated by the rule; 'lakeops mirror replicate' copies it.")
 
 
 def _document(plan: ReplicationSetup, *, applied: bool, job_id: str | None) -> dict[str, Any]:
-    batch = None
-    if plan.batch is not None:
-        batch = {"job": plan.batch.job, "command": plan.batch.command, "region": plan.batch.region, "job_id": job_id}
     return {
         "source": f"s3://{plan.wish.source}/{plan.wish.prefix}",
         "destination": f"s3://{plan.wish.destination}/{plan.wish.prefix}",
@@ -273,5 +274,5 @@ def _document(plan: ReplicationSetup, *, applied: bool, job_id: str | None) -> d
         "steps": plan.steps,
         "warnings": [*plan.warnings],
         "existing": plan.existing,
-        "batch": batch,
+        "batch": plan.batch and {**plan.batch, "job_id": job_id},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,12 +12,13 @@ from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
 from lakeops.model.formatting import counted, moment
-from lakeops.model.protection import ACTIONS, BEFORE, SECONDS
+from lakeops.model.protection import ACTIONS, BEFORE, SECONDS, Hook
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.model.marks import Owner
     from lakeops.model.mirrors import MirrorRecord
+    from lakeops.model.records import RepositoryRecord
 
 app: typer.Typer = typer.Typer(help="Create, list and delete repositories.", add_completion=False)
 
@@ -49,25 +51,18 @@ def create(
 @command(app, "list", example="repo list", lists="prefix after amount")
 def list_all(session: Session) -> None:
     """List all repositories."""
-    session.table(
-        (one.record for one in session.part(session.lake.repositories(prefix=session.prefix, after=session.after))),
-        ("Repository", "Default branch", "Created", "Storage namespace"),
-        lambda record: (
-            (record.id, "cyan"),
-            record.default_branch,
-            moment(record.creation_date)[:10],
-            record.storage_namespace + (" (read-only)" if record.read_only else ""),
-        ),
-    )
+
+    def row(record: RepositoryRecord) -> tuple[Styled, ...]:
+        where = record.storage_namespace + (" (read-only)" if record.read_only else "")
+        return ((record.id, "cyan"), record.default_branch, moment(record.creation_date)[:10], where)
+
+    found = session.part(session.lake.repositories(prefix=session.prefix, after=session.after))
+    header = ("Repository", "Default branch", "Created", "Storage namespace")
+    session.table((one.record for one in found), header, row)
 
 
 @command(app, "metadata", example="repo metadata lakefs://flights --meta owner=ada --remove contact")
-def metadata(
-    session: Session,
-    uri: RepositoryUri,
-    meta: Metadata = None,
-    remove: RemovedKeys = None,
-) -> None:
+def metadata(session: Session, uri: RepositoryUri, meta: Metadata = None, remove: RemovedKeys = None) -> None:
     """Show a repository's own metadata, or change it: key/value pairs such as an owner or a contact.
 
     Keys that are not named stay as they are.
@@ -75,8 +70,7 @@ def metadata(
     repository = session.repository(uri)
     changes: dict[str, str | None] = {**dict.fromkeys(remove or ()), **parse_metadata(meta)}
     pairs = repository.update_metadata(changes) if changes else repository.metadata
-    lines: list[list[Styled]] = [[(key, "cyan"), " = ", text] for key, text in sorted(pairs.items())]
-    session.answer({"metadata": pairs}, *lines)
+    session.answer({"metadata": pairs}, *(((key, "cyan"), " = ", text) for key, text in sorted(pairs.items())))
     if not pairs:
         session.note("No metadata.")
 
@@ -102,7 +96,9 @@ def adopt(session: Session, uri: RepositoryUri) -> None:
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a repository: its branches, tags and history. Its objects stay where they are."""
     repository = session.repository(uri)
-    followed = _mirror(session, repository)
+    followed = None
+    with suppress(NotAMirror):
+        followed = session.lake.mirror(repository.id).configuration
     session.confirm(f"Delete repository {repository.id!r}?", lambda: _show_deletion(session, repository, followed))
     session.lake.delete_repository(repository.id)
     namespace = repository.storage_namespace
@@ -114,13 +110,6 @@ def delete(session: Session, uri: RepositoryUri) -> None:
         from lakeops.cli.mirror import note_untold
 
         note_untold(session, "was not told, as `lakeops mirror delete` does", followed.registration)
-
-
-def _mirror(session: Session, repository: Repository) -> MirrorRecord | None:
-    try:
-        return session.lake.mirror(repository.id).configuration
-    except NotAMirror:
-        return None
 
 
 def _show_owner(session: Session, namespace: str, owner: Owner | None) -> None:
@@ -171,13 +160,13 @@ def set_hook(
 @command(hook_group, "list", example="hook list lakefs://flights", lists="prefix after amount")
 def list_hooks(session: Session, uri: RepositoryUri) -> None:
     """List the hooks of a repository."""
-    session.table(
-        session.part(session.repository(uri).hooks(), "name"),
-        ("Hook", "When", "Beside", "Refs", "Seconds"),
-        lambda hook: (
-            (hook.name, "cyan"), hook.when, ", ".join(hook.actions) or "everything", hook.pattern, str(hook.seconds),
-        ),
-    )  # fmt: skip
+
+    def row(hook: Hook) -> tuple[Styled, ...]:
+        beside = ", ".join(hook.actions) or "everything"
+        return ((hook.name, "cyan"), hook.when, beside, hook.pattern, str(hook.seconds))
+
+    found = session.part(session.repository(uri).hooks(), "name")
+    session.table(found, ("Hook", "When", "Beside", "Refs", "Seconds"), row)
 
 
 @command(hook_group, "remove", example="hook remove lakefs://flights schema-check")

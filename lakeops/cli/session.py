@@ -1,7 +1,7 @@
 """Sessions of commands: read arguments, open the lake when it is first needed, print the answer.
 
-``command`` declares a command. It adds the options that many commands share, and hands over a ``Session``. The core
-is imported when the lake is opened, so ``--help`` and completion go without it.
+``command`` declares a command with the options that many share. The core is imported when the lake is opened, so
+``--help`` and completion go without it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, wraps
 from itertools import chain, dropwhile, islice
 from operator import attrgetter
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import typer
 
@@ -58,10 +57,10 @@ def command(
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
     """Declare a command of ``app``. The function's first parameter is the session, the others are read by typer.
 
-    Every command takes ``--json``. One that shows ``progress`` takes ``--progress`` and ``--no-progress``. One that
-    ``asks`` before it changes anything takes ``--yes``. One that ``lists`` takes those of ``prefix after amount`` that
-    are named. One that ``moves`` contents takes lakectl's ``--pre-sign``, which changes nothing: contents always go
-    between this machine and the store. ``example`` is a command line without ``lakeops``.
+    Every command takes ``--json``, one that shows ``progress`` ``--progress`` and ``--no-progress``, one that ``asks``
+    before it changes anything ``--yes``, and one that ``lists`` those of ``prefix after amount`` that are named. One
+    that ``moves`` contents takes lakectl's ``--pre-sign``, without effect. ``example`` is a command line without
+    ``lakeops``.
     """
 
     def declare(run: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
@@ -85,7 +84,7 @@ def command(
             own = {name: given.pop(name) for name, (wanted, *_) in shared.items() if wanted and name in given}
             uris = [one for value in given.values() for one in (value if isinstance(value, list) else [value])]
             named = {one.connection for one in uris if isinstance(one, LakeUri)} or {""}
-            with Session(json, connection=named.pop(), **own) as session:
+            with Session(json, named.pop(), own) as session:
                 if named:
                     raise InvalidInput("the URIs name several lakes; write one connection in all", kind="invalid_uri")
                 cast("Callable[..., None]", run)(session, **given)
@@ -99,39 +98,22 @@ def command(
     return declare
 
 
-class Session(Printer):
+class Session(Printer, ExitStack):
     """The state of one command: the lake, the handles that its arguments name, questions, progress and output.
 
-    With ``yes`` nothing is asked. Without ``progress`` it is shown where a person watches. ``prefix``, ``after`` and
-    ``amount`` say which part of a list is asked for. ``connection`` is the Airflow connection that the arguments name.
+    With ``yes`` nothing is asked. ``prefix``, ``after`` and ``amount`` say which part of a list is asked for.
+    ``connection`` is the Airflow connection that the arguments name.
     """
 
-    def __init__(
-        self,
-        as_json: bool,
-        *,
-        connection: str = "",
-        yes: bool = False,
-        progress: bool | None = None,
-        prefix: str = "",
-        after: str = "",
-        amount: int | None = None,
-        pre_sign: str = "",  # noqa: ARG002 - see ``command``
-    ) -> None:
-        super().__init__(as_json)
+    def __init__(self, as_json: bool, connection: str, shared: Mapping[str, Any]) -> None:
+        ExitStack.__init__(self)
+        Printer.__init__(self, as_json)
         self._connection = connection
-        self.yes = yes
-        self._show_progress = progress
-        self.prefix, self.after, self.amount = prefix, after, amount
-        self._opened = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.__exit__(kind, error, trace)
+        self.yes: bool = shared.get("yes", False)
+        self._show_progress: bool | None = shared.get("progress")
+        self.prefix: str = shared.get("prefix", "")
+        self.after: str = shared.get("after", "")
+        self.amount: int | None = shared.get("amount")
 
     @cached_property
     def lake(self) -> Lake:
@@ -141,22 +123,19 @@ class Session(Printer):
         if not gc.isenabled():  # main() switched it off for the imports, which are done now
             gc.freeze()
             gc.enable()
-        from lakeops.settings import ENVIRONMENT, LakeAddress, strange_keys, strange_variables
+        from lakeops.settings import LakeAddress, advice, strange_keys, strange_variables
 
-        for name in strange_variables():  # before the lake, which it may be to blame for
-            self._warn_of(name, ENVIRONMENT)
+        def warn(strangers: Iterable[tuple[str, str]]) -> None:
+            for name, place in strangers:
+                self.message(("Warning: ", "yellow"), f"{name} {advice(name, place)}")
+
+        warn(strange_variables())  # before the lake, which they may be to blame for
         address = LakeAddress.of(self._connection)
-        lake = self._opened.enter_context(address.open(Lake.open))
+        lake = self.enter_context(address.open(Lake.open))
         if address.connection is not None:
-            self._opened.enter_context(address.naming(lake.catalog.database.shown))
-        for name, file in strange_keys():  # after it, which says what cannot be read
-            self._warn_of(name, file)
+            self.enter_context(address.naming(lake.catalog.database.shown))
+        warn(strange_keys())  # after it, which says what cannot be read
         return lake
-
-    def _warn_of(self, stranger: str, place: str) -> None:
-        from lakeops.settings import advice
-
-        self.message(("Warning: ", "yellow"), f"{stranger} {advice(stranger, place)}")
 
     def now(self) -> int:
         """The catalog's time, in Unix seconds."""
@@ -170,13 +149,13 @@ class Session(Printer):
 
     def ref(self, uri: LakeUri) -> Ref:
         """The ref of ``lakefs://REPO/REF``."""
-        name, ref = uri.only_ref()
-        return self.lake.repository(name).ref(ref)
+        repository, name = self.named(uri)
+        return repository.ref(name)
 
     def branch(self, uri: LakeUri) -> Branch:
         """The branch of ``lakefs://REPO/BRANCH``."""
-        name, branch = uri.only_ref()
-        return self.lake.repository(name).branch(branch)
+        repository, name = self.named(uri)
+        return repository.branch(name)
 
     def at_path(self, uri: LakeUri, *, folder: bool = False) -> tuple[Ref, str]:
         """The ref of ``lakefs://REPO/REF/PATH``, and the path, which may be left out of a ``folder``'s."""
@@ -219,8 +198,8 @@ class Session(Printer):
     def confirm(self, question: str, show: Callable[[], None], *, optional: bool = False) -> bool:
         """Ask before a change, after ``show`` has printed what would be lost. Leave the command when the answer is no.
 
-        Returns whether somebody was asked. If so, the command may change only what was shown. When nobody can be asked,
-        raises ``InvalidInput``, or goes on if that is ``optional``.
+        Returns whether somebody was asked: then only what was shown may be changed. When nobody can be asked, raises
+        ``InvalidInput``, or goes on if that is ``optional``.
         """
         if self.yes or (optional and not self.can_ask):
             return False
@@ -258,10 +237,9 @@ class Session(Printer):
 
     @contextmanager
     def progress(self, label: str, *, size: bool | Container[str] = False) -> Iterator[Report]:
-        """Show the progress of the verbs that run inside the ``with``: a bar on a terminal, nothing elsewhere.
+        """Show the progress of the verbs inside the ``with``: a bar on a terminal, lines where asked for, or nothing.
 
-        Where it was asked for, lines are printed in place of nothing. ``size`` says whether amounts are bytes, or has
-        the labels of those reports whose amounts are.
+        ``size`` says whether amounts are bytes, or has the labels of those reports whose amounts are.
         """
         watched = is_terminal(sys.stderr) and not self.as_json
         if not watched and self._show_progress:
@@ -288,9 +266,11 @@ class Session(Printer):
             self.lake.progress = advance
             yield advance
 
-    def part(self, records: Iterable[T], name: str = "id", *, newest_first: bool = False) -> Iterator[T]:
+    def part(
+        self, records: Iterable[T], name: str | Callable[[Any], Any] = "id", *, newest_first: bool = False
+    ) -> Iterator[T]:
         """Yield the records of a list that ``--prefix``, ``--after`` and ``--amount`` ask for, by their names."""
-        named_by = attrgetter(name)
+        named_by: Callable[[Any], Any] = attrgetter(name) if isinstance(name, str) else name
         named: Iterator[tuple[str, T]] = ((str(named_by(record)), record) for record in records)
         if self.after and newest_first:
             named = islice(dropwhile(lambda one: one[0] != self.after, named), 1, None)

@@ -54,12 +54,8 @@ def fsck(
                 raise
             session.document({"findings": findings, "error": error.to_json()})
             raise typer.Exit(error.exit_code) from None
-        record = {
-            "findings": findings,
-            "ok": not severities[Severity.ERROR],
-            "severities": {severity.value: severities[severity] for severity in Severity},
-            "checked": dict(check.checked),
-        }
+        record = {"findings": findings, "ok": not severities[Severity.ERROR], "checked": dict(check.checked)}
+        record["severities"] = {severity.value: severities[severity] for severity in Severity}
         session.answer(record, [*_result(check, severities)])
         check.note()
     if severities[Severity.ERROR]:
@@ -119,9 +115,7 @@ def status(session: Session, uri: RepositoryUri) -> None:
 
 @command(refs_group, "automatic", example="refs automatic lakefs://flights")
 def automatic(
-    session: Session,
-    uri: RepositoryUri,
-    off: Annotated[bool, flag("--off", "Switch it off.")] = False,
+    session: Session, uri: RepositoryUri, off: Annotated[bool, flag("--off", "Switch it off.")] = False
 ) -> None:
     """Add each change of a branch or tag to the dump as soon as it is made, whoever makes it."""
     session.repository(uri).refs.automatic(not off)
@@ -187,14 +181,9 @@ def show_cache(session: Session) -> None:
     """Show the directory of the cache, its size and its limit."""
     kept = _disk_cache()
     found = kept.usage()
-    record = {
-        "folder": str(kept.folder),
-        "usable": kept.is_usable(),
-        "files": found.files,
-        "size_bytes": found.size_bytes,
-        "max_bytes": kept.max_bytes,
-    }
-    session.answer(record, [kept.described()])
+    record = {"folder": str(kept.folder), "usable": kept.is_usable()}
+    sizes = {"files": found.files, "size_bytes": found.size_bytes, "max_bytes": kept.max_bytes}
+    session.answer({**record, **sizes}, [kept.described()])
 
 
 @command(cache_group, "clear", example="cache clear")

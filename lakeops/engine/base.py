@@ -7,6 +7,7 @@ callers take the first of each.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -34,26 +35,25 @@ R = TypeVar("R")
 N = TypeVar("N", bound=Numbered)
 
 
-class Engine(Protocol):
-    """A place where work runs."""
+class Engine(ABC):
+    """A place where work runs.
 
-    @property
-    def name(self) -> str:
-        """The place in words, for instance ``in process``."""
-        ...
+    Attributes:
+        name: the place in words, for instance ``in process``.
+        in_process: whether work runs in this process and sees the directories of this machine.
+    """
 
-    @property
-    def in_process(self) -> bool:
-        """Whether work runs in this process and sees the directories of this machine."""
-        ...
+    name: str
+    in_process: bool
 
+    @abstractmethod
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
         """The result of each task, in any order, possibly more than once. The first error ends the run and is raised.
 
         Tasks are taken from the iterable as there is room, so a long stream of them is never held at once.
         """
-        ...
 
+    @abstractmethod
     def group(self, items: int, *, at_once: bool = False) -> int:
         """The number of pieces of work that one task should hold.
 
@@ -61,15 +61,13 @@ class Engine(Protocol):
             items: how many there are.
             at_once: whether a task asks the store for many of its pieces at once, and not for one after the other.
         """
-        ...
 
-    def for_work(self, seconds: float) -> Engine:
+    def for_work(self, seconds: float) -> Engine:  # noqa: ARG002 - for an engine that chooses
         """The engine for work that one core would take so long for: this one, unless it is one that chooses."""
-        ...
+        return self
 
-    def close(self) -> None:
-        """Give back what the engine holds."""
-        ...
+    def close(self) -> None:  # noqa: B027 - for engines that hold something
+        """Give back what the engine holds between runs."""
 
 
 def first_of_each(results: Iterable[N]) -> Iterator[N]:
@@ -115,7 +113,7 @@ _TASKS_PER_THREAD = 3
 _MOST_IN_A_TASK = 16
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs tasks in a pool of threads.
 
     Args:
@@ -123,8 +121,8 @@ class LocalEngine:
             memory, and on a local disk more of them get into each other's way.
     """
 
-    name: str = "in process"
-    in_process: bool = True
+    name = "in process"
+    in_process = True
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads: int = threads or cores()
@@ -154,10 +152,3 @@ class LocalEngine:
         """
         tasks = self.threads * _TASKS_PER_THREAD
         return max(1, min(_MOST_IN_A_TASK, -(-items // (tasks if at_once else max(tasks, IN_FLIGHT)))))
-
-    def for_work(self, seconds: float) -> LocalEngine:  # noqa: ARG002 - the protocol's
-        """The engine itself."""
-        return self
-
-    def close(self) -> None:
-        """Nothing is held between runs."""

@@ -7,14 +7,12 @@ cores before it is chosen, where the work is worth the time of the question.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lakeops.engine.base import Engine, LocalEngine, R, T
-from lakeops.machine import cores as usable_cores
+from lakeops.engine.base import Engine, LocalEngine
 from lakeops.settings import Settings
-from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
     from lakeops.engine.spark.engine import SparkEngine
@@ -27,49 +25,36 @@ _ADVANTAGE = 2.0
 _log = logging.getLogger(__name__)
 
 
-class ChoosingEngine:
-    """Runs work in process, or on Spark when there is one and it is quicker. Work of an unknown size stays here.
+class ChoosingEngine(LocalEngine):
+    """Runs work in process, and says where there is a Spark that is quicker for it.
 
     Args:
-        local: the engine in process.
-        make_spark: makes the other one. Called once there is work that it might be quicker for.
-        cores: how many this process may use.
+        make_spark: makes the other engine. Called once there is work that it might be quicker for.
+        threads: as for ``LocalEngine``.
     """
 
-    name: str = "in process or on spark"
-    in_process: bool = True
-
-    def __init__(self, local: LocalEngine, make_spark: Callable[[], SparkEngine], *, cores: int | None = None) -> None:
-        self._local = local
+    def __init__(self, make_spark: Callable[[], SparkEngine], threads: int | None = None) -> None:
+        super().__init__(threads)
         self._make_spark = make_spark
-        self._cores = cores or usable_cores()
 
     def for_work(self, seconds: float) -> Engine:
         """The engine for work that one core would take so long for. The reason goes to the log.
 
         A session is started to ask for its cores only where the largest cluster would be chosen, start and all.
         """
-        here = seconds / self._cores
+        here = seconds / self.threads
         if here <= _WORTH_ASKING or (self._spark.master is None and not self._spark.ready):
-            return self._local
-        best = self._spark.estimate(seconds, self._cores)
+            return self
+        best = self._spark.estimate(seconds, self.threads)
         if not self._spark.ready and here > _ADVANTAGE * best:
             self._spark.ask()
-            best = self._spark.estimate(seconds, self._cores)
-        chosen: Engine = self._spark if here > _ADVANTAGE * best else self._local
-        _log.info("%s: %.1f s of work on %d cores here, %.1f s on Spark", chosen.name, here, self._cores, best)
+            best = self._spark.estimate(seconds, self.threads)
+        chosen = self._spark if here > _ADVANTAGE * best else self
+        _log.info("%s: %.1f s of work on %d cores here, %.1f s on Spark", chosen.name, here, self.threads, best)
         return chosen
 
-    def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
-        """The result of each task, in process."""
-        return self._local.run(work, tasks, store)
-
-    def group(self, items: int, *, at_once: bool = False) -> int:
-        """The number of pieces that a task holds in process."""
-        return self._local.group(items, at_once=at_once)
-
     def close(self) -> None:
-        """Give back what either engine holds."""
+        """Give back what Spark holds."""
         if "_spark" in self.__dict__:
             self._spark.close()
 
@@ -88,4 +73,4 @@ def open_engine(settings: Settings) -> Engine:
 
     if settings.engine == "local":
         return LocalEngine()
-    return spark() if settings.engine == "spark" else ChoosingEngine(LocalEngine(), spark)
+    return spark() if settings.engine == "spark" else ChoosingEngine(spark)

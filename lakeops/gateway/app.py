@@ -5,7 +5,6 @@ An answer is made in a thread, because the catalog and the stores block. The eve
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import pickle
@@ -14,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
@@ -22,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError, out_of_resources
@@ -32,7 +31,7 @@ from lakeops.model.sanitising import masked, safe
 try:
     import uvicorn
     from starlette.concurrency import run_in_threadpool
-    from starlette.requests import ClientDisconnect
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
 except ImportError:
     raise LakeopsError(
@@ -40,20 +39,11 @@ except ImportError:
     ) from None
 
 from lakeops import serving as limited
-from lakeops.gateway.answers import (
-    Refused,
-    document,
-    elements,
-    error_document,
-    nest,
-    owner_element,
-    refusal,
-    timestamp,
-)
+from lakeops.gateway.answers import Refused, document, elements, error_document, nest, owner_element, refusal, timestamp
 from lakeops.gateway.chunks import Chunks, chunks_of
 from lakeops.gateway.headers import BUCKET, check_headers, subresource
 from lakeops.gateway.reading import OVERRIDES, get_object, list_objects, number_of, unknown
-from lakeops.gateway.signature import S3Request, Seed, verify
+from lakeops.gateway.signature import S3Request, Seed, check_host, verify
 from lakeops.gateway.writing import SPOOL_BYTES, Writing
 
 if TYPE_CHECKING:
@@ -110,10 +100,8 @@ def _text(value: bytes) -> str:
 class Gateway:
     """An ASGI application that answers S3's requests from a lake: reads and, if it may, writes of objects.
 
-    Args:
-        lake: where the repositories are.
-        keys: what requests must be signed with. None takes unsigned ones, if they are addressed to this machine itself.
-        write: let requests write objects to branches. It takes keys: a page of the web could send unsigned ones.
+    ``keys`` are what requests must be signed with. None takes unsigned ones, if they are addressed to this machine
+    itself, and nothing is written then: a page of the web could send unsigned ones.
     """
 
     def __init__(self, lake: Lake, keys: Credentials | None = None, *, write: bool = False) -> None:
@@ -127,32 +115,40 @@ class Gateway:
         self._writing = Writing() if write else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request; errors become answers too."""
+        request_id = self._ids.new()
         if is_iceberg(scope):
             try:
                 from lakeops.gateway.tables import IcebergRest
             except ImportError:
                 await Response("the catalog of tables needs the extra iceberg", 501)(scope, receive, send)
                 return
-            catalog = IcebergRest(self._lake, self._keys, write=self._writing is not None, check_host=check_host)
+            catalog = IcebergRest(self._lake, self._keys, write=self._writing is not None)
             await catalog(scope, receive, send)
             return
-        body = refused = chunks = None
+        body = None
         try:
-            try:
-                if self._writing is not None and scope["method"] in {"PUT", "POST"}:
-                    # The body of a request that is refused is not read.
-                    chunks = await run_in_threadpool(self._chunks, scope)
-                    body = await _receive_body(receive, chunks)
-            except Refused as error:
-                refused = error
-            trailers = chunks.trailers if chunks is not None else {}
-            response = await run_in_threadpool(self._answer, scope, body, refused, trailers)
+            if self._writing is not None and scope["method"] in {"PUT", "POST"}:
+                # The body of a request that is refused is not read.
+                asked, seed = await run_in_threadpool(self._admit, scope)
+                chunks = chunks_of(asked.headers, seed) if seed is not None else None
+                body = await _receive_body(scope, receive, chunks)
+                asked = replace(asked, body=body, trailers=chunks.trailers if chunks is not None else {})
+                response = await run_in_threadpool(self._dispatch, asked)
+            else:
+                response = await run_in_threadpool(lambda: self._dispatch(self._admit(scope)[0]))
         except ClientDisconnect:
             return
+        except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
+            response = _refused(scope, error, request_id)
         finally:
             if body is not None:
                 body.close()
+        response.headers["x-amz-request-id"] = request_id
+        if body is None and any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"]):
+            # The body is not read, and a client that waits for 100 Continue may leave it out. Then nobody can tell
+            # where the next request of the connection begins.
+            response.headers["connection"] = "close"
         try:
             await response(scope, receive, send)
         except ClientDisconnect:
@@ -161,44 +157,15 @@ class Gateway:
             # The status is sent already. The server breaks the connection off, so the client misses bytes and says so.
             log.error("%s: broken off: %s", _for_log(scope), error)  # noqa: TRY400 - it is foreseen
 
-    def _chunks(self, scope: Scope) -> Chunks | None:
+    def _admit(self, scope: Scope) -> tuple[S3Request, Seed | None]:
+        """Parse a request and verify its signature, which there is none of without keys. Raises ``Refused``."""
         asked = _parse_request(scope)
-        seed = self._check_signature(asked)
-        return chunks_of(asked.headers, seed) if seed is not None else None
-
-    def _answer(
-        self, scope: Scope, body: BinaryIO | None, refused: Refused | None, trailers: Mapping[str, str]
-    ) -> Response:
-        """Answer a request; errors become answers too."""
-        request_id = self._ids.new()
-        try:
-            if refused is not None:
-                raise refused
-            response = self._dispatch(replace(_parse_request(scope), body=body or io.BytesIO(), trailers=trailers))
-        except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
-            refused = _as_refusal(error)
-            if refused.status in {500, 503}:
-                log.error("%s: %s", _for_log(scope), refused.message)  # noqa: TRY400 - the message says it
-            if scope["method"] == "HEAD" or refused.status == 304:  # whose answers have no body
-                response = Response(None, refused.status, refused.headers)
-            else:
-                response = error_document(refused, safe(unquote(scope["raw_path"].decode("latin-1"))), request_id)
-        response.headers["x-amz-request-id"] = request_id
-        if body is None and any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"]):
-            # The body is not read, and a client that waits for 100 Continue may leave it out. Then nobody can tell
-            # where the next request of the connection begins.
-            response.headers["connection"] = "close"
-        return response
-
-    def _check_signature(self, asked: S3Request) -> Seed | None:
-        """Verify the signature; None without keys. Raises ``Refused``."""
         if self._keys is not None:
-            return verify(asked, self._keys, self._lake.clock.now())
+            return asked, verify(asked, self._keys, self._lake.clock.now())
         check_host(asked.headers.get("host", ""))
-        return None
+        return asked, None
 
     def _dispatch(self, asked: S3Request) -> Response:
-        self._check_signature(asked)
         if asked.method not in {"GET", "HEAD"}:
             if self._writing is None or asked.method not in {"PUT", "POST", "DELETE"}:
                 raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
@@ -240,7 +207,7 @@ class Gateway:
         return document("ListAllMyBucketsResult", [owner_element(), nest("Buckets", buckets), *more])
 
 
-async def _receive_body(receive: Receive, chunks: Chunks | None) -> BinaryIO:
+async def _receive_body(scope: Scope, receive: Receive, chunks: Chunks | None) -> BinaryIO:
     """Receive the body of a request out of its chunks, in memory or, when it is large, on disk.
 
     Raises ``ClientDisconnect``, and ``Refused`` for chunks that are not what they say.
@@ -248,23 +215,17 @@ async def _receive_body(receive: Receive, chunks: Chunks | None) -> BinaryIO:
     spool = cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115 - the caller closes it
     wrong: Refused | None = None
     try:
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            more = message.get("more_body", False)
-            piece = message.get("body", b"")
-            try:
-                # The rest of a wrong body is read and dropped: a client that still sends hears no answer.
-                if wrong is None:
+        async for piece in Request(scope, receive).stream():
+            # The rest of a wrong body is read and dropped: a client that still sends hears no answer.
+            if wrong is None:
+                try:
                     spool.write(chunks.feed(piece) if chunks is not None else piece)
-                    if chunks is not None and not more:
-                        chunks.end()
-            except Refused as error:
-                wrong = error
+                except Refused as error:
+                    wrong = error
         if wrong is not None:
             raise wrong
+        if chunks is not None:
+            chunks.end()
         spool.seek(0)
     except BaseException:
         spool.close()
@@ -279,30 +240,20 @@ def is_iceberg(scope: Scope) -> bool:
     return not any(name == b"authorization" and value.startswith(b"AWS") for name, value in scope["headers"])
 
 
-def check_host(host: str) -> None:
-    """Refuse a request without a signature that is not addressed to this machine itself."""
-    if not is_loopback(host):
-        # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
-        raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a host, with or without a port, is a name or address of this machine alone."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _as_refusal(error: Exception) -> Refused:
-    error = out_of_resources(error) or error
-    match error:
-        case Refused():
-            return error
-        case LakeopsError():
-            return refusal(error)
-    return Refused(500, "InternalError", masked(f"unexpected {type(error).__name__}: {error}"))
+def _refused(scope: Scope, error: Exception, request_id: str) -> Response:
+    """The answer to a request that met an error."""
+    match out_of_resources(error) or error:
+        case Refused() as refused:
+            pass
+        case LakeopsError() as known:
+            refused = refusal(known)
+        case other:
+            refused = Refused(500, "InternalError", masked(f"unexpected {type(other).__name__}: {other}"))
+    if refused.status in {500, 503}:
+        log.error("%s: %s", _for_log(scope), refused.message)
+    if scope["method"] == "HEAD" or refused.status == 304:  # whose answers have no body
+        return Response(None, refused.status, refused.headers)
+    return error_document(refused, safe(unquote(scope["raw_path"].decode("latin-1"))), request_id)
 
 
 def _for_log(scope: Scope) -> str:
@@ -405,7 +356,6 @@ def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
 
 
 def _serve_parent() -> None:
-    """Serve a gateway until the parent says so, or ends."""
     from lakeops.lake import Lake
 
     told = os.dup(0)

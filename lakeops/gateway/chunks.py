@@ -11,8 +11,7 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
-from enum import Enum, auto
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from lakeops.gateway.answers import Refused
@@ -105,21 +104,11 @@ def chunks_of(headers: Mapping[str, str], seed: Seed) -> Chunks | None:
     return Chunks(seed if signed else None, int(size), digests_of(named) if trailing else None)
 
 
-class _At(Enum):
-    HEADER = auto()
-    DATA_END = auto()
-    TRAILER = auto()
-    LAST_END = auto()
-    END = auto()
-
-
 class Chunks:
     """Takes a body apart while it comes in.
 
-    Args:
-        seed: the signature that the first chunk's continues. None for chunks without signatures.
-        size: how many bytes the chunks hold in all.
-        trailing: the digests whose values follow the last chunk. None where nothing follows.
+    ``seed`` is the signature that the first chunk's continues, None for chunks without signatures. ``trailing`` are the
+    digests whose values follow the last chunk, None where nothing follows.
     """
 
     def __init__(self, seed: Seed | None, size: int, trailing: dict[str, Digest] | None) -> None:
@@ -127,106 +116,93 @@ class Chunks:
         self._previous = seed.signature if seed else ""
         self._size = size
         self._trailing = trailing
-        self._at = _At.HEADER
-        self._held = b""
-        self._taken = 0
-        self._left = 0
-        self._chunk = hashlib.sha256()
-        self._signature = ""
+        self._data = b""
+        self._at = self._taken = 0
+        self._given: list[bytes] = []
+        self._ended = False
+        self._parser = self._parse()
         self.trailers: dict[str, str] = {}
 
     def feed(self, data: bytes) -> bytes:
         """Decode the next bytes of the body; returns those of the object. Raises ``Refused`` for malformed bodies."""
-        data = self._held + data
-        given: list[bytes] = []
-        at = 0
-        while at < len(data):
-            if self._left:
-                piece = data[at : at + self._left]
-                at += len(piece)
-                self._left -= len(piece)
-                self._taken += len(piece)
-                if self._seed is not None:
-                    self._chunk.update(piece)
-                for digest in (self._trailing or {}).values():
-                    digest.update(piece)
-                given.append(piece)
-                continue
-            end = data.find(b"\n", at)
-            if end < 0:
-                break
-            self._line(data[at : end + 1].rstrip(b"\r\n"))
-            at = end + 1
-        self._held = data[at:]
-        if len(self._held) > _MOST_LINE:
+        self._data, self._at, self._given = self._data[self._at :] + data, 0, []
+        next(self._parser)
+        if len(self._data) - self._at > _MOST_LINE:
             raise _malformed("a line has no end")
-        return b"".join(given)
+        return b"".join(self._given)
 
     def end(self) -> None:
         """Check that the body has come to its end. Raises ``Refused``."""
-        if self._at is not _At.END or self._held:
+        if not self._ended or self._at < len(self._data):
             raise Refused(400, "IncompleteBody", "the body ended before its last chunk")
         if self._taken != self._size:
             said = f"the chunks hold {self._taken} bytes, and {self._size} were announced"
             raise Refused(400, "IncompleteBody", said)
 
-    def _line(self, line: bytes) -> None:
-        if self._at is _At.HEADER:
-            self._begin(line)
-        elif self._at is _At.TRAILER:
-            self._trailer(line)
-        elif line:
+    def _parse(self) -> Iterator[None]:
+        """Take the body apart; waits for more of it at each ``yield``."""
+        size = -1
+        while size:
+            found = _HEADER.fullmatch((yield from self._line()))
+            if found is None or (found[2] is None) != (self._seed is None):
+                raise _malformed("a chunk does not begin with its size and its signature")
+            size = left = int(found[1], 16)
+            if self._taken + size > self._size:
+                said = f"the chunks hold more than the {self._size} bytes that were announced"
+                raise Refused(400, "IncompleteBody", said)
+            chunk = hashlib.sha256()
+            digests = [*(self._trailing or {}).values(), *([] if self._seed is None else [chunk])]
+            while left:
+                piece = self._data[self._at : self._at + left]
+                if not piece:
+                    yield
+                self._at, self._taken, left = self._at + len(piece), self._taken + len(piece), left - len(piece)
+                for digest in digests:
+                    digest.update(piece)
+                self._given.append(piece)
+            if size:
+                yield from self._empty_line()
+            self._verify((found[2] or b"").decode(), f"{_ALGORITHM}-PAYLOAD", _EMPTY, chunk.hexdigest())
+        yield from self._empty_line() if self._trailing is None else self._trailers(self._trailing)
+        self._ended = True
+        while True:
+            yield from self._empty_line()
+
+    def _line(self) -> Generator[None, None, bytes]:
+        while (end := self._data.find(b"\n", self._at)) < 0:
+            yield
+        line, self._at = self._data[self._at : end + 1], end + 1
+        return line.rstrip(b"\r\n")
+
+    def _empty_line(self) -> Iterator[None]:
+        if (yield from self._line()):
             raise _malformed("bytes follow where a chunk has ended")
-        elif self._at is _At.DATA_END:
-            self._verify_chunk()
-            self._at = _At.HEADER
-        else:
-            self._at = _At.END
 
-    def _begin(self, line: bytes) -> None:
-        found = _HEADER.fullmatch(line)
-        if found is None or (found[2] is None) != (self._seed is None):
-            raise _malformed("a chunk does not begin with its size and its signature")
-        self._left = int(found[1], 16)
-        self._signature = (found[2] or b"").decode()
-        self._chunk = hashlib.sha256()
-        if self._taken + self._left > self._size:
-            said = f"the chunks hold more than the {self._size} bytes that were announced"
-            raise Refused(400, "IncompleteBody", said)
-        self._at = _At.DATA_END
-        if not self._left:
-            self._verify_chunk()
-            self._at = _At.LAST_END if self._trailing is None else _At.TRAILER
-
-    def _verify_chunk(self) -> None:
-        if self._seed is not None:
-            told = (f"{_ALGORITHM}-PAYLOAD", _EMPTY, self._chunk.hexdigest())
-            self._verify(self._seed, self._signature, *told)
-
-    def _verify(self, seed: Seed, given: str, algorithm: str, *hashes: str) -> None:
-        expected = seed.sign("\n".join((algorithm, seed.timestamp, seed.scope, self._previous, *hashes)))
-        if not hmac.compare_digest(expected.encode(), given.encode()):
-            raise Refused(403, "SignatureDoesNotMatch", "the signature of a chunk is not that of its contents")
-        self._previous = given
-
-    def _trailer(self, line: bytes) -> None:
-        if line:
+    def _trailers(self, digests: dict[str, Digest]) -> Iterator[None]:
+        # An empty line also precedes the signature.
+        while (line := (yield from self._line())) or not (self._seed is None or _TRAILER_SIGNATURE in self.trailers):
             name, separator, value = line.decode("latin-1").partition(":")
             name = name.strip().lower()
-            if not separator or name in self.trailers or len(self.trailers) > len(_CRCS):
+            if line and (not separator or name in self.trailers or len(self.trailers) > len(_CRCS)):
                 raise _malformed("a line behind the last chunk is not NAME:VALUE")
-            self.trailers[name] = value.strip()
-        elif self._seed is None or _TRAILER_SIGNATURE in self.trailers:  # an empty line also precedes the signature
-            self._at = _At.END
-            given = self.trailers.pop(_TRAILER_SIGNATURE, "")
-            if self._seed is not None:
-                text = "".join(f"{name}:{value}\n" for name, value in self.trailers.items()).encode("latin-1")
-                self._verify(self._seed, given, f"{_ALGORITHM}-TRAILER", hashlib.sha256(text).hexdigest())
-            if self.trailers.keys() != (self._trailing or {}).keys():
-                said = "what follows the last chunk is not what x-amz-trailer names"
-                raise Refused(400, "MalformedTrailerError", said)
-            for name, digest in (self._trailing or {}).items():
-                check_digest(name, digest.digest(), self.trailers[name])
+            if line:
+                self.trailers[name] = value.strip()
+        given = self.trailers.pop(_TRAILER_SIGNATURE, "")
+        text = "".join(f"{name}:{value}\n" for name, value in self.trailers.items()).encode("latin-1")
+        self._verify(given, f"{_ALGORITHM}-TRAILER", hashlib.sha256(text).hexdigest())
+        if self.trailers.keys() != digests.keys():
+            said = "what follows the last chunk is not what x-amz-trailer names"
+            raise Refused(400, "MalformedTrailerError", said)
+        for name, digest in digests.items():
+            check_digest(name, digest.digest(), self.trailers[name])
+
+    def _verify(self, given: str, algorithm: str, *hashes: str) -> None:
+        """Compare a signature with that of these hashes, where there are signatures."""
+        if self._seed is not None:
+            told = (algorithm, self._seed.timestamp, self._seed.scope, self._previous, *hashes)
+            if not hmac.compare_digest(self._seed.sign("\n".join(told)).encode(), given.encode()):
+                raise Refused(403, "SignatureDoesNotMatch", "the signature of a chunk is not that of its contents")
+            self._previous = given
 
 
 def _malformed(what: str) -> Refused:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -238,10 +238,7 @@ def _attributes(entry: Entry, headers: Mapping[str, str]) -> Response:
 def check_conditions(entry: Entry, asked: Mapping[str, str], before: str = "") -> None:
     """Check the conditions of a request on an object: by ETag where one is named, otherwise by time.
 
-    Args:
-        entry: the object.
-        asked: the headers of the request.
-        before: what stands before the names of conditions on the source of a copy.
+    The names of conditions on the source of a copy have something ``before`` them.
 
     Raises:
         Refused: they are not met (412), or the client has the object already (304).
@@ -281,30 +278,21 @@ def contents(ref: Ref, entry: Entry, part: ByteRange) -> bytes | Iterator[bytes]
     """
     if not part.is_range and part.length <= PIECE:
         return ref.read_entry(entry)
-    file = ref.open_entry(entry)
-    try:
-        file.seek(part.start)
-        first = _piece(file, entry, part.length)
-    except BaseException:
-        file.close()
-        raise
+    pieces = _pieces(ref.open_entry(entry), entry, part)
+    first = next(pieces)
     if len(first) == part.length:
-        file.close()
+        pieces.close()
         return first
-    return _pieces(file, entry, first, part.length - len(first))
+    return chain([first], pieces)
 
 
-def _pieces(file: ObjectFile, entry: Entry, first: bytes, left: int) -> Iterator[bytes]:
+def _pieces(file: ObjectFile, entry: Entry, part: ByteRange) -> Generator[bytes, None, None]:
+    left = part.length
     with file:
-        yield first
+        file.seek(part.start)
         while left:
-            piece = _piece(file, entry, left)
+            piece = file.read(min(left, PIECE))
+            if not piece:
+                raise EOFError(f"{entry.path!r} ended {left:,} bytes early")
             left -= len(piece)
             yield piece
-
-
-def _piece(file: ObjectFile, entry: Entry, left: int) -> bytes:
-    piece = file.read(min(left, PIECE))
-    if not piece:
-        raise EOFError(f"{entry.path!r} ended {left:,} bytes early")
-    return piece

@@ -11,19 +11,21 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from pydantic import BaseModel, Field, ValidationError
 from pyiceberg import exceptions
-from pyiceberg.catalog.rest import CreateTableRequest
-from pyiceberg.table import CommitTableRequest
+from pyiceberg.catalog.rest import CreateTableRequest, RegisterTableRequest
+from pyiceberg.table import CommitTableRequest, TableIdentifier
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from lakeops.gateway.answers import Refused
+from lakeops.gateway.signature import check_host
 from lakeops.iceberg.tables import RefTables, TableCommit
 from lakeops.model.errors import (
     BranchMoved,
@@ -55,7 +57,8 @@ _MOST_FORM = 64 << 10
 """Bytes of a request for a token, which nobody has vouched for."""
 _MOST_PARAMETERS = 20
 _SEPARATOR = "\x1f"
-_RESOURCES = {"namespaces", "tables", "transactions", "views"}
+_RESOURCES = ("namespaces/", "tables/rename/", "transactions/commit/")
+"""What follows a warehouse, which may be a branch or folder of the name of something below namespaces."""
 _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
     (exceptions.NoSuchTableError, 404, "NoSuchTableException"),
@@ -83,49 +86,52 @@ class _PropertiesRequest(BaseModel):
     updates: dict[str, str] = Field(default_factory=dict)
 
 
-class _Identifier(BaseModel):
-    namespace: tuple[str, ...]
-    name: str
-
-
 class _RenameRequest(BaseModel):
-    source: _Identifier
-    destination: _Identifier
-
-
-class _RegisterRequest(BaseModel):
-    name: str
-    metadata_location: str = Field(alias="metadata-location")
-    overwrite: bool = False
+    source: TableIdentifier
+    destination: TableIdentifier
 
 
 class _TransactionRequest(BaseModel):
     changes: list[CommitTableRequest] = Field(alias="table-changes", min_length=1)
 
 
-class _Request(NamedTuple):
-    method: str
-    segments: tuple[str, ...]
+@dataclass(frozen=True)
+class _Asked:
+    """A request, and what its path names: a repository or a folder of a ref, a namespace's levels, a table."""
+
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
+    repository: Repository
+    ref: str | None
+    folder: str
+    levels: tuple[str, ...]
+    table: str
+
+    def tables(self) -> tuple[RefTables, tuple[str, ...]]:
+        """The tables that the namespace is among, and its levels there."""
+        return self.at(self.levels)
+
+    def at(self, levels: tuple[str, ...]) -> tuple[RefTables, tuple[str, ...]]:
+        """The tables that another namespace is among, and its levels there."""
+        if self.ref is not None:
+            return RefTables(self.repository, self.ref, self.folder), levels
+        if not levels:
+            raise InvalidInput("namespaces of a repository begin with a ref, such as main.web")
+        return RefTables(self.repository, levels[0]), levels[1:]
 
 
 class IcebergRest:
     """An ASGI application that answers Iceberg's REST requests from the refs of a lake.
 
-    Args:
-        lake: where the repositories are.
-        keys: the client id and secret of tokens. None takes requests without one.
-        write: let requests change tables on branches.
-        check_host: raises for a request without keys that is not addressed to this machine itself.
+    ``keys`` are the client id and secret of tokens. None takes requests without one, if they are addressed to this
+    machine itself.
     """
 
-    def __init__(self, lake: Lake, keys: Credentials | None, *, write: bool, check_host: Callable[[str], None]) -> None:
+    def __init__(self, lake: Lake, keys: Credentials | None, *, write: bool) -> None:
         self._lake = lake
         self._keys = keys
         self._write = write
-        self._check_host = check_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -134,11 +140,13 @@ class IcebergRest:
             response = await run_in_threadpool(self._admit, scope, headers)
             if response is None:
                 most = _MOST_FORM if scope["raw_path"].endswith(TOKENS.encode()) else MOST_BODY
-                body = await _body(receive, most)
+                body = bytearray()
+                async for piece in Request(scope, receive).stream():
+                    body += piece if len(body) <= most else b""
                 if len(body) > most:
                     response = _error(413, "BadRequestException", f"a request like this has {most:,} bytes at most")
                 else:
-                    response = await run_in_threadpool(self._answer, scope, headers, body)
+                    response = await run_in_threadpool(self._answer, scope, headers, bytes(body))
             else:
                 response.headers["connection"] = "close"  # its body was not read
         except ClientDisconnect:
@@ -148,11 +156,10 @@ class IcebergRest:
         await response(scope, receive, send)
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> Response | None:
-        """The refusal of a request whose body is not worth reading."""
         path = scope["raw_path"].decode("latin-1").removeprefix(PREFIX)
         try:
             if self._keys is None:
-                self._check_host(headers.get("host", ""))
+                check_host(headers.get("host", ""))
             elif path != TOKENS and not self._is_valid(headers.get("authorization", "")):
                 return _error(401, "NotAuthorizedException", "give a token of oauth/tokens, or credential=KEY:SECRET")
         except Refused as error:
@@ -161,20 +168,25 @@ class IcebergRest:
 
     def _answer(self, scope: Scope, headers: dict[str, str], body: bytes) -> Response:
         try:
-            segments = tuple(scope["raw_path"].decode("ascii")[len(PREFIX) :].split("/"))
+            segments = scope["raw_path"].decode("ascii")[len(PREFIX) :].split("/")
             query = parse_qsl(
                 scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_PARAMETERS
             )
-            return self._dispatch(_Request(scope["method"], segments, dict(query), headers, body))
+            match scope["method"], *segments:
+                case "POST", "oauth", "tokens":
+                    return self._token(headers, body)
+                case "GET", "config":
+                    return self._config(dict(query).get("warehouse", "").removeprefix("lakefs://"))
+            return self._dispatch(scope["method"], segments, dict(query), headers, body)
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
             return _refusal(error, safe(f"{scope['method']} {scope['raw_path'].decode('latin-1')}"))
 
     # --- tokens ---
 
-    def _token(self, request: _Request) -> Response:
+    def _token(self, headers: dict[str, str], body: bytes) -> Response:
         """Answer OAuth2's client credentials, and the exchange of a token for a newer one."""
-        form = dict(parse_qsl(request.body.decode("utf-8", "replace"), max_num_fields=_MOST_PARAMETERS))
-        given = request.headers.get("authorization", "")
+        form = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=_MOST_PARAMETERS))
+        given = headers.get("authorization", "")
         if given.startswith("Basic "):
             name, _, secret = base64.b64decode(given[6:] + "==").decode("utf-8", "replace").partition(":")
             form = {"client_id": unquote(name), "client_secret": unquote(secret), **form}
@@ -184,11 +196,8 @@ class IcebergRest:
             told = f"{form.get('client_id', '')}:{form.get('client_secret', '')}"
             known = hmac.compare_digest(told.encode(), f"{keys.access_key}:{keys.secret_key}".encode())
             if not (exchanged or known):
-                answer = {
-                    "error": "invalid_client",
-                    "error_description": "the gateway does not know this key and secret",
-                }
-                return JSONResponse(answer, 401)
+                why = "the gateway does not know this key and secret"
+                return JSONResponse({"error": "invalid_client", "error_description": why}, 401)
         until = str(int(time.time()) + TOKEN_SECONDS)
         token = "none" if keys is None else f"{until}.{_sign(keys, until)}"
         answer_of = {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token", "token_type": "bearer"}
@@ -203,61 +212,59 @@ class IcebergRest:
 
     # --- requests ---
 
-    def _dispatch(self, request: _Request) -> Response:
-        if request.segments == ("oauth", "tokens") and request.method == "POST":
-            return self._token(request)
-        if request.segments == ("config",) and request.method == "GET":
-            return self._config(request)
-        place = next((at for at, one in enumerate(request.segments) if at and one in _RESOURCES), None)
+    def _dispatch(
+        self, method: str, segments: list[str], query: dict[str, str], headers: dict[str, str], body: bytes
+    ) -> Response:
+        rest = (at for at in range(1, len(segments)) if "/".join([*segments[at:], ""]).startswith(_RESOURCES))
+        place = next(rest, None)
         if place is None:
             raise InvalidInput(f"there is nothing at this path; paths are {PREFIX}PREFIX/namespaces/...")
-        prefix = [unquote(one) for one in request.segments[:place]]
-        names = [unquote(one) for one in request.segments[place:]]
+        prefix, names = [*map(unquote, segments[:place])], [*map(unquote, segments[place:])]
         shape, levels, table = names.copy(), tuple[str, ...](), ""
         if names[0] == "namespaces" and len(names) > 1:
             levels, shape[1] = tuple(names[1].split(_SEPARATOR)), "{}"
         if len(names) > 3:
             table, shape[3] = names[3], "{}"
-        method = "GET" if request.method == "HEAD" else request.method
-        route = _ROUTES.get((method, *shape))
-        if route is None:
+        method = "GET" if method == "HEAD" else method
+        if (method, *shape) not in _ROUTES:
             raise NotImplementedError(f"this catalog does not answer {method} of this path")
         if method != "GET" and shape[-1] != "metrics" and not self._write:
             raise PreconditionFailed("this gateway only reads; start it with --write")
-        warehouse = _Warehouse(self._lake.repository(prefix[0]), *prefix[1:3])
+        repository, (ref, folder) = self._lake.repository(prefix[0]), (*prefix[1:3], None, "")[:2]
+        route = _ROUTES[method, *shape]
+        if route is None:
+            return Response(status_code=204)
+        if not isinstance(route, str):
+            return JSONResponse(route) if route else _error(404, "NoSuchViewException", "this catalog has no views")
         answer: Callable[[_Asked], Response] = getattr(self, f"_{route}")
         try:
-            return answer(_Asked(request, warehouse, levels, table))
+            return answer(_Asked(query, headers, body, repository, ref, folder or "", levels, table))
         except (NotFound, exceptions.NoSuchNamespaceError) as error:
             if not table:
                 raise
             # Engines know this as a table that is not there (DROP TABLE IF EXISTS), and the other as a failure.
             raise exceptions.NoSuchTableError(str(error)) from None
 
-    def _config(self, request: _Request) -> Response:
-        given = request.query.get("warehouse", "").removeprefix("lakefs://")
-        if not given:
+    def _config(self, warehouse: str) -> Response:
+        if not warehouse:
             raise InvalidInput("name a warehouse: a repository, or REPO/REF, or REPO/REF/FOLDER")
-        uri = LakeUri.parse(f"lakefs://{given}")
+        uri = LakeUri.parse(f"lakefs://{warehouse}")
         self._lake.repository(uri.repository)
         parts = [one for one in (uri.repository, uri.ref, (uri.path or "").strip("/")) if one]
         prefix = "/".join(quote(one, safe="") for one in parts)
         return JSONResponse({"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS})
 
     def _list_namespaces(self, asked: _Asked) -> Response:
-        warehouse, query = asked.warehouse, asked.request.query
-        parent = tuple(one for one in query.get("parent", "").split(_SEPARATOR) if one)
-        if warehouse.ref is None and not parent:
-            repository = warehouse.repository
-            found: Iterable[tuple[str, ...]] = [(one.id,) for one in (*repository.branches(), *repository.tags())]
-        else:
-            tables, levels = warehouse.at(parent)
-            found = [parent + one[len(levels) :] for one in tables.namespaces(levels)]
-        return _page("namespaces", [list(one) for one in found], query)
+        parent = tuple(one for one in asked.query.get("parent", "").split(_SEPARATOR) if one)
+        if asked.ref is None and not parent:
+            found = [(one.id,) for one in (*asked.repository.branches(), *asked.repository.tags())]
+            return JSONResponse({"namespaces": sorted(found)})
+        tables, levels = asked.at(parent)
+        return JSONResponse({"namespaces": sorted(parent + one[len(levels) :] for one in tables.namespaces(levels))})
 
     def _create_namespace(self, asked: _Asked) -> Response:
-        given = _NamespaceRequest.model_validate_json(asked.request.body)
-        tables, levels = asked.warehouse.at(given.namespace)
+        given = _NamespaceRequest.model_validate_json(asked.body)
+        tables, levels = asked.at(given.namespace)
         tables.create_namespace(_required(levels), given.properties)
         return JSONResponse(given.model_dump())
 
@@ -271,7 +278,7 @@ class IcebergRest:
         return Response(status_code=204)
 
     def _set_properties(self, asked: _Asked) -> Response:
-        given = _PropertiesRequest.model_validate_json(asked.request.body)
+        given = _PropertiesRequest.model_validate_json(asked.body)
         both = sorted(given.updates.keys() & set(given.removals))
         if both:
             answer = f"{', '.join(both)}: to be removed and to be set at once"
@@ -285,27 +292,21 @@ class IcebergRest:
 
     def _list_tables(self, asked: _Asked) -> Response:
         tables, levels = asked.tables()
-        found = [{"namespace": asked.levels, "name": one[-1]} for one in tables.tables(levels)]
-        return _page("identifiers", found, asked.request.query)
+        found = sorted(one[-1] for one in tables.tables(levels))
+        return JSONResponse({"identifiers": [{"namespace": asked.levels, "name": name} for name in found]})
 
     def _create_table(self, asked: _Asked) -> Response:
         optional = {"location": None, "partition-spec": None, "write-order": None}
-        given = CreateTableRequest.model_validate(optional | _object(asked.request.body))
+        given = CreateTableRequest.model_validate(optional | _object(asked.body))
         tables, levels = asked.tables()
-        made = tables.new_table(
-            (*levels, given.name),
-            given.table_schema,
-            given.location,
-            given.partition_spec,
-            given.write_order,
-            given.properties,
-        )
+        name, described = (*levels, given.name), (given.partition_spec, given.write_order, given.properties)
+        made = tables.new_table(name, given.table_schema, given.location, *described)
         if given.stage_create:
             return self._loaded(made, staged=True)
-        return self._loaded(tables.create((*levels, given.name), made.metadata))
+        return self._loaded(tables.create(name, made.metadata))
 
     def _register_table(self, asked: _Asked) -> Response:
-        given = _RegisterRequest.model_validate_json(asked.request.body)
+        given = RegisterTableRequest.model_validate({"overwrite": False} | _object(asked.body))
         if given.overwrite:
             raise NotImplementedError("drop the table first, and register it then")
         tables, levels = asked.tables()
@@ -313,11 +314,11 @@ class IcebergRest:
 
     def _load_table(self, asked: _Asked) -> Response:
         tables, levels = asked.tables()
-        return self._loaded(tables.load((*levels, asked.table)), asked.request.headers.get("if-none-match"))
+        return self._loaded(tables.load((*levels, asked.table)), asked.headers.get("if-none-match"))
 
     def _commit_table(self, asked: _Asked) -> Response:
         identifier = {"namespace": asked.levels, "name": asked.table}
-        given = CommitTableRequest.model_validate({**_object(asked.request.body), "identifier": identifier})
+        given = CommitTableRequest.model_validate({**_object(asked.body), "identifier": identifier})
         tables, levels = asked.tables()
         (made,) = tables.commit([TableCommit((*levels, asked.table), given.requirements, given.updates)])
         return self._loaded(made)
@@ -328,36 +329,24 @@ class IcebergRest:
         return Response(status_code=204)
 
     def _rename_table(self, asked: _Asked) -> Response:
-        given = _RenameRequest.model_validate_json(asked.request.body)
-        tables, old = asked.warehouse.at(given.source.namespace)
-        other, new = asked.warehouse.at(given.destination.namespace)
+        given = _RenameRequest.model_validate_json(asked.body)
+        tables, old = asked.at(tuple(given.source.namespace.root))
+        other, new = asked.at(tuple(given.destination.namespace.root))
         if str(other) != str(tables):
             raise InvalidInput("a table keeps its ref; merge it to another one")
         tables.rename((*old, given.source.name), (*new, given.destination.name))
         return Response(status_code=204)
 
     def _commit_transaction(self, asked: _Asked) -> Response:
-        given = _TransactionRequest.model_validate_json(asked.request.body)
+        given = _TransactionRequest.model_validate_json(asked.body)
         commits, places = [], {}
         for change in given.changes:
-            tables, levels = asked.warehouse.at(tuple(change.identifier.namespace.root))
+            tables, levels = asked.at(tuple(change.identifier.namespace.root))
             places[str(tables)] = tables
             commits.append(TableCommit((*levels, change.identifier.name), change.requirements, change.updates))
         if len(places) > 1:
             raise InvalidInput("the tables of one transaction are at one ref")
         next(iter(places.values())).commit(commits)
-        return Response(status_code=204)
-
-    def _no_views(self, _: _Asked) -> Response:
-        return JSONResponse({"identifiers": []})
-
-    def _no_view(self, _: _Asked) -> Response:
-        return _error(404, "NoSuchViewException", "this catalog has no views")
-
-    def _no_credentials(self, _: _Asked) -> Response:
-        return JSONResponse({"storage-credentials": []})
-
-    def _take_metrics(self, _: _Asked) -> Response:
         return Response(status_code=204)
 
     def _loaded(self, table: LoadedTable, known: str | None = None, *, staged: bool = False) -> Response:
@@ -385,39 +374,8 @@ class IcebergRest:
         return JSONResponse(answer, headers={} if staged else {"etag": tag})
 
 
-class _Warehouse:
-    """The tables of a repository, or of one ref of it."""
-
-    def __init__(self, repository: Repository, ref: str | None = None, folder: str = "") -> None:
-        self.repository = repository
-        self.ref = ref
-        self._folder = folder
-
-    def at(self, levels: tuple[str, ...]) -> tuple[RefTables, tuple[str, ...]]:
-        """The tables that a namespace is among, and its levels there."""
-        if self.ref is not None:
-            return RefTables(self.repository, self.ref, self._folder), levels
-        if not levels:
-            raise InvalidInput("namespaces of a repository begin with a ref, such as main.web")
-        tables = RefTables(self.repository, levels[0])
-        return tables, levels[1:]
-
-
-class _Asked(NamedTuple):
-    """A request, and what its path names."""
-
-    request: _Request
-    warehouse: _Warehouse
-    levels: tuple[str, ...]
-    table: str
-
-    def tables(self) -> tuple[RefTables, tuple[str, ...]]:
-        """The tables of the ref, and the levels of the namespace there."""
-        return self.warehouse.at(self.levels)
-
-
 _IN = ("namespaces", "{}")
-_ROUTES: dict[tuple[str, ...], str] = {
+_ROUTES: dict[tuple[str, ...], str | dict[str, list[str]] | None] = {
     ("GET", "namespaces"): "list_namespaces",
     ("POST", "namespaces"): "create_namespace",
     ("GET", *_IN): "load_namespace",
@@ -429,15 +387,15 @@ _ROUTES: dict[tuple[str, ...], str] = {
     ("GET", *_IN, "tables", "{}"): "load_table",
     ("POST", *_IN, "tables", "{}"): "commit_table",
     ("DELETE", *_IN, "tables", "{}"): "drop_table",
-    ("POST", *_IN, "tables", "{}", "metrics"): "take_metrics",
-    ("GET", *_IN, "tables", "{}", "credentials"): "no_credentials",
-    ("GET", *_IN, "views"): "no_views",
-    ("GET", *_IN, "views", "{}"): "no_view",
-    ("DELETE", *_IN, "views", "{}"): "no_view",
+    ("POST", *_IN, "tables", "{}", "metrics"): None,
+    ("GET", *_IN, "tables", "{}", "credentials"): {"storage-credentials": []},
+    ("GET", *_IN, "views"): {"identifiers": []},
+    ("GET", *_IN, "views", "{}"): {},
+    ("DELETE", *_IN, "views", "{}"): {},
     ("POST", "tables", "rename"): "rename_table",
     ("POST", "transactions", "commit"): "commit_transaction",
 }
-"""Methods and paths, each with the name of the method that answers it."""
+"""Methods and paths, each with the name of the method that answers it, or with an answer. There are no views."""
 _ENDPOINTS = [
     f"{method} /v1/{{prefix}}/{'/'.join(path)}".replace("{}", "{namespace}", 1).replace("{}", "{table}")
     for asked, *path in _ROUTES
@@ -445,19 +403,6 @@ _ENDPOINTS = [
     for method in ([asked, "HEAD"] if asked == "GET" and path[-1] == "{}" else [asked])
 ]
 """The paths that clients are told of, as Iceberg's specification writes them."""
-
-
-async def _body(receive: Receive, most: int) -> bytes:
-    """The body of a request, and no more than a message of it above ``most`` bytes."""
-    found, more = bytearray(), True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        if len(found) <= most:
-            found += message.get("body", b"")
-        more = message.get("more_body", False)
-    return bytes(found)
 
 
 def _required(levels: tuple[str, ...]) -> tuple[str, ...]:
@@ -471,23 +416,6 @@ def _object(body: bytes) -> dict[str, object]:
     if not isinstance(found, dict):
         raise InvalidInput("the body is no JSON object")
     return found
-
-
-def _page(name: str, found: list[Any], query: dict[str, str]) -> Response:
-    """A page of a list, in order. A client that sends no ``pageToken`` gets all of it."""
-    found = sorted(found, key=json.dumps)
-    if "pageToken" not in query:
-        return JSONResponse({name: found})
-    try:
-        start, size = int(query["pageToken"] or 0), int(query.get("pageSize", "100"))
-    except ValueError:
-        raise InvalidInput("pageToken is one of an earlier answer, and pageSize a number") from None
-    if start < 0 or size < 1:
-        raise InvalidInput("pageSize is at least 1")
-    answer: dict[str, Any] = {name: found[start : start + size]}
-    if start + size < len(found):
-        answer["next-page-token"] = str(start + size)
-    return JSONResponse(answer)
 
 
 def _sign(keys: Credentials, until: str) -> str:

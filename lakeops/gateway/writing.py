@@ -96,6 +96,11 @@ _KEEPING = [
 _PART = re.compile(r"[1-9][0-9]{0,4}")
 _MOST_PARTS = 10_000
 _DELTA_COMMIT = re.compile(r"(.*/)?_delta_log/[0-9]{20}\.json", re.DOTALL)
+"""A version of a Delta table, which nobody may replace.
+
+Delta on Spark looks whether it is there and then writes without a condition. Another writer may come between the two,
+whose rows would be lost.
+"""
 
 
 class Writing:
@@ -121,8 +126,7 @@ class Writing:
             case ("PUT",):
                 work, conditions = _put, ("if-match", "if-none-match")
             case "PUT", "partNumber", "uploadId":
-                copies = SOURCE in asked.headers
-                work, conditions = partial(self._part, lake), _SOURCE_CONDITIONS if copies else ()
+                work, conditions = partial(self._part, lake), _SOURCE_CONDITIONS if SOURCE in asked.headers else ()
             case "POST", "uploads":
                 work = partial(self._begin, lake)
             case "POST", "uploadId":
@@ -130,7 +134,9 @@ class Writing:
             case "DELETE", "uploadId":
                 work = self._abort
             case ("DELETE",) if asked.key:
-                work, conditions = _delete_one, ("if-match",)
+                check_headers(asked.headers, ("if-match",))
+                _delete(repository, asked.key, asked.headers.get("if-match"))
+                return Response(status_code=204)
             case "POST", "delete":
                 work = _delete_many
             case _:
@@ -239,7 +245,8 @@ class Writing:
                     whole.seek(0)
                     entry = _stage(branch, path, whole, asked, upload.content_type, upload.metadata)
                 upload.completed = told, etag(entry)
-                upload.end()
+                upload.parts.clear()
+                upload.file.close()
         fields = elements(Bucket=repository.id, Key=asked.key, ETag=upload.completed[1])
         return document("CompleteMultipartUploadResult", fields + _sums(_given_sums(asked)))
 
@@ -247,7 +254,7 @@ class Writing:
         upload = self._upload(repository, asked)
         with upload.lock:
             upload.require_open()
-            upload.end()
+            upload.file.close()
         with self._lock:
             self._uploads.pop(asked.query["uploadId"], None)
         return Response(status_code=204)
@@ -288,9 +295,7 @@ class MultipartUpload:
 
     Attributes:
         place: the repository and the key.
-        begun: when, in Unix seconds.
         lock: held while a part is added, and while the upload ends, so that it ends once.
-        parts: by number.
         completed: the parts that the object was made of, and its ETag. A client that asks again has the first answer:
             another object may be at the key by now.
     """
@@ -321,11 +326,6 @@ class MultipartUpload:
         """Raise ``Refused`` once the upload has ended."""
         if self.file.closed:
             raise _no_such_upload()
-
-    def end(self) -> None:
-        """Drop the parts."""
-        self.parts.clear()
-        self.file.close()
 
     def pieces(self, part: UploadPart) -> Iterator[bytes]:
         """The bytes of a part, some at a time."""
@@ -429,7 +429,7 @@ def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
         itself = (owner.id, source.id, found.path) == (repository.id, branch.id, path)
         if itself and not told:
             raise Refused(400, "InvalidRequest", "a copy of an object to itself has to replace its metadata")
-        once = absent or (_is_delta_commit(path) and not itself)
+        once = absent or (not itself and _DELTA_COMMIT.fullmatch(path) is not None)
         if owner.id == repository.id:
             return branch.link(found, path, if_absent=once, in_place=itself and not once, **told)
         said = told or {"metadata": found.metadata, "content_type": found.content_type}
@@ -442,7 +442,6 @@ def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
 
 
 def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Ref, Entry]:
-    """The repository, the ref and the object that a copy is made from. Raises ``Refused``."""
     named, _, version = headers[SOURCE].partition("?versionId=")
     bucket, _, key = unquote(named).removeprefix("/").partition("/")
     if version not in {"", "null"}:
@@ -454,15 +453,10 @@ def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Re
 
 
 def _stage(
-    branch: Branch,
-    path: str,
-    body: BinaryIO,
-    asked: S3Request,
-    content_type: str | None,
-    metadata: dict[str, str],
+    branch: Branch, path: str, body: BinaryIO, asked: S3Request, content_type: str | None, metadata: dict[str, str]
 ) -> Entry:
     unmatched, match = asked.headers.get("if-none-match"), asked.headers.get("if-match")
-    never_replaced = _is_delta_commit(path)
+    never_replaced = _DELTA_COMMIT.fullmatch(path) is not None
     implied = unmatched is None and never_replaced
 
     def attempt() -> Entry:
@@ -487,17 +481,7 @@ def _stage(
         raise
 
 
-def _is_delta_commit(path: str) -> bool:
-    """Tell whether a path is a version of a Delta table, which nobody may replace.
-
-    Delta on Spark looks whether it is there and then writes without a condition. Another writer may come between the
-    two, whose rows would be lost.
-    """
-    return _DELTA_COMMIT.fullmatch(path) is not None
-
-
 def _branch_and_path(repository: Repository, key: str) -> tuple[Branch, str]:
-    """The branch and the path that a key names. Raises ``Refused``."""
     name, _, path = key.partition("/")
     if not path:
         raise Refused(400, "InvalidArgument", "a key is BRANCH/PATH")
@@ -531,15 +515,10 @@ def _decoded(value: str) -> str:
     return value if decoded.isascii() else decoded  # nobody encodes ASCII: it only looks so
 
 
-def _sum_names(names: Iterable[str]) -> list[str]:
-    about = {CHECKSUM + "algorithm", CHECKSUM + "type", CHECKSUM + "mode"}
-    return [name for name in names if name.startswith(CHECKSUM) and name not in about]
-
-
 def _given_sums(asked: S3Request) -> dict[str, str]:
-    """The checksums that came with a request, by the names of their headers."""
-    given = {**asked.headers, **asked.trailers}
-    return {name: given[name] for name in _sum_names(given)}
+    about, given = {"algorithm", "type", "mode"}, {**asked.headers, **asked.trailers}
+    names = [name for name in given if name.startswith(CHECKSUM) and name.removeprefix(CHECKSUM) not in about]
+    return {name: given[name] for name in names}
 
 
 def _sums(given: Mapping[str, str]) -> list[str]:
@@ -579,7 +558,6 @@ def _checked_body(asked: S3Request) -> BinaryIO:
 
 
 def _parse_document(asked: S3Request) -> ET.Element:
-    """Parse the body as XML. Raises ``Refused``."""
     text = _checked_body(asked).read(MOST_DOCUMENT + 1)
     try:
         if len(text) > MOST_DOCUMENT or b"<!" in text:  # nothing in these documents declares anything
@@ -589,18 +567,13 @@ def _parse_document(asked: S3Request) -> ET.Element:
         raise Refused(400, "MalformedXML", "the body is not the XML that this request takes") from None
 
 
-def _delete_one(repository: Repository, asked: S3Request) -> Response:
-    _delete(repository, asked.key, asked.headers.get("if-match"))
-    return Response(status_code=204)
-
-
 def _delete(repository: Repository, key: str, match: str | None) -> None:
     """Delete an object, if it is the one of an ETag. None there is no error, as in S3. Raises ``Refused``."""
     if key.endswith("/") and key.count("/") == 1:
         return  # the folder that a branch is, which is there while the branch is
     branch, path = _branch_and_path(repository, key)
-    seen = branch.find(path) if match is not None else None
-    if match is not None and seen is None:
+    seen = None
+    if match is not None and (seen := branch.find(path)) is None:
         return
     if match is not None and seen is not None and not has_etag(match, seen):
         raise Refused(412, "PreconditionFailed", "the object is not the one of the condition; it was replaced")

@@ -56,13 +56,7 @@ class TableCommit:
 
 
 class RefTables:
-    """The Iceberg tables below a folder of a ref.
-
-    Args:
-        repository: where the ref is.
-        ref: any ref expression. Only a branch can be written to.
-        root: the folder. Empty is the whole ref.
-    """
+    """The Iceberg tables below a folder of a ref. An empty ``root`` is the whole ref. Only branches can be written."""
 
     def __init__(self, repository: Repository, ref: str, root: str = "") -> None:
         self._repository = repository
@@ -120,15 +114,12 @@ class RefTables:
         if self._has(levels, POINTER):
             raise exceptions.NamespaceAlreadyExistsError(f"there is a table {_shown(levels)}")
         try:
-            self._put_namespace(levels, properties, if_absent=True)
+            self.set_namespace(levels, properties, if_absent=True)
         except PathTaken:
             raise exceptions.NamespaceAlreadyExistsError(f"namespace {_shown(levels)} exists") from None
 
-    def set_namespace(self, levels: Identifier, properties: Mapping[str, str]) -> None:
+    def set_namespace(self, levels: Identifier, properties: Mapping[str, str], *, if_absent: bool = False) -> None:
         """Replace the properties of a namespace. The last of several writers wins."""
-        self._put_namespace(levels, properties, if_absent=False)
-
-    def _put_namespace(self, levels: Identifier, properties: Mapping[str, str], *, if_absent: bool) -> None:
         path, text = f"{self._folder(levels)}{NAMESPACE_FILE}", json.dumps(dict(properties), sort_keys=True)
         self._branch().put(path, text.encode(), content_type="application/json", if_absent=if_absent)
 
@@ -147,10 +138,8 @@ class RefTables:
 
     def _folders(self, levels: Identifier) -> list[str]:
         prefix = self._folder(levels)
-        found = (
-            item.path[len(prefix) : -1] for item in self._ref.list(prefix, delimiter="/") if item.path.endswith("/")
-        )
-        return [name for name in found if _NAME.fullmatch(name)]
+        found = [item.path[len(prefix) :] for item in self._ref.list(prefix, delimiter="/")]
+        return [name[:-1] for name in found if name.endswith("/") and _NAME.fullmatch(name[:-1])]
 
     def _has(self, levels: Identifier, name: str) -> bool:
         return self._ref.find(f"{self._folder(levels)}{name}") is not None
@@ -291,9 +280,9 @@ class RefTables:
             return base, None
         if base is None:
             after = after.model_copy(update={"properties": {GC_ENABLED: "false", **after.properties}})
-        name = file_after(base.location if base else "")
-        folder, last = self._folder(commit.identifier), base.location if base else ""
-        change = table_change(self.io, folder, before, after, name, last)
+        last = base.location if base else ""
+        name = file_after(last)
+        change = table_change(self.io, self._folder(commit.identifier), before, after, name, last)
         return LoadedTable(f"{after.location}/{name}", after), change
 
 
@@ -306,7 +295,6 @@ def _files_are_there() -> Iterator[None]:
 
 
 def _supported(version: object) -> int:
-    """The format version that a table is to have."""
     if str(version) not in {"1", "2"}:
         raise InvalidInput(
             f"format-version is 1 or 2 here, and not {excerpt(str(version))}: pyiceberg writes no other one"

@@ -16,7 +16,7 @@ from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.errors import out_of_resources
 from lakeops.model.records import Progress, RepositoryRecord, quiet
-from lakeops.ops.batcher import StageBatcher
+from lakeops.ops.batcher import StageQueue
 from lakeops.ops.context import Context
 from lakeops.settings import Settings
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     import lakeops.ops.merge
     import lakeops.ops.mirror.create
     import lakeops.ops.mirror.failover
+    import lakeops.ops.mirror.inspection
     import lakeops.ops.mirror.replicate
     import lakeops.ops.mirror.source
-    import lakeops.ops.mirror.status
     import lakeops.ops.mirror.sync
     import lakeops.ops.output
     import lakeops.ops.overlap
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     import lakeops.ops.tables  # noqa: F401 - all of them are used as attributes of ops
     from lakeops import ops as ops  # noqa: PLC0414 - says that it is exported
     from lakeops.engine.base import Engine
+    from lakeops.ops.mirror.source import Reach
     from lakeops.ranges.read import RangeCache
     from lakeops.store.disk_cache import DiskCache
     from lakeops.store.open import Stores
@@ -162,6 +163,11 @@ def folder_verb(find: Callable[[], Callable[Concatenate[Context, Path, P], R]]) 
     return Verb(find, "directory")
 
 
+def source_verb(find: Callable[[], Callable[Concatenate[Context, Reach, P], R]]) -> Verb[P, R]:
+    """Make a function of a context and of what opens a mirror's source a method of a mirror's handle."""
+    return Verb(find, "_open_source")
+
+
 IMPATIENT = {"max_attempts": 2, "connect_timeout": 3, "read_timeout": 8}
 """Attempts and seconds of requests to stores while a person waits."""
 
@@ -189,7 +195,7 @@ class LakeConnection:
         self._cache: RangeCache | None = None
         self._engine: Engine | None = None
         self._disk_cache: DiskCache | None = None
-        self._batcher = StageBatcher()
+        self._stage_queues: dict[tuple[str, str], StageQueue] = {}
 
     @classmethod
     @naming_what_ran_out
@@ -217,8 +223,7 @@ class LakeConnection:
 
         Raises:
             InvalidInput: ``invalid_settings``: a setting makes no sense.
-            PreconditionFailed: ``catalog_version``: the catalog is newer than this code, or needs ``lakeops doctor
-                --upgrade``.
+            PreconditionFailed: ``catalog_version``: it is newer, or needs ``lakeops doctor --upgrade``.
             Transient: ``catalog_unavailable``: the database does not answer.
         """
         chosen = settings or Settings.load(home=home, database_url=database_url)
@@ -254,16 +259,16 @@ class LakeConnection:
             # Attempts of a request that bridge an outage: from the fifth on, 10 s pass between two, on average.
             minutes = self.settings.outage_minutes
             patience = {"max_attempts": 5 + math.ceil(6 * minutes)} if minutes else {}
-            self._stores = Stores(
-                StoreSettings(
-                    endpoint_url=self.settings.s3_endpoint_url,
-                    region=self.settings.s3_region,
-                    fsync=self.settings.fsync,
-                    credentials=self.settings.credentials,
-                    requester_pays=self.settings.s3_requester_pays,
-                    **(IMPATIENT if self.impatient else patience),
-                )
+            given = self.settings
+            settings = StoreSettings(
+                endpoint_url=given.s3_endpoint_url,
+                region=given.s3_region,
+                fsync=given.fsync,
+                credentials=given.credentials,
+                requester_pays=given.s3_requester_pays,
+                **(IMPATIENT if self.impatient else patience),
             )
+            self._stores = Stores(settings)
         return self._stores
 
     def context(self, record: RepositoryRecord) -> Context:
@@ -277,7 +282,7 @@ class LakeConnection:
             open_cache=self._range_cache,
             open_engine=self._range_engine,
             open_disk_cache=self.disk_cache,
-            batcher=self._batcher,
+            stage_queues=self._stage_queues,
             progress=self._report,
         )
 

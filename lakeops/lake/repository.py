@@ -13,7 +13,7 @@ from lakeops.model.errors import NotFound
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
 from lakeops.model.names import check_amount, check_asked
-from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, Protection
+from lakeops.model.protection import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Protection
 from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, Report, ReportKind, RepositoryRecord
 from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
 
@@ -38,10 +38,7 @@ class Readable:
 
     @property
     def head(self) -> Commit:
-        """The commit that the ref means now.
-
-        Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``), ``InvalidInput`` (``ambiguous_ref``).
-        """
+        """The commit that the ref means now. Raises ``RefNotFound``, ``InvalidInput`` (invalid or ambiguous ref)."""
         return resolve_commit(self._ctx, self.id, live=False)
 
     @property
@@ -83,10 +80,7 @@ class Ref(Readable):
 
     @property
     def commit(self) -> Commit:
-        """The commit that the ref means now.
-
-        Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``), ``InvalidInput`` (``ambiguous_ref``).
-        """
+        """The commit that the ref means now: ``head``, which raises what it raises."""
         return self.head
 
 
@@ -286,11 +280,8 @@ class Repository:
     def create_branch(self, name: str, source: str | None = None) -> Branch:
         """A new branch at ``source``, or at the default branch. Copies nothing.
 
-        Raises:
-            InvalidInput: ``invalid_name``: the name breaks the rules.
-            AlreadyExists: a branch or a tag has the name.
-            RefNotFound, CommitExpired: there is no such commit to begin at.
-            PreconditionFailed: ``read_only_repository``: the repository takes no changes.
+        Raises ``InvalidInput`` (``invalid_name``), ``AlreadyExists`` (a branch or a tag), ``RefNotFound``,
+        ``CommitExpired``, ``PreconditionFailed`` (``read_only_repository``).
         """
         ops.branch.create_branch(self._ctx, name, source or self.default_branch)
         return Branch(self._ctx, name)
@@ -369,42 +360,41 @@ class Repository:
 
     # --- protection ---
 
-    def protections(self) -> list[str]:
-        """Glob patterns of branches that change through merges only."""
-        return self._ctx.catalog.refs.protections(self._ctx.repository_id)
-
     protect: Final = verb(lambda: ops.branch.protect)
-
-    def unprotect(self, pattern: str) -> None:
-        """Remove a protection pattern. Raises ``NotFound``."""
-        self._ctx.catalog.refs.unprotect(self._ctx.repository_id, check_asked(pattern, "a pattern"))
-
     protect_tags: Final = verb(lambda: ops.branch.protect_tags)
-
-    def unprotect_tags(self, pattern: str) -> None:
-        """Remove a protection pattern of tags. Raises ``NotFound``."""
-        self._ctx.catalog.refs.unprotect(
-            self._ctx.repository_id, check_asked(pattern, "a pattern"), kind=TAG_PROTECTION
-        )
-
-    def tag_protections(self) -> list[str]:
-        """Glob patterns of tags that cannot be moved or deleted."""
-        found = self._ctx.catalog.refs.all_protections(self._ctx.repository_id)
-        return [one.pattern for one in found if one.kind == TAG_PROTECTION]
-
     require_check: Final = verb(lambda: ops.branch.require_check)
     verdicts_of: Final = verb(lambda: ops.checks.verdicts_of)
 
-    def drop_check(self, pattern: str, name: str, *, prefix: str = "") -> None:
-        """Require a check no longer. Raises ``NotFound``."""
-        row = {"check": check_asked(name, "a check"), "prefix": check_asked(prefix, "a prefix")}
-        pattern = check_asked(pattern, "a pattern")
-        self._ctx.catalog.refs.unprotect(self._ctx.repository_id, pattern, kind=CHECK_PROTECTION, **row)
+    def protections(self) -> list[str]:
+        """Glob patterns of branches that change through merges only."""
+        return [one.pattern for one in self._rules(BRANCH_PROTECTION)]
+
+    def tag_protections(self) -> list[str]:
+        """Glob patterns of tags that cannot be moved or deleted."""
+        return [one.pattern for one in self._rules(TAG_PROTECTION)]
 
     def required_checks(self) -> list[Protection]:
         """The checks that branches require: ``pattern`` of the branches, ``check``, ``prefix``."""
-        found = self._ctx.catalog.refs.all_protections(self._ctx.repository_id)
-        return [one for one in found if one.kind == CHECK_PROTECTION]
+        return self._rules(CHECK_PROTECTION)
+
+    def unprotect(self, pattern: str) -> None:
+        """Remove a protection pattern. Raises ``NotFound``."""
+        self._drop_rule(pattern)
+
+    def unprotect_tags(self, pattern: str) -> None:
+        """Remove a protection pattern of tags. Raises ``NotFound``."""
+        self._drop_rule(pattern, kind=TAG_PROTECTION)
+
+    def drop_check(self, pattern: str, name: str, *, prefix: str = "") -> None:
+        """Require a check no longer. Raises ``NotFound``."""
+        self._drop_rule(pattern, kind=CHECK_PROTECTION, check=name, prefix=prefix)
+
+    def _rules(self, kind: str) -> list[Protection]:
+        return [one for one in self._ctx.catalog.refs.all_protections(self._ctx.repository_id) if one.kind == kind]
+
+    def _drop_rule(self, pattern: str, **rule: str) -> None:
+        checked = {name: check_asked(text, f"a {name}") for name, text in {"pattern": pattern, **rule}.items()}
+        self._ctx.catalog.refs.unprotect(self._ctx.repository_id, **checked)
 
     # --- hooks ---
 

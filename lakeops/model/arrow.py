@@ -1,8 +1,8 @@
 """Arrow arrays from values of Python and numpy, and back, without pandas.
 
-pyarrow imports pandas, where that is installed, as soon as it is given a Python value or a numpy array, or gives one. A
+pyarrow imports pandas, where that is installed, as soon as it is given or gives a Python value or a numpy array. A
 process that commits once would spend as much CPU on that as on all the rest. So short tasks make and read arrays by the
-functions here. ``tests/ops/test_pandas.py`` runs the verbs and finds code that does not.
+functions here. ``tests/ops/test_pandas.py`` finds code that does not.
 """
 
 from __future__ import annotations

@@ -74,11 +74,7 @@ def uptime_of(clock: Clock) -> Uptime | None:
 
 
 class Ids:
-    """Fresh names and random delays.
-
-    Args:
-        source: the randomness. The operating system's by default. Tests pass a seeded ``random.Random``.
-    """
+    """Fresh names and random delays, from the operating system's randomness, or a seeded ``random.Random`` in tests."""
 
     def __init__(self, source: random.Random | None = None) -> None:
         self._random = source or random.SystemRandom()
@@ -102,8 +98,8 @@ def retrying(
 ) -> Retrying:
     """Calls a function again after errors that may pass (``when``): the one policy of the package.
 
-    It is called at most ``tries`` times, and not after so many ``seconds``. The waits are random, and up to twice as
-    long each time. The last error is raised as it was.
+    It is called at most ``tries`` times, and not after so many ``seconds``. Waits are as in ``backoff``. The last error
+    is raised as it was.
     """
     import tenacity
 
@@ -122,7 +118,7 @@ def retrying(
 def retry(attempt: Callable[[], T | None], tries: int, otherwise: Callable[[], Exception]) -> T:
     """Try a compare-and-swap at once again while others are quicker, which ``attempt`` says by returning None.
 
-    Returns its first other result. Raises what ``otherwise`` makes after so many ``tries``.
+    Raises what ``otherwise`` makes after so many ``tries``.
     """
     for _ in range(tries):
         done = attempt()
@@ -171,9 +167,8 @@ class Grace:
 
     def at(self, moment: datetime) -> timedelta:
         """The grace period that counts at a moment."""
-        if self.before is None or self.until is None or moment >= self.until:
-            return timedelta(seconds=self.seconds)
-        return timedelta(seconds=max(self.seconds, self.before))
+        before = self.before if self.until is not None and moment < self.until else None
+        return timedelta(seconds=max(self.seconds, before or 0))
 
     def changed(self, seconds: int, now: datetime) -> Grace:
         """Set the grace period to ``seconds``. A longer one that counts now stays for as long as it was promised."""

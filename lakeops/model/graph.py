@@ -2,8 +2,7 @@
 
 Every function asks a ``CommitSource`` for commits by id: each one at most once a call, and only those that the answer
 needs. Generation numbers make that possible: a parent's is always lower, so ``Walk`` meets a commit only after all its
-descendants. The answers are functions of the commits alone, whatever order they arrive in. Expired commits are walked
-like any other.
+descendants. The answers depend on the commits alone. Expired commits are walked like any other.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ from lakeops.model.sanitising import excerpt
 
 
 class Node(NamedTuple):
-    """A commit in the graph.
-
-    ``expired`` says that it is gone for good. ``pending`` says that a mark expired it and can still be restored.
-    """
+    """A commit in the graph: ``expired`` for good, or ``pending``, where the mark that expired it can be restored."""
 
     id: str
     parents: tuple[str, ...]
@@ -49,14 +45,9 @@ class RefMove(NamedTuple):
 class Lineage:
     """The refs, commits and rules that decide which commits of a repository live, at one instant.
 
-    Attributes:
-        branches: names of branches, to the commits that they point to.
-        tags: names of tags, to the commits that they point to.
-        commits: every commit by its id, expired ones included.
-        mirrors: registered mirrors, to the commits that they need.
-        left: commits that a ref pointed to before it moved or went, to when that last happened (Unix seconds).
-        deleted: the last commits of deleted branches, among those of ``left``.
-        rules: the retention rules as they were set.
+    ``commits`` has the expired ones too. ``mirrors`` are registered ones, to the commits that they need. ``left`` are
+    commits that a ref pointed to before it moved or went, to when that last happened (Unix seconds); ``deleted`` are
+    the last ones of deleted branches among these.
     """
 
     branches: Mapping[str, str]
@@ -76,7 +67,7 @@ class Walk:
     """A walk down from some commits to all that they reach, by generation, the highest first.
 
     Each commit comes once, after all its descendants, with the union of their marks (bits). ``marks`` are the commits
-    that wait, with their marks so far, and ``waiting`` counts them by their marks.
+    that wait, with their marks so far. ``waiting`` counts them by their marks.
     """
 
     def __init__(self, get: Callable[[str], Commit | Node], marks: Iterable[tuple[str, int]]) -> None:
@@ -162,7 +153,7 @@ def merge_bases_of(commits: Iterable[tuple[str, Sequence[str]]], left: str, righ
     """The ids of ``merge_bases`` of two commits, from a stream of ids and parents.
 
     The stream is by generation, the highest first, from the higher one of the two on. It is read as far as it has to
-    be. Where two commits are a hundred thousand generations from their base it is five times as quick as ``Walk``.
+    be. A hundred thousand generations from the base it is five times as quick as ``Walk``.
     """
     sides = {left: _LEFT}
     sides[right] = sides.get(right, 0) | _RIGHT
@@ -191,10 +182,10 @@ def merge_bases_of(commits: Iterable[tuple[str, Sequence[str]]], left: str, righ
 
 
 def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int) -> list[tuple[int, int] | None]:
-    """Of each head, how many commits it has that ``base`` does not, and how many it lacks of ``base``.
+    """Of each head, how many commits it has that ``base`` does not, and how many it lacks of ``base``: by one walk.
 
-    One walk finds all of them. None for a head where more than ``most`` commits would have to be looked at; one that is
-    further than that from the base by its generation alone takes no part in the walk.
+    None for a head where more than ``most`` commits would have to be looked at. One that is further than that by its
+    generation alone takes no part.
     """
     starts = {one: get(one) for one in dict.fromkeys((base, *heads))}
     top = starts[base].generation
@@ -242,31 +233,14 @@ def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Co
 
 
 def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
-    """Whether a commit can be reached from another over parents. Each commit is its own ancestor.
-
-    Commits are read down to the ancestor's generation, and their parents: first parents first.
-    """
-    if ancestor == descendant:
-        return True
-    lowest = get(ancestor).generation
-    seen = {descendant}
-    stack = [descendant]
-    while stack:
-        commit = get(stack.pop())
-        if commit.generation <= lowest:
-            continue
-        if ancestor in commit.parents:
-            return True
-        new = [parent for parent in reversed(commit.parents) if parent not in seen]
-        seen.update(new)
-        stack.extend(new)
-    return False
+    """Whether a commit can be reached from another over parents. Each commit is its own ancestor."""
+    return ancestor == descendant or bool(leading_to(get, ancestor, [descendant]))
 
 
 def leading_to(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[str]:
     """The commits among ``heads`` that descend from ``ancestor``. Each commit is its own ancestor.
 
-    One walk finds all of them. Commits are read down to the ancestor's generation, and their parents.
+    One walk reads commits down to the ancestor's generation, and their parents.
     """
     lowest = get(ancestor).generation
     bits = {head: 1 << number for number, head in enumerate(dict.fromkeys(heads))}
@@ -278,10 +252,7 @@ def leading_to(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[st
 
 
 def reached(get: CommitSource, start: str, commits: Collection[Commit]) -> set[str]:
-    """The ids of the ``commits`` that ``start`` can reach over parents, itself included.
-
-    Commits are read down to the lowest generation among those that are not found yet.
-    """
+    """The ids of the ``commits`` that ``start`` can reach, itself included, by a walk to the lowest of them."""
     missing = {commit.id: commit.generation for commit in commits}
     found: set[str] = set()
     walk = Walk(get, [(start, 1)])
@@ -307,9 +278,9 @@ def first_parents(get: CommitSource, start: str) -> Iterator[Commit]:
 def log(get: CommitSource, start: str, *, first_parent: bool = False) -> Iterator[Commit]:
     """The commits that a commit can reach, itself included: newest first, and no parent before all its children.
 
-    That is the order of ``git log --date-order``; of equally new commits the one with the higher generation comes
-    first, then the one with the smaller id. With ``first_parent`` only first parents are followed. Little more is read
-    than the commits that are taken, as long as dates grow with generations.
+    That is the order of ``git log --date-order``; of equally new commits the higher generation comes first, then the
+    smaller id. With ``first_parent`` only first parents are followed. Little more is read than is taken, as long as
+    dates grow with generations.
     """
     commit: Commit | None = get(start)
     while commit is not None:
@@ -380,8 +351,7 @@ class ReadAhead:
         load: gives a commit and its first parents, newest first, at most as many as asked for (``first_parents`` of a
             catalog). Raises ``RefNotFound``.
         ahead: how many the first miss loads, where it is known how many will be asked for.
-        load_some: gives those of some commits that exist. With it the further parents of merges come together, in one
-            round trip.
+        load_some: gives those of some commits that exist: further parents of merges come together, in one round trip.
         most: how often something is loaded before ``FarApart`` is raised. 0 is no end.
     """
 
@@ -460,7 +430,7 @@ class ReadAhead:
 def shared(commits: Mapping[str, Node], heads: Collection[str]) -> set[str]:
     """The merge bases of any two heads, beside the heads themselves. Heads that are no commits do not matter.
 
-    It holds a number for each commit that was reached and not yet passed: one bit for each head and each commit found.
+    It holds a number for each commit that was reached and not yet passed: a bit for each head and each commit found.
     """
     found: set[str] = set()
     own = sorted({*heads} & commits.keys())
@@ -502,13 +472,13 @@ class RefLookup(Protocol):
 def resolve(expression: RefExpression | str, lookup: RefLookup) -> str:
     """The id of the commit that a ref expression means. Without steps, only the base is looked up.
 
-    A base means, in this order: a full commit id, a branch, a tag, a prefix of a commit id. A prefix that is not unique
-    is an error that lists the commits, never a guess. No number in a step makes the walk longer than history is.
+    A base means, in this order: a full commit id, a branch, a tag, a prefix of a commit id, which has to be unique. No
+    number in a step makes the walk longer than history is.
 
     Raises:
         InvalidInput: ``invalid_ref``: the text is not a ref expression.
+        InvalidInput: ``ambiguous_ref``: the base is a prefix of several commit ids, which the message lists.
         RefNotFound: nothing answers to the base, or a step leads past the root or to a parent that is not there.
-        InvalidInput: ``ambiguous_ref``: the base is a prefix of several commit ids.
     """
     if not isinstance(expression, RefExpression):
         expression = parse_ref(expression)

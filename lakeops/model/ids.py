@@ -43,8 +43,7 @@ def id_of(commit: Commit) -> str:
         list     "l", count (8 bytes, big-endian), each as a text
         map      "m", count (8 bytes, big-endian), key and value as texts, in the order of the keys' UTF-8 bytes
 
-    The generation is not part of it (it follows from the parents), nor are the metarange's file name and digest
-    (they belong to one copy of the commit).
+    Not part of it are the generation, which follows from the parents, and the metarange's file and digest.
     """
     state = hashlib.sha256()
     for text in (VERSION, commit.committer, commit.message, commit.meta_range_id):
@@ -72,32 +71,13 @@ def make_commit(
 ) -> Commit:
     """Make a commit on its parents, and compute its id and generation.
 
-    Args:
-        parents: none for the initial commit, one, or two for a merge: destination first, source second.
-        committer: who commits.
-        message: why.
-        creation_date: when, in whole Unix seconds.
-        meta_range_id: the id of the metarange.
-        metadata: user metadata of the commit.
-        meta_range_file: the file that holds the metarange here; not part of the id.
-        meta_range_digest: the SHA-256 of that file's bytes; not part of the id.
+    Parents are none for the initial commit, one, or two for a merge: destination first, source second.
+    ``creation_date`` is in whole Unix seconds. The metarange's file, and the SHA-256 of its bytes, are not part of the
+    id.
     """
-    ids, generation = [], 1
-    for parent in parents:
-        ids.append(parent.id)
-        generation = max(generation, parent.generation + 1)
-    commit = Commit(
-        id="",
-        parents=tuple(ids),
-        committer=committer,
-        message=message,
-        creation_date=creation_date,
-        metadata=dict(metadata or {}),
-        meta_range_id=meta_range_id,
-        generation=generation,
-        meta_range_file=meta_range_file,
-        meta_range_digest=meta_range_digest,
-    )
+    generation = 1 + max((parent.generation for parent in parents), default=0)
+    said = tuple(parent.id for parent in parents), committer, message, creation_date, dict(metadata or {})
+    commit = Commit("", *said, meta_range_id, generation, meta_range_file, meta_range_digest)
     return replace(commit, id=id_of(commit))
 
 
@@ -137,10 +117,9 @@ EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
 
 
 def check_text(what: str, text: str, *, at_most: int, at_least: int = 0) -> str:
-    """Return a text that every store and database can keep, of so many bytes in UTF-8.
+    """Return a text that every store and database can keep, of so many bytes in UTF-8. ``what`` is its name.
 
-    ``what`` names it for the message. Raises ``InvalidInput`` where it is not text, holds NUL or half a character, or
-    is too short or too long.
+    Raises ``InvalidInput`` where it is not text, holds NUL or half a character, or is too short or too long.
     """
     reason = flaw(text, at_least=at_least, at_most=at_most)
     if reason is not None:
@@ -184,8 +163,8 @@ def check_commit_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """Copy a commit's metadata from a caller. Raises ``InvalidInput`` for reserved keys, and as ``check_metadata``.
 
     Whoever reads a log takes ``airflow_run_id`` and ``approved_by`` for true. It keeps a mistake or a careless script
-    from saying such things. A program that runs as the provider does can say them. Nobody can say which commit was
-    squashed, reverted or picked: a protected branch takes a squashed merge by that.
+    from saying such things; a program that runs as the provider can. Nobody can say which commit was squashed, reverted
+    or picked: a protected branch takes a squashed merge by that.
     """
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
     reserved = PROVENANCE if isinstance(metadata, Origin) else RESERVED

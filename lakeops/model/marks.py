@@ -32,13 +32,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A catalog.
-
-    Attributes:
-        catalog: its id, which a copy of the database has too.
-        database: facts that tell the database from a copy, as far as the server tells them.
-        shown: the database for people, without user and password.
-    """
+    """A catalog: its id, which a copy has too, what tells its database from a copy, and its name for people."""
 
     catalog: str
     database: Mapping[str, str]
@@ -52,14 +46,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One owner record.
+    """One owner record: the catalog that may delete, and the repository's name in it.
 
-    Attributes:
-        repository: the repository's name in the catalog.
-        identity: the catalog that may delete.
-        epoch: goes up by one each time that another catalog takes the namespace over.
-        nonce: goes out of use with the next mark.
-        at: when it was written, in Unix seconds by the catalog's clock.
+    ``epoch`` goes up by one each time that another catalog takes the namespace over, ``nonce`` goes out of use with the
+    next mark. ``at`` is when it was written, in Unix seconds by the catalog's clock.
     """
 
     repository: str
@@ -70,13 +60,8 @@ class Owner:
 
     def to_json(self) -> dict[str, Any]:
         """The record for programs."""
-        return {
-            "repository": self.repository,
-            "catalog": self.identity.catalog,
-            "database": self.identity.shown,
-            "epoch": self.epoch,
-            "at": self.at,
-        }
+        whose = {"repository": self.repository, "catalog": self.identity.catalog, "database": self.identity.shown}
+        return {**whose, "epoch": self.epoch, "at": self.at}
 
     def to_text(self) -> str:
         """The record as it is written."""
@@ -89,13 +74,8 @@ def read_owner(text: str | bytes) -> Owner | None:
         found = json.loads(text)
         identity = found["identity"]
         facts = {str(name): str(value) for name, value in identity["database"].items()}
-        return Owner(
-            str(found["repository"]),
-            Identity(str(identity["catalog"]), facts, str(identity["shown"])),
-            int(found["epoch"]),
-            str(found["nonce"]),
-            int(found["at"]),
-        )
+        whose = Identity(str(identity["catalog"]), facts, str(identity["shown"]))
+        return Owner(str(found["repository"]), whose, int(found["epoch"]), str(found["nonce"]), int(found["at"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -131,12 +111,10 @@ class Mark:
 
     Attributes:
         id: its id, which begins with the second that the run began in.
-        state: where it is in its life.
         created: when the run began to decide about commits, by the database's clock.
         cutoff: files that were begun after this are too young to be looked at.
         digest: the SHA-256 of the mark file, in hex. Empty until there is one.
-        rows: how many files the mark holds, metadata files included.
-        objects: how many of them are objects, and ``bytes`` the sum of their sizes.
+        rows: how many files the mark holds, of which ``objects`` are objects, ``bytes`` in all.
         listed: how many objects there were in all.
         swept: how many of its rows, from the first, are known to be deleted.
         refused: how many files the store refused to delete, and ``failures`` some of them: key and reason.
@@ -157,15 +135,7 @@ class Mark:
 
     def to_json(self) -> dict[str, Any]:
         """The mark for programs."""
-        return {
-            "id": self.id,
-            "state": self.state.value,
-            "creation_date": unix_seconds(self.created),
-            "objects": self.objects,
-            "bytes": self.bytes,
-            "files": self.rows - self.objects,
-            "listed": self.listed,
-            "swept": self.swept,
-            "refused": self.refused,
-            "failures": [{"key": key, "reason": reason} for key, reason in self.failures],
-        }
+        known = {"id": self.id, "state": self.state.value, "creation_date": unix_seconds(self.created)}
+        counts = {"objects": self.objects, "bytes": self.bytes, "files": self.rows - self.objects}
+        counts |= {name: getattr(self, name) for name in ("listed", "swept", "refused")}
+        return {**known, **counts, "failures": [{"key": key, "reason": reason} for key, reason in self.failures]}

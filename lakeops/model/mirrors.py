@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import InvalidInput, NotAMirror
+from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror
 from lakeops.model.names import check_repository, flaw
 
 _MAX_BYTES = 4096
@@ -77,7 +77,8 @@ def parse_source(text: str, default: str) -> SourceReference:
 
     Raises ``InvalidInput`` for a text that leads to no lake, or holds a password, which must not be stored.
     """
-    broken = flaw(text, at_least=1, at_most=_MAX_BYTES)
+    unprintable = None if str(text).isprintable() else "has a character that cannot be printed"
+    broken = flaw(text, at_least=1, at_most=_MAX_BYTES) or unprintable
     if broken is not None:
         raise InvalidInput(f"the mirror's source {broken}; {_HOW}")
     place, mark, repository = text.rpartition("#")
@@ -179,15 +180,42 @@ class Remaining(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A file that a candidate lacks: its address in the namespace, and a path of the repository that needs it."""
+    """A file that a candidate lacks: its address, a path of the repository that needs it, and what it is to be."""
 
     address: str
     path: str = ""
     size_bytes: int = 0
+    checksum: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """One item of a ref's ``missing``."""
         return {"path": self.path or None, "physical_address": self.address, "size_bytes": self.size_bytes}
+
+
+Pending = Mapping[str, str | None]
+"""Range files that have arrived at a mirror, by name: JSON text that says which of their objects have not, or None."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The result of an inspection of a candidate.
+
+    ``arrived`` has range files that need not be inspected again, and what they lacked. ``missing_objects`` counts what
+    is not there, as far as could be told; ``missing`` names some; ``remaining`` compares inspections. ``error`` is what
+    arrived and is wrong.
+    """
+
+    arrived: Pending = field(default_factory=dict)
+    missing_objects: int = 0
+    missing_bytes: int = 0
+    remaining: Remaining = field(default_factory=Remaining)
+    missing: tuple[Missing, ...] = ()
+    error: LakeopsError | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is there, and is what it should be."""
+        return not self.missing_objects and self.error is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +249,11 @@ class Wait:
         """The heads that the source showed after one of them; all of them after the candidate."""
         return self.heads[self.heads.index(commit_id) + 1 :] if commit_id in self.heads else self.heads
 
-    def seen(self, now: int, remaining: Remaining, missing: tuple[Missing, ...]) -> Wait:
-        """The wait after a look."""
-        further = self.best is not None and remaining < self.best
-        return replace(
-            self,
-            progressed=now if further else self.progressed,
-            best=remaining if self.best is None else min(self.best, remaining),
-            missing=missing[:SAMPLE],
-        )
+    def seen(self, now: int, found: Inspection) -> Wait:
+        """The wait after an inspection."""
+        best = found.remaining if self.best is None else min(self.best, found.remaining)
+        progressed = self.progressed if self.best in (None, best) else now
+        return replace(self, progressed=progressed, best=best, missing=found.missing[:SAMPLE])
 
     def to_json(self) -> dict[str, Any]:
         """The wait as plain data, for ``from_json``."""
@@ -362,12 +386,13 @@ class MirrorRef:
 class MirrorState:
     """A mirror and its refs at one instant: default branch first, then by kind and name.
 
-    ``mirrors`` are those that follow this mirror in turn.
+    ``mirrors`` are those that follow this mirror in turn. ``metadata`` is the mirror repository's.
     """
 
     mirror: MirrorRecord
     refs: tuple[MirrorRef, ...] = ()
     mirrors: tuple[Registration, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -394,8 +419,8 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class RefStatus:
-    """The progress of one ref of a mirror.
+class RefStatus(MirrorRef):
+    """A ref of a mirror, and its progress.
 
     ``lag_commits`` counts first parents from the source's head to what is promoted. None when the source went back or
     elsewhere, or nothing is promoted yet. ``lag_seconds`` is the age of the oldest commit that readers here do not see
@@ -403,19 +428,19 @@ class RefStatus:
     without those that a missing file will ask for.
     """
 
-    id: str
-    kind: RefKind
-    promoted: str | None
-    candidate: str | None
-    source_head: str
-    lag_commits: int | None
-    lag_seconds: int
-    missing_objects: int
-    missing_bytes: int
-    last_check: int | None
-    error: str | None = None
-    wait: Wait | None = None
+    lag_commits: int | None = None
+    lag_seconds: int = 0
     stalled: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its name, as everywhere in JSON."""
+        return self.name
+
+    @property
+    def last_check(self) -> int | None:
+        """When the last look was, Unix seconds."""
+        return self.checked
 
     @property
     def awaited(self) -> str:

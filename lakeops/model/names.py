@@ -52,8 +52,7 @@ _RULES = {
 def flaw(text: object, *, at_most: int, at_least: int = 0) -> str | None:
     """Why a text cannot be kept, in words that follow "it". None when every store and database can keep it.
 
-    PostgreSQL cannot keep NUL, and UTF-8 has no lone surrogates. ``at_least`` and ``at_most`` bound the size in UTF-8
-    bytes.
+    PostgreSQL cannot keep NUL, and UTF-8 has no lone surrogates. The bounds are in UTF-8 bytes.
     """
     if not isinstance(text, str):
         return "is not text"
@@ -70,13 +69,10 @@ def flaw(text: object, *, at_most: int, at_least: int = 0) -> str | None:
 
 
 class HeldRepository(str):
-    """A repository's name as a handle holds it, with the storage namespace that the handle writes its files to.
+    """A repository's name as a handle holds it, with the URL of the ``namespace`` that the handle writes to.
 
     Somebody may delete the repository and give its name to another one while the handle is open. The catalog compares
     the namespace before it records files that lie elsewhere.
-
-    Attributes:
-        namespace: the URL of the storage namespace.
     """
 
     __slots__ = ("namespace",)
@@ -153,8 +149,7 @@ def as_folder(prefix: str) -> str:
 def next_prefix(prefix: str) -> str | None:
     """The least text above every path that begins with ``prefix``. None when nothing is above them all.
 
-    The paths under a prefix are those with ``prefix <= path < next_prefix(prefix)``. An index finds them without
-    pattern matching, and nothing needs to be escaped.
+    The paths under a prefix are those with ``prefix <= path < next_prefix(prefix)``: an index finds them.
     """
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
@@ -183,9 +178,9 @@ class Step(NamedTuple):
 class RefExpression:
     """A ref expression in parts.
 
-    ``text`` is what was written. Steps that lead nowhere (``^0``, ``~0``) are left out of ``steps``, and equal ones are
-    summed up: ``^^~2`` is ``(Step(1, 4),)``. ``committed_only`` stands for the ``@`` of ``<branch>@``. ``is_name`` says
-    that the text is a bare base: then it may be a branch, whose staging area is meant too.
+    Steps that lead nowhere (``^0``, ``~0``) are left out of ``steps``, and equal ones are summed up: ``^^~2`` is
+    ``(Step(1, 4),)``. ``committed_only`` stands for the ``@`` of ``<branch>@``. ``is_name`` says that the text is a
+    bare base: then it may be a branch, whose staging area is meant too.
     """
 
     text: str
@@ -205,11 +200,9 @@ def parse_ref(text: str) -> RefExpression:
 
     Steps have Git's meaning: ``^N`` is the N-th parent and ``~N`` the N-th ancestor along first parents, ``^`` is
     ``^1``, ``~`` is ``~1``, and ``^0`` and ``~0`` are the commit itself. ``<branch>@`` is the committed head of a
-    branch, without its staging area; no step follows it, because a step leads to a commit anyway. An expression of any
-    size is read in linear time.
+    branch, without its staging area. An expression of any size is read in linear time.
 
-    Raises:
-        InvalidInput: ``invalid_ref``: it is not one. The message says where it goes wrong.
+    Raises ``InvalidInput`` (``invalid_ref``), which says where it goes wrong.
     """
     reason = flaw(text, at_least=1, at_most=MAX_EXPRESSION_BYTES)
     if reason is not None:

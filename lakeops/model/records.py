@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cache
 from mimetypes import MimeTypes
 from threading import Lock
-from typing import Any, BinaryIO, ClassVar, Literal, TypeVar, cast
+from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 from lakeops.model.encoding import JsonRecord, encode
 from lakeops.model.errors import InvalidInput, LakeopsError
@@ -46,8 +46,7 @@ class IdempotentRequest:
         action: the verb.
         branch: the branch, or another ref that it makes.
         parts: the verb's other arguments, by name.
-        message: the commit's message as it was given. None when it was left to the verb.
-        metadata: the commit's metadata as it was given.
+        message: the commit's message as it was given, ``metadata`` likewise. None when it was left to the verb.
         key: the idempotency key. Raises ``InvalidInput`` for a bad one.
     """
 
@@ -65,9 +64,7 @@ class IdempotentRequest:
     @property
     def fingerprint(self) -> str:
         """The request as text of bounded size, to be kept with the key. Equal for equal requests only."""
-        given = dict(self.metadata)
-        for name in OF_THE_ATTEMPT:
-            given.pop(name, None)
+        given = {name: text for name, text in self.metadata.items() if name not in OF_THE_ATTEMPT}
         values = {"verb": self.action, "ref": self.branch, **self.parts}
         for name, value in (("message", self.message), ("metadata", given)):
             values[name] = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
@@ -78,16 +75,11 @@ def difference(known: str, asked: str) -> list[str]:
     """Names of the parts in which two fingerprints differ, such as ``message`` and ``source``."""
     if known == asked:
         return []
-    one, other = _fields(known), _fields(asked)
-    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name)) or ["request"]
-
-
-def _fields(fingerprint: str) -> dict[str, object]:
     try:
-        found = json.loads(fingerprint)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        one, other = json.loads(known), json.loads(asked)
+        return sorted(name for name in {*one, *other} if one.get(name) != other.get(name)) or ["request"]
+    except (ValueError, TypeError, AttributeError):  # no fingerprints
+        return ["request"]
 
 
 T = TypeVar("T")
@@ -203,9 +195,8 @@ class Along:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An immutable snapshot of a repository.
+    """An immutable snapshot of a repository. ``id`` digests the rest but for what is said here (see ``model.ids``).
 
-    ``id`` digests committer, message, creation date, metadata, parents and metarange id (see ``model.ids``).
     ``parents`` holds the destination first and the source second for a merge. ``generation`` is 1 for the initial
     commit and one more than the highest parent's otherwise. ``meta_range_file`` is the file's name under
     ``_lakefs/metaranges/`` and ``meta_range_digest`` the SHA-256 of its bytes (hex): both belong to this copy of the
@@ -318,19 +309,13 @@ class Entry:
 
 
 def is_marker(entry: Entry) -> bool:
-    """Tell whether an object only says that there is a folder: it is empty, and its path ends in a slash.
-
-    Such objects are kept as they are. Whoever shows files and folders shows a folder for them.
-    """
+    """Tell whether an object only says that there is a folder: it is empty, and its path ends in a slash."""
     return entry.path.endswith("/") and not entry.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CommonPrefix(JsonRecord):
-    """A folder of a listing with a delimiter: one row for every object below it.
-
-    It has an object's attributes, which are None: a listing can be read without telling the two apart.
-    """
+    """A folder of a listing with a delimiter: one row for every object below it. An object's attributes are None."""
 
     json_keys: ClassVar[tuple[str, ...]] = _OBJECT_KEYS
 
@@ -368,18 +353,10 @@ class ReflogRecord:
 class AuditRecord(JsonRecord):
     """One transition of a catalog, and who did it.
 
-    Attributes:
-        sequence: rises from record to record.
-        repository: its name. Empty for the whole catalog.
-        action: the transition.
-        kind: the kind of thing that changed: ``branch``, ``tag``, ``repository``, ``protection``, ``mark`` and so on.
-        ref: the name of that thing.
-        before: its commit id or setting before. None when there was none.
-        after: the one now.
-        actor: who did it: a user of Airflow, or else the database login.
-        login: the database login; with SQLite the account of the process.
-        claimed: the committer's name that the caller gave. Nobody has checked it.
-        at: when, in Unix seconds, by the database's clock.
+    ``repository`` is empty for the whole catalog. ``kind`` and ``ref`` name what changed, ``before`` and ``after`` are
+    its commit ids or settings. ``actor`` is a user of Airflow, or else the database ``login``, with SQLite the account
+    of the process. Nobody has checked the committer's name ``claimed`` by the caller. ``at`` is by the database's
+    clock.
     """
 
     sequence: int
@@ -434,8 +411,7 @@ class Summary(JsonRecord):
 class Written:
     """An object and the commit that wrote it.
 
-    ``boundary`` says that an earlier commit may have written it, which was not looked at: retention took it, or it lies
-    deeper than the call was to look.
+    ``boundary`` says that an earlier commit may have, which retention took, or which lies deeper than the call looks.
     """
 
     path: str
@@ -445,9 +421,9 @@ class Written:
 
     @property
     def dag_run(self) -> dict[str, str | None] | None:
-        """The run of an Airflow DAG that made the commit: ``dag_id``, ``run_id``, ``task_id`` and ``link``.
+        """The run of an Airflow DAG that made the commit: ``dag_id``, ``run_id``, ``task_id`` and ``link`` to the log.
 
-        The link leads to the task's log. It is None where Airflow did not know its own address.
+        The link is None where Airflow did not know its own address.
         """
         made = self.commit.metadata
         if "airflow_dag_id" not in made:
@@ -463,10 +439,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Version(Written):
-    """An object as one commit wrote it, or the one that it removed.
-
-    With ``boundary`` the type is ``added`` where no parent could be read.
-    """
+    """An object as one commit wrote it, or removed it; ``added`` at the boundary, where no parent could be read."""
 
     type: ChangeType
     checksum: str
@@ -492,8 +465,8 @@ TablesMode = Literal["rebase"]
 class MergeResult(JsonRecord):
     """The result of a merge: ``reference`` is the new commit's id, or None when there was nothing to merge.
 
-    ``source_uncommitted``: the source is a branch with uncommitted changes, which the merge left out.
-    ``repeated``: an earlier call under the same idempotency key made the commit, and this one changed nothing.
+    ``source_uncommitted``: the source is a branch with uncommitted changes, which were left out. ``repeated``: an
+    earlier call under the same idempotency key made the commit, and this one changed nothing.
     """
 
     json_keys: ClassVar[tuple[str, ...]] = ("reference", "up_to_date", "summary", "source_uncommitted")
@@ -514,13 +487,7 @@ def quiet(label: str, done: int, total: int) -> None:
 
 
 class ByteCounter:
-    """Adds up the bytes that several threads move, and reports the sum.
-
-    Args:
-        report: where to.
-        label: the label to report.
-        total: how many bytes there are.
-    """
+    """Adds up the bytes that several threads move, and reports the sum, with a label and the total."""
 
     def __init__(self, report: Progress, label: str, total: int) -> None:
         self._report = report
@@ -547,21 +514,20 @@ class ByteCounter:
             self._report(self._label, self._done, self._total)
 
 
-class _CountedFile:
-    def __init__(self, file: BinaryIO, counter: ByteCounter) -> None:
-        self._file = file
-        self._counter = counter
+class _CountedFile(NamedTuple):
+    file: BinaryIO
+    counter: ByteCounter
 
     def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._counter.add(len(data))
+        data = self.file.read(size)
+        self.counter.add(len(data))
         return data
 
 
 def maker(record: type[T]) -> Callable[..., T]:
     """A function that makes records of a frozen dataclass with slots, in a third of the time of its constructor.
 
-    It takes a value for every field, in order: no defaults, no names, and no ``__post_init__``.
+    It takes a value for every field, in order. ``__post_init__`` is not called.
     """
     twin = _unfrozen(record)
 

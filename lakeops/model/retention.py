@@ -77,13 +77,7 @@ class _Entry(_ParsedRules):
 
 
 class BranchRule(_Entry):
-    """A rule for the branches that a name or pattern covers.
-
-    Attributes:
-        pattern: ``branch_id`` in JSON: a name, or a glob pattern.
-        retention_days: how long a commit lives after it stopped to be the branch's head.
-        expire_after_days: how long a branch may lie idle before it is deleted.
-    """
+    """A rule for branches: how long commits stay after they were the head, how long a branch may lie idle."""
 
     pattern: Pattern = Field(alias="branch_id")
     retention_days: Days | None = None
@@ -107,8 +101,7 @@ class Rules(_ParsedRules):
 
     Attributes:
         default_retention_days: for how long commits live that no branch's rule covers.
-        branches: entries for branches. The most specific one that has a number decides.
-        tags: entries for tags.
+        branches: entries for branches, ``tags`` for tags. The most specific one that has a number decides.
         mirror_lag_days: for how long former heads are kept for mirrors that cannot report.
         undo_days: for how long the commit that a ref showed stays after the ref moved or went.
         log_days: for how long moves of refs and expired commits stay on record. Never shorter than ``undo_days``.
@@ -132,12 +125,10 @@ class Rules(_ParsedRules):
                 f"log_days is at least undo_days, {self.undo_days}, not {self.log_days}, because a move is taken back "
                 "by the log that it is on"
             )
-        for key, patterns in (("branch_id", self.branches), ("tag_id", self.tags)):
-            seen: set[str] = set()
-            for entry in patterns:
-                if entry.pattern in seen:
-                    raise ValueError(f"{key} {entry.pattern!r} comes twice; put its numbers in one entry")
-                seen.add(entry.pattern)
+        for key, entries in (("branch_id", self.branches), ("tag_id", self.tags)):
+            for pattern, times in Counter(entry.pattern for entry in entries).items():
+                if times > 1:
+                    raise ValueError(f"{key} {pattern!r} comes twice; put its numbers in one entry")
         return self
 
     def retention_days(self, branch: str) -> int:
@@ -168,18 +159,16 @@ def read_rules(text: str) -> Rules:
     except InvalidInput:  # a ValueError too
         raise
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(
-            f"retention rules are a JSON object, and this is not JSON: {error}", kind="invalid_rules"
-        ) from None
+        words = f"retention rules are a JSON object, and this is not JSON: {error}"
+        raise InvalidInput(words, kind="invalid_rules") from None
     return parse_rules(given)
 
 
 def parse_rules(given: object) -> Rules:
     """Read rules from parsed JSON.
 
-    Raises:
-        InvalidInput: ``invalid_rules``: a key is unknown, missing or comes twice, a number is not a whole one of days,
-            the log is shorter than the undo window, a name cannot be one. The message says where.
+    Raises ``InvalidInput`` (``invalid_rules``), which says where: a key is unknown, missing or comes twice, a number is
+    not a whole one of days, the log is shorter than the undo window, a name cannot be one.
     """
     if not isinstance(given, Mapping):
         raise InvalidInput(f"the rules must be a JSON object, not {_for_message(given)}", kind="invalid_rules")
@@ -207,12 +196,10 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
+    for key, times in Counter(key for key, _ in pairs).items():
+        if times > 1:
             raise InvalidInput(f"the rules have the key {key!r} twice in one object", kind="invalid_rules")
-        found[key] = value
-    return found
+    return dict(pairs)
 
 
 def _most_specific(entries: Iterable[_Entry], name: str, number: str) -> int | None:
@@ -333,7 +320,5 @@ def _within_window(refs: Lineage, rules: Rules, now: int) -> dict[str, Retention
 
 def counted(kept: Iterable[RetentionReason]) -> dict[str, int]:
     """How many commits live for each reason. Every reason is there."""
-    counts = dict.fromkeys((why.value for why in RetentionReason), 0)
-    for why in kept:
-        counts[why.value] += 1
-    return counts
+    counts = Counter(kept)
+    return {why.value: counts[why] for why in RetentionReason}

@@ -26,10 +26,7 @@ def safe(text: str) -> str:
 
 
 def masked(text: str) -> str:
-    """The text with what may be a secret in its URLs replaced by ``***``: passwords, also of a URL without a host.
-
-    Every error's message and every setting that is shown goes through this.
-    """
+    """The text with ``***`` for what may be a secret in its URLs. Every error and every setting goes through this."""
     return _URL.sub(_masked_url, text) if "://" in text else text
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
-from lakeops.engine.base import LocalEngine
+import pyarrow as pa
+
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
@@ -23,15 +23,11 @@ from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, history_of, lookup, require_live, watched
 from lakeops.ops.history import NEAR, merge_bases
 from lakeops.ranges.diff import each_change
-from lakeops.ranges.merge import MergePlan, plan_merge, preview
-from lakeops.ranges.merge_base import bases_matter, merged_base
+from lakeops.ranges.merge import MergePlan, bases_matter, merged_base, plan_merge, preview
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
-from lakeops.store.scratch import with_scratch
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from lakeops.store.disk_cache import with_scratch
 
 DEEPEST = 50
 """Levels of bases of bases."""
@@ -39,12 +35,9 @@ DEEPEST = 50
 
 @dataclass(frozen=True)
 class Ancestor:
-    """The base of a merge.
+    """The base of a merge, made of some commits. ``reader`` reads its metarange.
 
-    Attributes:
-        metarange: the ancestor's, right at every path at which the sides differ.
-        reader: reads it; the namespace's own reader where the ancestor is one commit.
-        commits: the commits that it was made of.
+    The metarange is right at every path at which the sides differ.
     """
 
     metarange: Metarange
@@ -97,10 +90,10 @@ class _Folding:
 
 @dataclass(frozen=True)
 class MergeInputs:
-    """The commits of a merge: source and destination, and ``bases``.
+    """The commits of a merge.
 
-    ``bases`` is one commit, or the best common ancestors of a criss-cross history, oldest first. ``get`` gives the
-    commits that were read to find them, and others.
+    ``bases`` is one commit, or the best common ancestors of a criss-cross history, oldest first. ``get`` has the
+    commits that were read to find them.
     """
 
     bases: tuple[Commit, ...]
@@ -118,14 +111,6 @@ class MergeInputs:
         return (self.source, self.destination, *self.bases)
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The plan of a merge, and the commits whose ranges it may reuse."""
-
-    plan: MergePlan
-    reused_commits: tuple[Commit, ...]
-
-
 def check_strategy(strategy: str | Strategy | None) -> Strategy | None:
     """The strategy that a name stands for. Raises ``InvalidInput``."""
     if strategy is None:
@@ -140,9 +125,7 @@ def check_strategy(strategy: str | Strategy | None) -> Strategy | None:
 def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tuple[str, str]) -> MergeInputs:
     """The commits of a merge. ``names`` are those of source and destination, for errors.
 
-    Raises:
-        PreconditionFailed: ``no_merge_base``: they share no history.
-        CommitExpired: their common ancestor was pruned.
+    Raises ``PreconditionFailed`` (``no_merge_base``); ``CommitExpired`` where the common ancestor was pruned.
     """
     near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
     bases = merge_bases(ctx, destination.id, source.id, near)
@@ -155,10 +138,7 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
 
 
 def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, Metarange]:
-    """The ancestor of a merge, and the metaranges of source and destination. All are asked for in one round.
-
-    Raises ``CommitExpired`` where retention took one of the bases.
-    """
+    """The ancestor of a merge, and the metaranges of source and destination. Raises ``CommitExpired``."""
     new, here, *bases = ctx.metaranges(sides.source, sides.destination, *sides.bases)
     if len(bases) == 1:
         return Ancestor(bases[0], ctx.reader, sides.bases), new, here
@@ -177,18 +157,19 @@ def decide(
     *,
     replayed: bool = False,
     rebase: Rebase | None = None,
-) -> Decision:
-    """Plan a merge, path by path. Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves."""
+) -> tuple[MergePlan, tuple[Commit, ...]]:
+    """Plan a merge, path by path. Returns the plan, and the commits whose ranges it may reuse.
+
+    Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves.
+    """
     base, new, here = read_sides(ctx, sides)
-    # Workers cannot read what lies in a directory of this machine.
-    engine = ctx.engine if len(base.commits) == 1 else LocalEngine()
-    plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
+    plan = plan_merge(base.reader, base.metarange, new, here, strategy)
     reasons: list[str] = []
     if plan.conflicts and rebase is not None:
         plan, reasons = rebase(base, new, here, plan)
     if plan.conflicts:
         raise MergeConflict(*names, plan.conflicts, replayed, reasons=reasons)
-    return Decision(plan, (*base.commits, sides.source))
+    return plan, (*base.commits, sides.source)
 
 
 def foretell(

@@ -14,15 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from lakeops.catalog.open import Catalog
 from lakeops.catalog.records import Staged
 from lakeops.model.errors import AttemptExpired, Transient
 from lakeops.model.names import HeldRepository
-
-if TYPE_CHECKING:
-    from lakeops.catalog.open import Catalog
-
 
 MOST_OBJECTS, MOST_BYTES = 500, 64 << 20
 """Rows of one transaction at most; and the bytes of objects whose rows a batch lets wait."""
@@ -47,25 +43,8 @@ class _Pending:
     done: Future[None] = field(default_factory=Future)
 
 
-class StageBatcher:
-    """The queues of an open lake, by storage namespace and branch. Threads share it."""
-
-    def __init__(self) -> None:
-        self._queues: dict[tuple[str, str], StageQueue] = {}
-        self._lock = Lock()
-
-    def queue(self, catalog: Catalog, repository: HeldRepository, branch: str) -> StageQueue:
-        """The queue of a branch."""
-        where = (repository.namespace, branch)
-        found = self._queues.get(where)
-        if found is None:
-            with self._lock:
-                found = self._queues.setdefault(where, StageQueue(catalog, repository, branch))
-        return found
-
-
 class StageQueue:
-    """The rows that wait for one branch. Made by ``StageBatcher``."""
+    """The rows that wait for one branch. The threads of an open lake share it."""
 
     def __init__(self, catalog: Catalog, repository: HeldRepository, branch: str) -> None:
         self._catalog = catalog
@@ -88,21 +67,20 @@ class StageQueue:
             with self._checking:
                 found = self._fresh()  # whoever had the turn before may have asked
                 if found is None:
-                    asked, found = self._now(), self._catalog.staging.staging_time(self._repository, self._branch)
+                    asked = self._catalog.clock.now()
+                    found = self._catalog.staging.staging_time(self._repository, self._branch)
                     self._checked = asked, found
         return found
 
     def _fresh(self) -> datetime | None:
         checked = self._checked
-        return None if checked is None or abs(self._now() - checked[0]) >= FRESH else checked[1]
-
-    def _now(self) -> datetime:
-        return self._catalog.clock.now()
+        return None if checked is None or abs(self._catalog.clock.now() - checked[0]) >= FRESH else checked[1]
 
     def stage(self, row: Staged, started: datetime) -> None:
         """Link a row, with all that wait. Raises as ``catalog.staging.put_staged``."""
         mine = _Pending(row, started)
-        self._join(mine)
+        with self._lock:
+            self._pending.append(mine)
         with self._turn:
             while not mine.done.done():
                 try:
@@ -119,7 +97,8 @@ class StageQueue:
         """
         mine = _Pending(row, started, owner)
         mine.done.add_done_callback(note)
-        self._join(mine)
+        with self._lock:
+            self._pending.append(mine)
         if self._is_due():
             with self._turn:
                 if self._is_due():  # or the thread that had the turn took it
@@ -139,10 +118,6 @@ class StageQueue:
         with self._turn:
             self._drop(lambda one: one.owner is owner)
 
-    def _join(self, mine: _Pending) -> None:
-        with self._lock:
-            self._pending.append(mine)
-
     def _drop(self, gone: Callable[[_Pending], bool]) -> None:
         with self._lock:
             self._pending = [one for one in self._pending if not gone(one)]
@@ -161,7 +136,8 @@ class StageQueue:
         with self._lock:
             some, self._pending = self._pending[:MOST_OBJECTS], self._pending[MOST_OBJECTS:]
         try:
-            self._link_or_refuse(some)
+            if some:
+                self._link_or_refuse(some)
         except BaseException as error:
             failure = error if isinstance(error, Exception) else Transient(INTERRUPTED, kind="catalog_unavailable")
             rest = [one for one in some if not one.done.done()]
@@ -174,8 +150,6 @@ class StageQueue:
 
     def _link_or_refuse(self, some: Sequence[_Pending]) -> None:
         """Link rows together, or one by one when the oldest is too old: each that is too old is refused alone."""
-        if not some:
-            return
         with suppress(AttemptExpired):
             self._put_staged(some)
             for one in some:

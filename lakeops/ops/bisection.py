@@ -6,18 +6,20 @@ anew each time. Neither changes anything in the catalog.
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lakeops.model import graph
+from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, InvalidInput, NotFound
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context, lookup, require_live, resolve_commit
+from lakeops.ops.files import appearing
 from lakeops.store.reader import parse_json
 
 MOST_SHOWN = 10
@@ -73,19 +75,13 @@ Verdict = Literal["good", "bad", "skip"]
 
 
 @dataclass(frozen=True)
-class Bisection:
+class Bisection(JsonRecord):
     """The progress of a search by hand.
 
-    Attributes:
-        repository: its repository.
-        bad: the earliest commit that is known to be bad. None before one was named.
-        good: commits that are known to be good.
-        skipped: commits of which nothing could be told.
-        first_parent: whether merged commits are left out.
-        left: how many commits may still be the first bad one. 0 until a good and a bad one are known.
-        next: the commit to look at. None when the search is over, or waits for a good or a bad one.
-        first_bad: the first bad commit, once it is found.
-        untold: commits of which one is the first bad one, when nothing could be told of them. Else empty.
+    ``bad`` is the earliest commit that is known to be bad, if one was named. ``skipped`` are those of which nothing
+    could be told. ``left`` is how many may still be the first bad one (0 until a good and a bad one are known), and
+    ``next`` the commit to look at, None when the search is over or waits for a good or a bad one. At the end there is
+    ``first_bad``, or ``untold``: commits of which one is the first bad one, when nothing could be told of them.
     """
 
     repository: str
@@ -97,11 +93,6 @@ class Bisection:
     next: Commit | None = None
     first_bad: Commit | None = None
     untold: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as plain data."""
-        commits = {"next": self.next, "first_bad": self.first_bad}
-        return asdict(self) | {name: commit.to_json() if commit else None for name, commit in commits.items()}
 
 
 def start_bisect(ctx: Context, bad: str | None = None, *good: str, first_parent: bool = False) -> Bisection:
@@ -194,13 +185,11 @@ def _file(ctx: Context) -> Path:
 
 
 def _kept(ctx: Context, state: Bisection) -> Bisection:
-    import json
-
     file = _file(ctx)
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps({name: getattr(state, name) for name in ("bad", "good", "skipped", "first_parent")}))
-    draft.replace(file)
+    kept = {name: getattr(state, name) for name in ("bad", "good", "skipped", "first_parent")}
+    with appearing(file) as draft:
+        draft.write(json.dumps(kept).encode())
     return state
 
 

@@ -12,7 +12,7 @@ from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, RefRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_of, judge
-from lakeops.ops.context import Context, check_name, lookup, require_stageable, resolve_commit, resolve_id
+from lakeops.ops.context import Context, check_name, lookup, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
 
 MOST_MOVES = 10_000
@@ -87,7 +87,7 @@ def move_branch(
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
     """
-    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, when_moved  # late: reads ranges
+    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, snapshot, when_moved  # late: reads ranges
 
     request = IdempotentRequest(
         "move-branch", check_name(name), {"source": ref, "force": str(force)}, key=idempotency_key
@@ -97,7 +97,7 @@ def move_branch(
         return RefRecord(name, commit.commit.id)
 
     def attempt() -> RefRecord:
-        head, get = require_stageable(ctx, name).head, lookup(ctx).get
+        head, get = snapshot(ctx, name, stageable=True).head, lookup(ctx).get
         if not force and not ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id)):
             raise PreconditionFailed(
                 f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
@@ -189,7 +189,6 @@ def move_tag(
     """Point a tag at another commit, which its readers see from then on. The reflog tells where it was.
 
     Args:
-        name: a tag that exists.
         ref: where to. It is resolved once, at the start.
         old: the id of the commit that it is moved from. A tag that is elsewhere stays.
         idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
@@ -212,7 +211,14 @@ def move_tag(
         ctx,
         HookEvent(ctx.repository_id, "move-tag", name, None, target),
         lambda hooks: ctx.catalog.refs.move_tag(
-            ctx.repository_id, name, target, actor=ctx.actor, old=old, key=request.key, fingerprint=asked, hooks=hooks
+            ctx.repository_id,
+            name,
+            target,
+            actor=ctx.actor,
+            old=old,
+            key=request.key,
+            fingerprint=asked,
+            hooks=hooks,
         ),
         old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
     )
@@ -254,7 +260,6 @@ def require_check(ctx: Context, pattern: str, name: str, *, prefix: str = "") ->
 
     Args:
         pattern: a name, or a glob such as ``release-*``.
-        name: the check.
         prefix: ask for the check only where a merge changes something below this prefix.
     """
     row = {"kind": CHECK_PROTECTION, "check": check_of(name), "prefix": check_prefix(prefix)}

@@ -39,7 +39,6 @@ def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None, run:
     """Record that the commit that ``ref`` means now has passed a check. Who passed it first stays.
 
     Args:
-        name: the check.
         by: who says so. The user of Airflow, or the database login, when left out.
         run: the run of a program that found it.
 
@@ -55,7 +54,6 @@ def fail_check(ctx: Context, ref: str, name: str, findings: str, *, by: str | No
     """Record that the commit that ``ref`` means now has failed a check, also one that it had passed.
 
     Args:
-        name: the check.
         findings: what was wrong. The first 4,000 characters are kept.
         by: who says so. The user of Airflow, or the database login, when left out.
         run: the run of a program that found it.
@@ -95,9 +93,6 @@ def verdicts_of(ctx: Context, commits: Sequence[Commit]) -> dict[str, list[Verdi
     return {commit_id: [by_name[name] for name in sorted(by_name)] for commit_id, by_name in found.items()}
 
 
-# --- what is brought ---
-
-
 @dataclass(frozen=True)
 class Judgement:
     """Declared checks of commits that are brought: those that have passed, and those that are gone around."""
@@ -131,19 +126,11 @@ def brought(ctx: Context, sides: MergeInputs) -> list[Commit]:
 def judge(
     ctx: Context, commits: Sequence[Commit], *, demanded: Collection[str] = (), despite: Collection[str] = ()
 ) -> Judgement:
-    """Refuse to bring commits whose declared checks are waiting or have failed.
+    """Refuse to bring commits (children first) whose declared checks are waiting or have failed.
 
     A check of a commit counts as passed, too, where a later one of the commits declares it and has passed it, or where
-    a merge among them says that it had passed. Nothing is read where no commit declares anything.
-
-    Args:
-        ctx: the repository.
-        commits: what is brought, children before parents: the first is the source.
-        demanded: checks that are asked for of the source, whether it declares them or not.
-        despite: the names of checks that are gone around.
-
-    Raises:
-        PreconditionFailed: ``missing_check``.
+    a merge among them says that it had passed. ``demanded`` are asked for of the first commit, whether it declares them
+    or not. ``despite`` are gone around. Raises ``PreconditionFailed`` (``missing_check``).
     """
     declared = {one.id: set(one.declared_checks) for one in commits}
     if commits:
@@ -171,25 +158,18 @@ def judge(
             above[parent] |= above[commit.id] | good
     refused = [one for one in lacking if one.name not in despite]
     if refused:
-        raise _missing(refused)
+        shown = ", ".join(f"{one} of commit {one.commit_id[:16]}" for one in refused[:5])
+        more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+        raise PreconditionFailed(
+            f"checks that commits declare have not passed: {shown}{more}; run them again on that commit, or merge it "
+            "all the same and name each of them (--despite-check NAME)",
+            kind="missing_check",
+        )
     return Judgement(tuple(passed), tuple((one.commit_id, one.name) for one in lacking))
 
 
-def _missing(lacking: Sequence[Verdict]) -> PreconditionFailed:
-    shown = ", ".join(f"{one} of commit {one.commit_id[:16]}" for one in lacking[:5])
-    more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-    return PreconditionFailed(
-        f"checks that commits declare have not passed: {shown}{more}; run them again on that commit, or merge it all "
-        "the same and name each of them (--despite-check NAME)",
-        kind="missing_check",
-    )
-
-
 def sparing(ctx: Context, branch: str, touches: Callable[[str], bool], do: Callable[[frozenset[str]], T]) -> T:
-    """Call ``do`` with the prefixes of required checks below which a merge changes nothing.
-
-    Nothing is looked at unless a check is missing.
-    """
+    """Call ``do`` with the prefixes of required checks below which a merge changes nothing, if a check is missing."""
     try:
         return do(frozenset())
     except PreconditionFailed as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,13 +26,14 @@ from lakeops.ops.publish import (
     BranchSnapshot,
     CommitPlan,
     CommitResult,
-    apply_changes,
     covered,
     find_by_key,
     in_turn,
     publish,
     when_moved,
+    write_ranges,
 )
+from lakeops.ranges.apply import apply
 
 
 def commit(
@@ -50,8 +52,6 @@ def commit(
     is the result: they are published once. Its ``along`` then holds this call's committer, message and metadata.
 
     Args:
-        message: what the commit is about; not empty.
-        metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's commit. It also drops those changes of
             that commit that were staged again.
         allow_empty: commit even when nothing changed.
@@ -97,7 +97,8 @@ def commit(
         own = own or tokens
         _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, tokens=tokens)
         # 4. The changed ranges are written, and 5. the metarange.
-        metarange, summary = apply_changes(ctx, head, staged, started=started)
+        work = partial(apply, base=ctx.metarange(head), changes=staged)
+        metarange, summary = write_ranges(ctx, "commit", (head,), started, work)
         if not summary.total and not allow_empty:
             if tokens:
                 ctx.catalog.staging.discard(state, tokens)
@@ -128,11 +129,7 @@ def commit(
 
 
 def _drop_repeated(ctx: Context, request: IdempotentRequest, known: Commit) -> None:
-    """Drop the rows that were staged again: those that the key's commit holds, and those that change nothing.
-
-    Raises:
-        KeyReused: something else is staged on the branch.
-    """
+    """Drop the rows that were staged again, which the key's commit holds or change nothing. Raises ``KeyReused``."""
     found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch)
     _refuse_other(ctx, request, known, found.head, staged)
     if not staged.num_rows:
@@ -151,7 +148,7 @@ def _drop_repeated(ctx: Context, request: IdempotentRequest, known: Commit) -> N
 def _refuse_other(ctx: Context, request: IdempotentRequest, known: Commit, head: Commit, staged: pa.Table) -> None:
     """Raise ``KeyReused`` for staged rows that a commit would publish and that the key's commit does not hold.
 
-    What it holds counts only while the branch has it: one that was deleted and made anew has lost it.
+    What it holds counts only while the branch has it.
     """
     for batch in effective(ctx, head, staged):
         rows = staged.filter(pc.is_in(staged["path"], value_set=in_one(batch["path"])))

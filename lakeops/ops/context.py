@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lakeops.catalog.guards import expired
-from lakeops.catalog.records import BranchAt
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     InvalidInput,
@@ -30,7 +29,7 @@ from lakeops.model.graph import ReadAhead
 from lakeops.model.graph import resolve as resolve_expression
 from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, check_asked, did_you_mean, parse_ref
 from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, gone, quiet
-from lakeops.ops.batcher import StageBatcher, StageQueue
+from lakeops.ops.batcher import StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import MANAGED, absolute
@@ -96,7 +95,7 @@ class Context:
     open_cache: Callable[[], RangeCache]
     open_engine: Callable[[], Engine]
     open_disk_cache: Callable[[], DiskCache | None] = lambda: None
-    batcher: StageBatcher = field(default_factory=StageBatcher)
+    stage_queues: dict[tuple[str, str], StageQueue] = field(default_factory=dict)
     progress: Progress = quiet
 
     @cached_property
@@ -134,7 +133,7 @@ class Context:
     def find_policy(self) -> AddressPolicy:
         """Find the addresses that this repository may refer to now.
 
-        A mirror may refer to files of this machine only if its source is on this machine, also after a fail-over.
+        A mirror may refer to files of this machine only if its source is on it.
         """
         from lakeops.store.open import AddressPolicy, parse_location, real_place
 
@@ -208,12 +207,14 @@ class Context:
 
     def stage_queue(self, branch: str) -> StageQueue:
         """The small changes of this process that are on their way to a branch."""
-        return self.batcher.queue(self.catalog, self.repository_id, branch)
+        where = (self.repository.storage_namespace, branch)
+        found = self.stage_queues.get(where)
+        return found or self.stage_queues.setdefault(where, StageQueue(self.catalog, self.repository_id, branch))
 
     def tidy(self, *, waiting: bool = False) -> None:
         """Remove staged rows that nothing needs any more. ``waiting`` says that there are some.
 
-        The verb has done its work, so a catalog that others hold must not make it fail. A later call catches up.
+        A catalog that others hold must not make the verb fail. A later call catches up.
         """
         with suppress(Transient):
             self.catalog.staging.purge_retired(self.repository_id, waiting=waiting)
@@ -345,28 +346,31 @@ def lookup(ctx: Context, ahead: int = 1) -> CatalogLookup:
 
 
 def resolve_id(ctx: Context, text: str) -> str:
-    """The id of the commit that a ref expression means, which may be expired.
-
-    Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``).
-    """
-    with _naming_the_ref(ctx, text):
+    """The id of the commit that a ref expression means, which may be expired. Raises as ``resolve_commit``."""
+    with naming_the_ref(ctx, text):
         return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
 
 
 @contextmanager
-def _naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[None]:
-    """Say of a ref that is not there which name may be meant."""
+def naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[None]:
+    """Say of a branch or ref that is not there which name may be meant. For what people name, and not for lookups."""
     try:
         yield
     except RefNotFound as error:
-        if not error.message.startswith("no branch"):  # but a step that leads nowhere
+        refs, repository = ctx.catalog.refs, ctx.repository_id
+        wants_branch = error.message.endswith(f"no branch {expression!r}")
+        if not wants_branch and not error.message.startswith("no branch"):  # but a step that leads nowhere
             raise
-        with suppress(InvalidInput):  # a name that none can have
-            base = (parse_ref(expression) if isinstance(expression, str) else expression).base
-            refs = ctx.catalog.refs
-            known = [one.id for one in (*refs.branches(ctx.repository_id), *refs.tags(ctx.repository_id))]
-            raise RefNotFound(f"{error.message}{did_you_mean(base, known)}") from None
-        raise
+        try:
+            name = (parse_ref(expression) if isinstance(expression, str) else expression).base
+        except InvalidInput:  # a name that none can have
+            raise error from None
+        listings = (refs.branches,) if wants_branch else (refs.branches, refs.tags)
+        advice = did_you_mean(name, [one.id for listing in listings for one in listing(repository)])
+        with suppress(RefNotFound):
+            refs.tag(repository, name)
+            advice = f": {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
+        raise RefNotFound(f"{error.message}{advice}") from None
 
 
 def resolve_commit(
@@ -377,7 +381,7 @@ def resolve_commit(
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
     """
     found = names or lookup(ctx)
-    with _naming_the_ref(ctx, expression):
+    with naming_the_ref(ctx, expression):
         commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
     return require_live(commit) if live or commit.is_gone else commit
 
@@ -415,28 +419,8 @@ def is_dirty(ctx: Context, ref: str) -> bool:
 
 def require_branch(ctx: Context, name: str) -> str:
     """Check that a name is a branch's. Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``)."""
-    with naming_the_branch(ctx, name):
+    with naming_the_ref(ctx, name):
         return ctx.catalog.refs.branch(ctx.repository_id, check_name(name)).id
-
-
-@contextmanager
-def naming_the_branch(ctx: Context, name: str) -> Iterator[None]:
-    """Say of a branch that is not there which name may be meant. For what people name, and not for lookups."""
-    try:
-        yield
-    except RefNotFound as error:
-        if not error.message.endswith(f"no branch {name!r}"):
-            raise
-        raise RefNotFound(f"{error.message}{_meant(ctx, name)}") from None
-
-
-def _meant(ctx: Context, name: str) -> str:
-    """Advice for a name that is no branch's: it is a tag's, or a branch has one that is spelled alike."""
-    refs = ctx.catalog.refs
-    with suppress(RefNotFound):
-        refs.tag(ctx.repository_id, name)
-        return f": {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
-    return did_you_mean(name, [one.id for one in refs.branches(ctx.repository_id)])
 
 
 def check_name(name: str) -> str:
@@ -447,10 +431,7 @@ def check_name(name: str) -> str:
 
 
 def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:
-    """The catalog's time, if the branch may be staged to. With ``flush`` the rows that wait are linked first.
-
-    Calls that begin within a moment share one check. Raises as ``require_stageable``.
-    """
+    """The catalog's time, if the branch may be staged to. With ``flush`` the rows that wait are linked first."""
     queue = ctx.stage_queue(check_name(name))
     started = queue.check()
     if flush:
@@ -458,10 +439,10 @@ def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:
     return started
 
 
-def require_stageable(ctx: Context, name: str) -> BranchAt:
-    """A branch that takes uncommitted changes. The catalog checks again later. This spares an upload in vain.
+def require_stageable(ctx: Context, name: str) -> None:
+    """Refuse a branch that takes no uncommitted changes. The catalog checks again later. This spares work in vain.
 
     Raises ``RefNotFound``, ``PreconditionFailed`` (``read_only_repository``, ``protected_branch``).
     """
-    with naming_the_branch(ctx, name):
-        return ctx.catalog.staging.stageable(ctx.repository_id, check_name(name))
+    with naming_the_ref(ctx, name):
+        ctx.catalog.staging.staging_time(ctx.repository_id, check_name(name))

@@ -13,16 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import ExpectedState, Staged
-from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
-from lakeops.ops.context import Context, begin_staging, require_stageable
+from lakeops.ops.context import Context, begin_staging
 from lakeops.ops.files import check_new_path
 from lakeops.ops.publish import when_moved
-from lakeops.ops.put import another_object, require_absent
-from lakeops.ops.read import entries, find, require_folder, stat
+from lakeops.ops.put import require_absent, require_seen
+from lakeops.ops.read import as_table, entries, find, require_folder, stat
 from lakeops.ops.stage import link_rows, normalised, tombstones
 from lakeops.store import layout
 
@@ -83,16 +82,13 @@ def _copy_or_move(
     started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> int:
-        state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
-        counter = ctx.catalog.staging.change_counter(state, old, below=recursive) if moves else None
+        pinned = None
+        if moves or if_absent:  # before the looks: what changes later is noticed below
+            place = old if moves else new
+            pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, place, below=recursive)
         if if_absent:
             require_absent(ctx, branch, new)
-        if recursive:
-            found = entries(ctx, ref, old).read_all()
-        else:
-            entry = stat(ctx, ref, old)
-            row = {**entry.to_json(), "metadata": list(entry.metadata.items())}
-            found = pa.Table.from_pylist([{name: row[name] for name in ENTRY_SCHEMA.names}], schema=ENTRY_SCHEMA)
+        found = entries(ctx, ref, old).read_all() if recursive else as_table([Staged(old, stat(ctx, ref, old))])
         if not found.num_rows:
             require_folder(ctx, ref, old)
             raise ObjectNotFound(f"there is nothing under {old!r} at {ref!r} of repository {ctx.repository_id!r}")
@@ -103,9 +99,7 @@ def _copy_or_move(
         if moves:
             gone = paths.filter(pc.invert(pc.is_in(paths, value_set=there)))
             rows = pa.concat_tables([rows, tombstones(gone)]).sort_by("path")
-        expected = state if moves or if_absent else None
-        seen = frozenset[str]() if if_absent else None
-        link_rows(ctx, branch, rows, started, ExpectedState(expected, counter, seen))
+        link_rows(ctx, branch, rows, started, pinned)
         return int(found.num_rows)
 
     return when_moved(ctx)(attempt)
@@ -122,7 +116,6 @@ def update_metadata(
     """Stage an object with other user metadata or another content type. Its contents stay as they are.
 
     Args:
-        path: the object's path.
         metadata: pairs to set. A pair whose value is None is removed. Other pairs stay.
         content_type: the new content type.
 
@@ -138,13 +131,12 @@ def update_metadata(
     started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> Entry:
-        state = require_stageable(ctx, branch).state
-        counter = ctx.catalog.staging.change_counter(state, path, below=False)
+        pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, path, below=False)  # before the look
         entry = stat(ctx, branch, path)
         pairs = {**entry.metadata, **given}
         kept = check_metadata({key: text for key, text in pairs.items() if text is not None})
         changed = replace(entry, metadata=kept, content_type=content_type or entry.content_type)
-        _link_entry(ctx, branch, changed, started, ExpectedState(state, counter))
+        _link_entry(ctx, branch, changed, started, pinned)
         return changed
 
     return when_moved(ctx)(attempt)
@@ -185,21 +177,17 @@ def link(
     started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> Entry:
-        state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
-        counter = ctx.catalog.staging.change_counter(state, path, below=False) if in_place else None
-        if if_absent:
-            require_absent(ctx, branch, path)
-        if in_place and find(ctx, branch, path) != entry:
-            raise another_object(branch, path)
-        expected = state if in_place or if_absent else None
-        seen = frozenset[str]() if if_absent else None
-        _link_entry(ctx, branch, linked, started, ExpectedState(expected, counter, seen))
+        pinned = None
+        if if_absent or in_place:
+            pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, path, below=False)  # before the look
+            require_seen(find(ctx, branch, path), entry if in_place else None, branch, path)
+        _link_entry(ctx, branch, linked, started, pinned)
         return linked
 
     return when_moved(ctx)(attempt)
 
 
-def _link_entry(ctx: Context, branch: str, entry: Entry, started: datetime, expect: ExpectedState) -> None:
+def _link_entry(ctx: Context, branch: str, entry: Entry, started: datetime, expect: ExpectedState | None) -> None:
     address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
     row = Staged(entry.path, replace(entry, physical_address=address))
     link_rows(ctx, branch, [row], started, expect)

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import Staged
 from lakeops.model.arrow import text
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_amount, check_prefix
-from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary
+from lakeops.model.records import Change, ChangeType, Commit, Strategy, StrategyName, Summary
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context, check_name, explain_expired, resolve_both, resolve_commit, watched
+from lakeops.ops.read import as_table
 from lakeops.ranges.diff import CHANGE_TYPES, changes, diff, each_change, staged_changes, summary, whole_ranges
 from lakeops.ranges.metarange import Metarange, SortedPaths
 from lakeops.ranges.range_merge import sides_behind
@@ -66,19 +66,12 @@ def since_merge_base(
         after: only paths behind this one.
         strategy: the side that settles conflicts.
     """
-    return each_change(since_merge_base_tables(ctx, left, right, prefix=prefix, after=after, strategy=strategy))
+    return each_change(_tables_since_merge_base(ctx, left, right, prefix, after, strategy))
 
 
-def since_merge_base_tables(
-    ctx: Context,
-    left: str,
-    right: str,
-    *,
-    prefix: str = "",
-    after: str = "",
-    strategy: StrategyName | Strategy | None = None,
+def _tables_since_merge_base(
+    ctx: Context, left: str, right: str, prefix: str, after: str = "", strategy: str | None = None
 ) -> Iterator[pa.Table]:
-    """The changes of ``since_merge_base``, as tables of ``ranges.diff.DIFF_SCHEMA``."""
     check_prefix(prefix)
     check_prefix(after)
     settle = check_strategy(strategy)
@@ -128,10 +121,7 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
     The cost grows with the changes, and no record is made for each path.
 
     Args:
-        left: a ref.
-        right: a ref.
         partition_by: the name of a ``name=value`` folder level whose changed values are returned.
-        limit: how many prefixes are returned at most.
     """
     commits = resolve_both(ctx, left, right)
     counts = Counts()
@@ -182,26 +172,13 @@ def uncommitted_page(
         page = ctx.catalog.staging.staged_page(
             ctx.repository_id, check_name(branch), prefix=prefix, after=after, limit=check_amount(amount, "a page")
         )
-        held = ctx.metarange(page.head)
-        pairs = ((ctx.reader.stat(held, row.path), row) for row in page.rows)
-        found = [change for before, row in pairs if (change := _staged_change(before, row)) is not None]
+        found = list(each_change(effective(ctx, page.head, as_table(page.rows))))
         if len(page.rows) < amount:
             return found, None
         after = page.rows[-1].path
         if found:
             return found, after
     return [], after
-
-
-def _staged_change(before: Entry | None, row: Staged) -> Change | None:
-    """The change that a staged row makes to the committed entry of its path, if it makes one."""
-    if row.entry is None:
-        return None if before is None else Change(ChangeType.REMOVED, row.path, before.size_bytes)
-    if before is None:
-        return Change(ChangeType.ADDED, row.path, row.entry.size_bytes)
-    if before.identity == row.entry.identity:
-        return None
-    return Change(ChangeType.CHANGED, row.path, row.entry.size_bytes)
 
 
 def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table]:
@@ -245,16 +222,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Sums:
-    """The differences under a prefix, in numbers.
+    """The differences under a ``prefix``, in numbers.
 
-    Attributes:
-        prefix: the prefix.
-        all: the counts of every path.
-        folders: the counts of the first folders, and of objects directly under the prefix, by their paths.
-        others: the counts of all further folders.
-        first: the first changes.
-        conflicts: the first conflicts among the counted paths.
-        exact: False when there were more changes than were to be read.
+    ``all`` counts every path, ``folders`` those of the first folders, and of objects directly under the prefix, by
+    their paths, and ``others`` those of all further folders. ``first`` are the first changes, ``conflicts`` the first
+    conflicts among the counted paths. ``exact`` is False when there were more changes than were to be read.
     """
 
     prefix: str
@@ -294,7 +266,7 @@ def sums(
         first: how many changes are given as they are; of conflicts at most ``MOST_CONFLICTS``.
     """
     if not two_way:
-        return _read(since_merge_base_tables(ctx, left, right, prefix=prefix), prefix, most, folders, first)
+        return _read(_tables_since_merge_base(ctx, left, right, prefix), prefix, most, folders, first)
     check_prefix(prefix)
     commits = resolve_both(ctx, left, right)
     before, after = ctx.metaranges(*commits)

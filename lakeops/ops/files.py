@@ -31,7 +31,7 @@ def is_clone_state(path: str) -> bool:
 
     Whoever writes such a file into a clone decides where its next commit goes. As git does for ``.git``, this counts in
     what some disks ignore: case, forms of a character, invisible characters, dots and spaces at the end, what follows a
-    colon. Short names of DOS count too.
+    colon, and short names of DOS.
     """
     if path.isascii() and "lakeop" not in path.lower():
         return False
@@ -41,10 +41,7 @@ def is_clone_state(path: str) -> bool:
 
 
 def check_new_path(path: str) -> str:
-    """Return a path that an object may be put to. Raises ``InvalidPath``, also for a clone's own file.
-
-    With such an object in it no clone of the branch could be made.
-    """
+    """Return a path that an object may be put to. Raises ``InvalidPath``, also for a clone's own file."""
     if is_clone_state(check_path(path)):
         raise InvalidPath(f"{excerpt(path)} is a clone's own file, which belongs into no repository; leave it out")
     return path
@@ -69,15 +66,8 @@ def walk(
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Files below a directory by name, links and devices too: each one's path below the directory, and its status.
 
-    A link is not followed.
-
-    Args:
-        folder: an absolute or relative directory.
-        enters: tells by its path below ``folder`` whether a directory is walked. One that is not is given itself.
-        prefix: the directory below ``folder`` to begin with, with a slash at its end.
-
-    Raises:
-        InvalidInput: a directory cannot be read.
+    A link is not followed. ``enters`` tells by its path whether a directory is walked. One that is not is given itself.
+    ``prefix`` is the directory below ``folder`` to begin with. Raises ``InvalidInput`` where one cannot be read.
     """
     with translated(folder / prefix), os.scandir(folder / prefix) as found:
         items = sorted(found, key=lambda item: item.name)

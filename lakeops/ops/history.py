@@ -87,9 +87,7 @@ def log(
     The log ends where history was pruned. The last commits then have parents that are not listed.
 
     Args:
-        ref: any ref.
         first_parent: follow only the first parent of merge commits.
-        amount: how many commits at most.
         path: only commits that changed this object. A merge is one of them when it has another object than each of its
             parents; with ``first_parent``, than the first.
         prefix: only commits that changed something under this prefix, likewise.
@@ -157,7 +155,6 @@ def heads(
     """Branches by name in byte order, each with the commit that it points to.
 
     Args:
-        prefix: what the names begin with.
         merged: only branches whose commit this ref leads to: what they have is in it.
         not_merged: only branches whose commit this ref does not lead to.
     """
@@ -192,7 +189,6 @@ def walk(ctx: Context, starts: Sequence[str], amount: int) -> tuple[list[Commit]
 
     Args:
         starts: refs, or what an earlier call gave.
-        amount: how many commits at most.
     """
     check_amount(amount, "the amount of commits")
     names = lookup(ctx, ahead=amount)

@@ -75,9 +75,6 @@ def automatic(ctx: Context, on: bool = True) -> None:
 
     A dump that fails is logged and made up for by the next one. A sweep writes one first, and deletes nothing when that
     fails: a dump never refers to what a sweep took.
-
-    Args:
-        on: whether to.
     """
     if on:
         ctx.catalog.refs.set_hook(ctx.repository_id, REFS_DUMP)
@@ -96,16 +93,12 @@ def changing(
     """Call ``change`` with the hooks run before and after it that concern it, and return what it returns.
 
     Args:
-        ctx: the repository.
-        event: what is going to happen.
         change: makes the change. Takes the hooks that this caller runs.
         old: reads the commit that the ref points to before, for the event of hooks.
         after: the commit that the ref points to now. None when nothing was changed. As in ``event`` when left out.
 
-    Raises:
-        PreconditionFailed: ``hook_refused``: a hook stopped it. ``hook_missing``: one cannot be loaded here.
-            ``hooks_changed``: hooks were set again and again meanwhile.
-        Anything that ``change`` raises.
+    Raises ``PreconditionFailed``: ``hook_refused`` (a hook stopped it), ``hook_missing`` (one cannot be loaded here),
+    ``hooks_changed`` (hooks were set again and again meanwhile); and what ``change`` raises.
     """
     known, run, tries = ctx.repository.hooks, set[Hook](), _TRIES
     while True:
@@ -124,24 +117,19 @@ def changing(
                 raise
             known = ctx.catalog.repositories.get(ctx.repository_id).hooks
             continue
-        if mine:
-            new = event.new if after is None else after(done)
-            if new is not None or after is None:
-                _run_after(ctx, mine, replace(event, new=new))
+        new = event.new if after is None or not mine else after(done)
+        for hook in sorted(hook for hook in mine if hook.when == AFTER and (new is not None or after is None)):
+            try:
+                if hook == REFS_DUMP:
+                    from lakeops.ops.refs.dump import dump
+
+                    dump(ctx)
+                else:
+                    _run(hook, replace(event, new=new))
+            except LakeopsError as error:
+                failed = "%s of %r is done, and hook %r after it failed: %s"
+                _log.warning(failed, event.action, event.ref, hook.name, error)
         return done
-
-
-def _run_after(ctx: Context, hooks: Hooks, event: HookEvent) -> None:
-    for hook in sorted(hook for hook in hooks if hook.when == AFTER):
-        try:
-            if hook == REFS_DUMP:
-                from lakeops.ops.refs.dump import dump
-
-                dump(ctx)
-            else:
-                _run(hook, event)
-        except LakeopsError as error:
-            _log.warning("%s of %r is done, and hook %r after it failed: %s", event.action, event.ref, hook.name, error)
 
 
 def _load(hook: Hook) -> Call:

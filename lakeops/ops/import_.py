@@ -21,11 +21,10 @@ from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, flaw
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
 from lakeops.ops import inventory as inventories
-from lakeops.ops.context import Context, check_name, require_stageable
-from lakeops.ops.diff import uncommitted
+from lakeops.ops.context import Context, check_name
 from lakeops.ops.files import is_clone_state
 from lakeops.ops.overlap import check_source_apart
-from lakeops.ops.publish import CommitPlan, CommitResult, dirty, in_turn, publish, read_first, require_clean, snapshot
+from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ops.read import joined
 from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.metarange import Metarange
@@ -34,6 +33,7 @@ from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
 from lakeops.store.base import Listing
 from lakeops.store.disk_cache import background_writes
+from lakeops.store.listing import gathered
 from lakeops.store.open import parse_location, without_links
 
 _BATCH = 50_000
@@ -46,12 +46,8 @@ _BESIDE = 1000
 def check_source(ctx: Context, url: str) -> str:
     """The source's URL in its one spelling, when nothing there is managed by a repository.
 
-    Another reference to a repository's object would not keep it from that repository's garbage collection.
-
-    Raises:
-        InvalidInput: ``invalid_uri``: it is not a location.
-        InvalidInput: it and a repository's namespace overlap.
-        PreconditionFailed: ``address_refused``: the repository may not refer to what lies there.
+    Another reference to a repository's object would not keep it from that repository's garbage collection. Raises
+    ``InvalidInput`` (``invalid_uri`` for what is no location) and ``PreconditionFailed`` (``address_refused``).
     """
     source = parse_location(url).url
     check_source_apart(ctx.catalog, ctx.stores, source, ctx.repository)
@@ -60,19 +56,12 @@ def check_source(ctx: Context, url: str) -> str:
 
 
 def entries(listings: Iterable[Listing], source: str, folder: str, *, skip_special: bool = False) -> Iterator[pa.Table]:
-    """The objects of a source, as ``ENTRY_SCHEMA`` in path order.
+    """The objects of a source, as ``ENTRY_SCHEMA`` in path order. Their paths begin with ``folder``.
 
-    Args:
-        listings: a scan of the source.
-        source: its URL.
-        folder: what the objects' paths begin with.
-        skip_special: leave out the own files of clones. Without it they are an error.
-
-    Raises:
-        InvalidPath: some names cannot be paths behind ``folder``. The first of them are named.
-        InvalidInput: an object has a size or time that cannot be recorded.
+    Raises ``InvalidPath`` for names that cannot be paths, and for own files of clones unless ``skip_special`` leaves
+    them out; ``InvalidInput`` for a size or time that cannot be recorded.
     """
-    for batch in _gathered(listings):
+    for batch in gathered(listings, _BATCH):
         keys = array(batch.keys, pa.string())
         _check_claims(keys, source)
         paths = pc.binary_join_element_wise(text(folder), keys, text(""))
@@ -91,24 +80,6 @@ def entries(listings: Iterable[Listing], source: str, folder: str, *, skip_speci
         check_entries(table)
         own = _clone_state(keys, source, skip_special=skip_special)
         yield table.filter(pc.invert(pc.is_in(keys, value_set=own))) if len(own) else table
-
-
-def _gathered(listings: Iterable[Listing]) -> Iterator[Listing]:
-    """The objects in batches that are large enough for columns."""
-    keys: list[str] = []
-    sizes: list[int] = []
-    mtimes: list[int] = []
-    marks: list[str] = []
-    for listing in listings:
-        keys += listing.keys
-        sizes += listing.sizes
-        mtimes += listing.mtimes
-        marks += listing.marks
-        if len(keys) >= _BATCH:
-            yield Listing(keys, sizes, mtimes, marks)
-            keys, sizes, mtimes, marks = [], [], [], []
-    if keys:
-        yield Listing(keys, sizes, mtimes, marks)
 
 
 def _check_claims(keys: pa.Array, source: str) -> None:
@@ -173,8 +144,6 @@ def import_objects(
         source: ``s3://bucket/prefix`` or ``file:///directory``. Where nothing is below it, it may be one object.
         prefix: the folder that the objects' paths begin with. Empty replaces all of the branch. For one object its
             path, or a folder that ends in a slash for an object of the source's name. Nothing else is replaced then.
-        message: what the commit is about; not empty.
-        metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
         allow_empty_source: a source without objects empties the prefix. Without it, such a source is an error.
         skip_special: leave out links, devices, a clone's own files and names that are not UTF-8. Without it they are
@@ -202,11 +171,10 @@ def import_objects(
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder} | ({"inventory": inventory} if inventory else {})
     request = IdempotentRequest("import", check_name(branch), parts, text, pairs, key=idempotency_key)
-    found = read_first(ctx, request, lambda: require_stageable(ctx, branch))
+    found = read_first(ctx, request, lambda: snapshot(ctx, branch, stageable=True))
     if isinstance(found, CommitResult):
         return found.commit
-    for change in uncommitted(ctx, branch):
-        raise dirty(branch, change.path)
+    require_clean(ctx, found)
     store = ctx.stores.at(place)
     listings = store.scan(skip_special=skip_special)
     if inventory:
@@ -243,7 +211,7 @@ def import_objects(
 
     def attempt(publisher: str | None) -> CommitResult:
         now = snapshot(ctx, branch)
-        require_clean(ctx, branch, now.head, now.staged)
+        require_clean(ctx, now)
         if on_head is not None:
             on_head(now.head.id)
         suffix = layout.attempt(now.started, ctx.ids)

@@ -47,15 +47,11 @@ _MOST_MANIFEST = 64 << 20
 def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> Iterator[Listing]:
     """The objects of a source that an inventory names, in path order: what a scan of the source would give.
 
-    Args:
-        file: a path or URL: ``.parquet``, ``.csv``, ``.csv.gz`` (with a header), or an S3 Inventory's manifest.
-        source: the URL that the objects lie below. Keys are those of its bucket, and what lies elsewhere in it is left
-            out. Keys of a directory are relative to it.
-        store: the source.
+    ``file`` is a path or URL: ``.parquet``, ``.csv``, ``.csv.gz`` (with a header), or an S3 Inventory's manifest. Keys
+    are those of the source's bucket, and what lies elsewhere in it is left out. Keys of a directory are relative to it.
 
-    Raises:
-        InvalidInput: the file is no inventory, names a key twice, or is older than what lies in the bucket.
-        ObjectNotFound: there is no such file.
+    Raises ``InvalidInput`` when the file is no inventory, names a key twice, or is older than what lies in the bucket;
+    ``ObjectNotFound`` when there is no such file.
     """
     place = parse_location(source).url
     bucket, _, prefix = place.partition("://")[2].partition("/")
@@ -113,9 +109,6 @@ def _outgrown(key: str, why: str) -> InvalidInput:
         f"the inventory is older than what it lists: {excerpt(key)}: {why}; take a newer inventory, or import without "
         "one. Nothing was published"
     )
-
-
-# --- files ---
 
 
 def _tables(stores: Stores, file: str) -> Iterator[pa.Table]:
@@ -181,7 +174,6 @@ def _table(store: ObjectStore, name: str, headless: list[str] | None) -> pa.Tabl
 
 
 def _csv(file: IO[bytes], name: str, read: Any = None, convert: Any = None) -> Any:  # noqa: ANN401 - pyarrow is not typed
-    """A reader of CSV from the file's start."""
     from pyarrow import csv
 
     file.seek(0)

@@ -32,7 +32,6 @@ from lakeops.ops.context import (
     lookup,
     require_branch,
     require_live,
-    require_stageable,
     resolve_commit,
 )
 from lakeops.ops.diff import summary_of
@@ -40,15 +39,15 @@ from lakeops.ops.history import merge_bases
 from lakeops.ops.publish import (
     CommitPlan,
     CommitResult,
-    MergedSource,
-    apply_merge,
     in_turn,
     metarange_of,
     publish,
     read_first,
     require_clean,
     snapshot,
+    write_ranges,
 )
+from lakeops.ranges.merge import apply_plan
 from lakeops.ranges.range_file import fetch_ranges
 
 
@@ -82,7 +81,6 @@ def merge(
         destination: a branch without uncommitted changes.
         strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
         message: the commit's message. One that names both refs when left out.
-        metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's result.
         squash: make a commit with one parent, which keeps the source's id in its metadata (``squash-origin``). Merging
             the source again compares with the old merge base.
@@ -128,14 +126,15 @@ def merge(
         sides = sides_of_merge(ctx, ours, found.head, names)
         if sides.is_base(ours) and not allow_empty:
             raise UpToDate
-        require_clean(ctx, destination, found.head, found.staged)
+        require_clean(ctx, found)
         judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
         if on_head is not None:
             on_head(found.head.id)
         with explain_expired(ctx, sides.commits):
             # 3. The plan: all conflicts, or what changes. 4. The changed ranges are written, and 5. the metarange.
-            decision = decide(ctx, sides, settle, names, rebase=rebase)
-            metarange, summary = apply_merge(ctx, decision.plan, ours, found.head, started=found.started)
+            decided, reused = decide(ctx, sides, settle, names, rebase=rebase)
+            work = partial(apply_plan, planned=decided, source=ctx.metarange(ours))
+            metarange, summary = write_ranges(ctx, "merge", (found.head, ours), found.started, work)
         if sides.is_base(found.head):
             # What the source's checks have seen, to the byte: a rewritten object with the same contents is no change.
             metarange = metarange_of(ours)
@@ -149,8 +148,10 @@ def merge(
             text,
             said,
             summary,
-            reused_commits=decision.reused_commits,
-            merged=MergedSource(ours, judged, _touching(ctx, sides, settle)),
+            reused_commits=reused,
+            merged=ours,
+            judged=judged,
+            touches=partial(_touches, ctx, sides, settle),
         )
         # 6. One transaction checks the branch and moves its head.
         return publish(ctx, request, found, plan, publisher)
@@ -199,9 +200,9 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
         fetch_ranges(ctx.reader.store, [one.row(number) for one, rows in sides for number in rows.tolist()])
 
 
-def _touching(ctx: Context, sides: MergeInputs, strategy: Strategy | None) -> Callable[[str], bool]:
-    """The function that tells whether a merge changes anything below a prefix."""
-    return lambda prefix: next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
+def _touches(ctx: Context, sides: MergeInputs, strategy: Strategy | None, prefix: str) -> bool:
+    """Tell whether a merge changes anything below a prefix."""
+    return next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
 
 
 def preview_merge(
@@ -235,15 +236,14 @@ def preview_merge(
     nothing = MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
     if sides.is_base(ours) and not allow_empty:
         return nothing
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, destination)
-    require_clean(ctx, destination, found.head, staged)
+    require_clean(ctx, snapshot(ctx, destination))
     judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
     with explain_expired(ctx, sides.commits):
-        summary = decide(ctx, sides, settle, names, rebase=rebase).plan.summary
+        summary = decide(ctx, sides, settle, names, rebase=rebase)[0].summary
     if squash and not summary.total and not allow_empty:
         return nothing
     asked = partial(ctx.catalog.refs.check_merge, ctx.repository_id, destination, ours.id, rests_on=judged.passed)
-    sparing(ctx, destination, _touching(ctx, sides, settle), asked)
+    sparing(ctx, destination, partial(_touches, ctx, sides, settle), asked)
     return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
 
 
@@ -304,9 +304,7 @@ def revert(
 
 
 def _listed(ref: object) -> list[str]:
-    if isinstance(ref, str):
-        return [ref]
-    given: Sequence[object] = ref if isinstance(ref, Sequence) else [ref]
+    given: Sequence[object] = ref if isinstance(ref, Sequence) and not isinstance(ref, str) else [ref]
     refs = [one for one in given if isinstance(one, str)]
     if len(refs) < len(given):
         raise InvalidInput(f"{excerpt(ref)} is no ref; name a commit to revert, or several")
@@ -361,7 +359,6 @@ def cherry_pick(
     """A new commit on the branch ``destination`` that does what the commit ``ref`` did.
 
     Args:
-        ref: the commit to apply.
         destination: a branch without uncommitted changes.
         parent_number: of a merge commit, the parent to compare it with, from 1.
         message: the commit's message; that of ``ref`` when left out.
@@ -418,16 +415,17 @@ def _replay_change(
 
     def attempt(publisher: str | None) -> CommitResult:
         found = snapshot(ctx, request.branch)
-        require_clean(ctx, request.branch, found.head, found.staged)
+        require_clean(ctx, found)
         if on_head is not None:
             on_head(found.head.id)
         head, reused = found.head, dict[str, Commit]()
         for base, source in steps:
             sides = MergeInputs((base,), source, head)
             with explain_expired(ctx, (base, source, found.head)):
-                decision = decide(ctx, sides, None, names, replayed=True)
-                metarange, summary = apply_merge(ctx, decision.plan, source, head, started=found.started)
-            reused.update((commit.id, commit) for commit in decision.reused_commits)
+                decided, kept = decide(ctx, sides, None, names, replayed=True)
+                work = partial(apply_plan, planned=decided, source=ctx.metarange(source))
+                metarange, summary = write_ranges(ctx, "merge", (head, source), found.started, work)
+            reused.update((commit.id, commit) for commit in kept)
             head = replace(  # what the next step changes; nobody else ever sees it
                 head, meta_range_id=metarange.id, meta_range_file=metarange.file, meta_range_digest=metarange.digest
             )
@@ -443,8 +441,8 @@ def _replay_change(
 
 def _clean_head(ctx: Context, branch: str) -> Commit:
     """The head of a branch that takes changes and has none uncommitted."""
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, require_stageable(ctx, branch).state.id)
-    require_clean(ctx, found.state.id, found.head, staged)
+    found = snapshot(ctx, branch, stageable=True)
+    require_clean(ctx, found)
     return found.head
 
 

@@ -17,16 +17,15 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState, ExpectedState
+from lakeops.catalog.records import ExpectedState, Staged
 from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
 from lakeops.model.names import as_folder, check_path
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, check_key
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, check_key
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging
 from lakeops.ops.files import check_new_path
-from lakeops.ops.publish import when_moved
-from lakeops.ops.read import with_staged
+from lakeops.ops.read import as_table, branch_tables
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
 from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
@@ -60,17 +59,12 @@ class OutputUrl(str):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A directory that is open for writing.
+    """A directory that is open for writing, as plain data.
 
-    Attributes:
-        branch: the branch that its files will be staged on.
-        folder: the prefix that they become objects of.
-        address: the directory in the storage namespace. Ends with a slash.
-        url: the same as a full URL, without the slash.
-        started: since when it has been open, by the catalog's clock.
-        upload: the id of the upload that keeps garbage collection away.
-        store: the storage namespace, which pickles as the rest does.
-        mark: how the addresses of all outputs under the same idempotency key end. Empty without one.
+    Its files will be staged on ``branch`` below ``folder``. ``address`` is where it lies in the namespace, with a slash
+    at its end, and ``url`` the same as a full URL without one. It has been open since ``started``, by the catalog's
+    clock. ``upload`` is the id that keeps garbage collection away. The addresses of all outputs under one idempotency
+    key end in ``mark``.
     """
 
     branch: str
@@ -171,7 +165,6 @@ def link_output(
     """Stage the files of a directory under its prefix. Returns how many.
 
     Args:
-        opened: the directory.
         mode: as for ``output``.
         on_collision: as for ``output``.
         names: the files that count, relative to the directory; all when None. Others are not staged.
@@ -191,14 +184,17 @@ def link_output(
             "objects in it; nothing was staged. Write the files below the URL, or say allow_empty=True if that is meant"
         )
     ctx.stage_queue(opened.branch).flush_pending()
-    if mode == "append" and on_collision != "overwrite":
-        when_moved(ctx)(_append, ctx, opened, files, on_collision)
-        return int(files.num_rows)
 
     def rows() -> tuple[ExpectedState | None, pa.Table]:
+        if mode == "append" and on_collision == "overwrite" and not opened.mark:
+            return None, files
         if mode == "append":
-            earlier = _added_before(ctx, opened)
-            return earlier.pinned, _in_place_of(earlier.paths, files)
+            pinned = ctx.catalog.staging.pin(ctx.repository_id, opened.branch, opened.folder, below=True)
+            there = _objects_beside(ctx, opened, files)  # after that
+            earlier = _under_key(opened, there)
+            others = there.filter(pc.invert(earlier))
+            named = files if on_collision == "overwrite" else _settle_collisions(opened, files, others, on_collision)
+            return pinned, _in_place_of(there.filter(earlier)["path"], named)
         pinned, before = branch_paths(ctx, opened.branch, opened.folder)
         if empty and len(before):
             where = f"lakefs://{ctx.repository_id}/{opened.branch}/{opened.folder}"
@@ -209,26 +205,28 @@ def link_output(
     return int(files.num_rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Added:
-    """Paths that earlier outputs under the same key have added, on a branch as it was ``pinned``."""
-
-    pinned: ExpectedState | None
-    paths: pa.ChunkedArray
+_SAME = ["path", "checksum", "size_bytes"]
 
 
-def _added_before(ctx: Context, opened: Output) -> _Added:
-    """The objects that other outputs under the key of this one have added to its folder. Nothing without a key."""
+def _under_key(opened: Output, objects: pa.Table) -> pa.ChunkedArray:
+    """For each object whether another output under the key of this one has added it."""
     if not opened.mark:
-        return _Added(None, pa.chunked_array([], pa.string()))
-    pinned = ctx.catalog.staging.pin(ctx.repository_id, opened.branch, opened.folder, below=True)  # before the look
-    _, shown, _ = _objects_at(ctx, opened, None)
-    address = shown["physical_address"]
-    others = pc.and_not(
-        pc.match_substring_regex(address, f"{layout.OBJECT_NAME.removesuffix('(/|$)')}/{opened.mark}"),
-        pc.starts_with(address, opened.address),
+        return pa.chunked_array([pa.repeat(pa.scalar(False), len(objects))])
+    address, place = objects["physical_address"], f"{layout.OBJECT_NAME.removesuffix('(/|$)')}/{opened.mark}"
+    return pc.and_not(pc.match_substring_regex(address, place), pc.starts_with(address, opened.address))
+
+
+def _objects_beside(ctx: Context, opened: Output, files: pa.Table) -> pa.Table:
+    """The objects of the folder that have the path of a new file, or were added under its key. Stored addresses."""
+    _, shown = branch_tables(ctx, opened.branch, opened.folder)
+    wanted = [*_SAME, "physical_address"]
+    schema = pa.schema([STAGED_SCHEMA.field(name).with_nullable(True) for name in wanted])
+    tables = (table.select(wanted).cast(schema) for table in shown)
+    kept = (
+        table.filter(pc.or_(pc.is_in(table["path"], value_set=files["path"]), _under_key(opened, table)))
+        for table in tables
     )
-    return _Added(pinned, shown.filter(others)["path"])
+    return pa.concat_tables([schema.empty_table(), *kept])
 
 
 def _in_place_of(paths: pa.ChunkedArray, files: pa.Table) -> pa.Table:
@@ -237,62 +235,18 @@ def _in_place_of(paths: pa.ChunkedArray, files: pa.Table) -> pa.Table:
     return pa.concat_tables([files, tombstones(gone)]).sort_by("path")
 
 
-def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnCollision) -> None:
-    """Stage files, none of whose paths shows another object at the instant in which they are staged."""
-    earlier = _added_before(ctx, opened)
-    state, there, staged = _objects_at(ctx, opened, files["path"])
-    there = there.filter(pc.invert(pc.is_in(there["path"], value_set=earlier.paths)))
-    ours = {row["path"]: (row["checksum"], row["size_bytes"]) for row in files.select(_SAME).to_pylist()}
-    taken = [
-        row["path"]
-        for row in there.select(_SAME).to_pylist()
-        if ours[row["path"]] != (row["checksum"], row["size_bytes"])
-    ]
-    if taken and on_collision == "rename":
-        _append(ctx, opened, _renamed(files, set(taken), opened.upload), on_collision)
-        return
-    if taken:
+def _settle_collisions(opened: Output, files: pa.Table, there: pa.Table, on_collision: OnCollision) -> pa.Table:
+    """The files, under names of their own where the path shows an object with other contents. Raises ``PathTaken``."""
+    ours = {row["path"]: row for row in files.select(_SAME).to_pylist()}
+    taken = [row["path"] for row in there.select(_SAME).to_pylist() if ours[row["path"]] != row]
+    if taken and on_collision != "rename":
         names = ", ".join(map(excerpt, taken[:SHOWN_PATHS])) + (", ..." if len(taken) > SHOWN_PATHS else "")
         raise PathTaken(
             f"{len(taken)} of {files.num_rows} new files have the path of an object of branch {opened.branch!r}: "
             f"{names}; nothing was staged. Write other names, or say on_collision='rename' or 'overwrite'",
             taken,
         )
-    expect = earlier.pinned
-    if expect is None:
-        # Rows with the contents of the commit do not show, and were looked at all the same.
-        looked_at = (files, there, staged)
-        shown = frozenset(address for table in looked_at for address in table["physical_address"].to_pylist())
-        expect = ExpectedState(state, addresses=shown)
-    ctx.catalog.staging.put_staged(
-        ctx.repository_id,
-        opened.branch,
-        _in_place_of(earlier.paths, files),
-        started=opened.started,
-        expect=expect,
-        upload=opened.upload,
-    )
-
-
-_SAME = ["path", "checksum", "size_bytes"]
-
-
-def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray | None) -> tuple[BranchState, pa.Table, pa.Table]:
-    """The branch, the objects of the output's folder that have one of these paths, and what is staged there.
-
-    All objects of the folder when there are no paths. Addresses are as they are stored.
-    """
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, opened.branch, prefix=opened.folder)
-    committed = ctx.reader.scan(ctx.metarange(found.head), opened.folder)
-    wanted = [*_SAME, "physical_address"]
-    tables = [
-        batch.select(wanted) if paths is None else batch.select(wanted).filter(pc.is_in(batch["path"], value_set=paths))
-        for batch in with_staged(committed, staged)
-    ]
-    schema = pa.schema([STAGED_SCHEMA.field(name).with_nullable(True) for name in wanted])
-    empty = schema.empty_table()
-    at_paths = staged if paths is None else staged.filter(pc.is_in(staged["path"], value_set=paths))
-    return found.state, pa.concat_tables([empty, *(table.cast(schema) for table in tables)]), at_paths
+    return _renamed(files, set(taken), opened.upload)
 
 
 def _renamed(files: pa.Table, taken: set[str], mark: str) -> pa.Table:
@@ -318,9 +272,7 @@ def _spark_is_active() -> bool:
 
 
 def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Table:
-    """The files that were written, as staged rows sorted by path."""
     folder, address = opened.folder, opened.address
-    columns: dict[str, list[object]] = {name: [] for name in STAGED_SCHEMA.names}
     found = list(ctx.store.list(address.rstrip("/")))
     _check_inside(opened, (item.key for item in found))
     items = [item for item in found if item.key.startswith(address) and not _scratch(item, address)]
@@ -330,21 +282,13 @@ def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Ta
         if missing:
             raise ObjectNotFound(f"{opened.url} lacks {excerpt(min(missing))}, which a task said that it wrote")
     ctx.store.sync(item.key for item in items)
+    rows = []
     for item in items:
-        row = {
-            "path": check_new_path(folder + item.key[len(address) :]),  # Arrow cannot hold half of a character
-            "tombstone": False,
-            "physical_address": item.key,
-            "checksum": ctx.store.checksum(item),
-            "size_bytes": item.size_bytes,
-            "mtime": item.mtime,
-            "content_type": item.content_type or DEFAULT_CONTENT_TYPE,
-            "metadata": {},
-        }
-        for column, value in row.items():
-            columns[column].append(value)
-    columns["metadata"] = [list(value.items()) for value in columns["metadata"] if isinstance(value, dict)]
-    table = pa.table(columns, schema=STAGED_SCHEMA)
+        path = check_new_path(folder + item.key[len(address) :])  # Arrow cannot hold half of a character
+        kind = item.content_type or DEFAULT_CONTENT_TYPE
+        entry = Entry(path, item.key, ctx.store.checksum(item), item.size_bytes, item.mtime, kind, {})
+        rows.append(Staged(path, entry))
+    table = as_table(rows)
     check_entries(table)
     return table
 
@@ -362,11 +306,7 @@ def _check_inside(opened: Output, keys: Iterable[str]) -> None:
 
 
 def _scratch(item: StoredObject, address: str) -> bool:
-    """Tell whether a file is an engine's own bookkeeping: no rows of anybody.
-
-    That is unfinished task output, Hadoop's local checksum files, and what marks a folder in a bucket, as pyarrow and
-    Hadoop write it.
-    """
+    """Tell whether a file is an engine's own bookkeeping: unfinished output, a local checksum, a mark of a folder."""
     *folders, name = item.key.removeprefix(address).split("/")
     marker = not item.size_bytes and (not name or name.endswith("_$folder$"))
     return marker or "_temporary" in folders or (name.startswith(".") and name.endswith(".crc"))

@@ -11,9 +11,11 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lakeops.catalog.open import Catalog
 from lakeops.model.errors import (
     AlreadyExists,
     Corrupted,
@@ -32,9 +34,6 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, MANAGED
 from lakeops.store.open import Stores, above, lies_in, overlap, real_place
 from lakeops.store.reader import parse_json, read_small
-
-if TYPE_CHECKING:
-    from lakeops.catalog.open import Catalog
 
 LOOKED_AT = 10_000
 """Names below a new namespace that are looked at for claims. What lies beyond is never touched by it."""
@@ -70,10 +69,9 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
     """Refuse to link objects in directories that a repository manages: its garbage collection would delete them.
 
     ``places`` are spelt as the absolute addresses spell them. ``own`` links its objects by relative addresses alone.
-    Raises ``InvalidInput``.
     """
     known = [(one, real_place(one.storage_namespace)) for one in pages(catalog.repositories.page)]
-    claimed: dict[str, bool] = {}
+    is_claimed = cache(partial(_is_claimed, stores))
     for place in places:
         here = real_place(place)
         for one, root in known:
@@ -81,11 +79,8 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
                 whose = "this repository" if one.id == own.id else f"repository {one.id!r}"
                 raise _managed(place, f"{whose} in {one.storage_namespace}")
         for root in above(place):
-            if any(lies_in(here, f"{real_place(root)}/{folder}") for folder in MANAGED):
-                if root not in claimed:
-                    claimed[root] = _is_claimed(stores, root)
-                if claimed[root]:
-                    raise _managed(place, f"the repository of another lake in {root}")
+            if any(lies_in(here, f"{real_place(root)}/{folder}") for folder in MANAGED) and is_claimed(root):
+                raise _managed(place, f"the repository of another lake in {root}")
 
 
 def check_source_apart(catalog: Catalog, stores: Stores, source: str, own: RepositoryRecord) -> None:

@@ -9,8 +9,8 @@ leaves either of the two in the namespace. Both are this catalog's, and the next
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from lakeops.catalog.open import Catalog
 from lakeops.catalog.repositories import Ownership
 from lakeops.model.clock import Ids, retry, unix_seconds
 from lakeops.model.encoding import JsonRecord
@@ -26,9 +26,6 @@ from lakeops.store.copy import owners_at
 from lakeops.store.layout import owner_key
 from lakeops.store.reader import read_small
 
-if TYPE_CHECKING:
-    from lakeops.catalog.open import Catalog
-
 TRIES = 32
 """How often a call that meets others of the same catalog begins again."""
 
@@ -42,10 +39,7 @@ class Adopted(JsonRecord):
 
 
 def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids) -> str:
-    """Write the owner record of a new repository, whose row is not there yet. Returns its text.
-
-    The record that an earlier try of this catalog left is used again. Raises ``NamespaceTaken`` for another one's.
-    """
+    """Write the owner record of a new repository, or find that of an earlier try. Raises ``NamespaceTaken``."""
     own = Ownership(catalog.repositories.identity())
     record = Owner(repository, own.identity, 1, ids.new(), unix_seconds(catalog.now())).to_text()
 
@@ -64,9 +58,7 @@ def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids)
 def renew_lease(ctx: Context) -> None:
     """Begin a mark: prove that this catalog may delete here, and put a fresh nonce into the record.
 
-    Raises:
-        PreconditionFailed: ``not_the_owner``: another catalog may.
-        NamespaceTaken: the namespace is another repository's.
+    Raises ``PreconditionFailed`` (``not_the_owner``), ``NamespaceTaken``.
     """
     check_claim(ctx.store, ctx.repository)
 
@@ -129,10 +121,7 @@ def adopt(ctx: Context) -> Adopted:
 def take_for_writing(ctx: Context) -> Owner:
     """Make this catalog the owner of a mirror's namespace, before the mirror is opened for writing.
 
-    From here on nobody replicates into the namespace any more. Running it again changes nothing.
-
-    Raises:
-        PreconditionFailed: ``not_the_owner``: another catalog has opened it for writing.
+    From here on nobody replicates into the namespace any more. Raises ``PreconditionFailed`` (``not_the_owner``).
     """
 
     def attempt() -> Owner | None:
@@ -175,7 +164,11 @@ def _take_over(ctx: Context, found: str | None) -> Owner | None:
     """Write a record of a higher epoch in place of what was found. None when something else is there by now."""
     epoch = max((owner.epoch for owner in owners_at(ctx.store).values() if owner is not None), default=0)
     text = Owner(
-        ctx.repository_id, ctx.catalog.repositories.identity(), epoch + 1, ctx.ids.new(), ctx.seconds()
+        ctx.repository_id,
+        ctx.catalog.repositories.identity(),
+        epoch + 1,
+        ctx.ids.new(),
+        ctx.seconds(),
     ).to_text()
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
     own = ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=found is not None)
@@ -196,10 +189,7 @@ def _write(ctx: Context, expected: str | None, text: str) -> bool:
 
 
 def _current(ctx: Context) -> tuple[Ownership, Owner]:
-    """Read the leases in the catalog and the record in the namespace, which have to agree.
-
-    Raises ``PreconditionFailed`` (``not_the_owner``).
-    """
+    """Read the leases in the catalog and the record in the namespace, which have to agree, else ``not_the_owner``."""
     last: list[tuple[str | None, Ownership]] = []
 
     def attempt() -> tuple[Ownership, Owner] | None:

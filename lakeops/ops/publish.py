@@ -14,11 +14,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
 
 from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchState, Intent, Publish
@@ -28,38 +32,26 @@ from lakeops.model.ids import make_commit
 from lakeops.model.protection import HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, Summary
 from lakeops.ops.checks import Judgement, sparing
-from lakeops.ops.context import Context, naming_the_branch
+from lakeops.ops.context import Context, naming_the_ref, require_stageable
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing
-from lakeops.ranges.apply import Applied, ApplyPlan, apply, apply_plan
-from lakeops.ranges.merge import MergePlan
+from lakeops.ranges.apply import Applied, ApplyPlan
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from tenacity import Retrying
 
 _log = logging.getLogger(__name__)
 
 
-def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: datetime) -> tuple[MetarangeFile, Summary]:
-    """Write the head's metarange with staged changes applied, as an attempt that ``started``."""
-    return _apply(ctx, "commit", (head,), started, partial(apply, base=ctx.metarange(head), changes=changes))
-
-
-def apply_merge(
-    ctx: Context, plan: MergePlan, source: Commit, destination: Commit, *, started: datetime
-) -> tuple[MetarangeFile, Summary]:
-    """Write the destination's metarange with a merge's changes applied, as an attempt that ``started``."""
-    work = partial(apply_plan, planned=plan, source=ctx.metarange(source))
-    return _apply(ctx, "merge", (destination, source), started, work)
-
-
-def _apply(
+def write_ranges(
     ctx: Context, verb: str, known: tuple[Commit, ...], started: datetime, work: Callable[..., Applied]
 ) -> tuple[MetarangeFile, Summary]:
-    """Write ranges, and the metarange unless a known commit has it. The progress says what is rewritten, and where."""
+    """Write the ranges of an attempt that ``started``, and the metarange unless a known commit has it.
+
+    ``work`` is ``ranges.apply.apply`` or ``apply_plan`` with what is applied. The progress says what is rewritten.
+    """
     label, attempt = verb, layout.attempt(started, ctx.ids)
 
     def on_plan(plan: ApplyPlan) -> None:
@@ -109,24 +101,13 @@ class BranchSnapshot:
 
 
 @dataclass(frozen=True)
-class MergedSource:
-    """The source of a merge, what its checks have found, and what tells whether it changes anything below a prefix."""
-
-    commit: Commit
-    judged: Judgement
-    touches: Callable[[str], bool]
-
-
-@dataclass(frozen=True)
 class CommitPlan:
     """A commit that an attempt wants published.
 
-    Attributes:
-        reused_commits: commits whose ranges the metarange reuses.
-        begun: when the first file was written, where that was before the attempt: its deadline runs from then on.
-        consumed: the sealed tokens that it takes. None: all of them.
-        merged: the source of a merge, with its checks.
-        intent: what a commit asked for, as it is kept with its sealed rows.
+    ``reused_commits`` are those whose ranges the metarange reuses. ``begun`` is when the first file was written, where
+    that was before the attempt: its deadline runs from then on. ``consumed`` are the sealed tokens that it takes (None:
+    all of them), ``intent`` what a commit asked for, as it is kept with its sealed rows. ``merged`` is the source of a
+    merge, ``judged`` what its checks have found, and ``touches`` tells whether it changes anything below a prefix.
     """
 
     metarange: MetarangeFile
@@ -137,7 +118,9 @@ class CommitPlan:
     reused_commits: tuple[Commit, ...] = field(default=())
     begun: datetime | None = None
     consumed: tuple[str, ...] | None = None
-    merged: MergedSource | None = None
+    merged: Commit | None = None
+    judged: Judgement = field(default=Judgement())
+    touches: Callable[[str], bool] | None = None
     intent: Intent | None = None
 
 
@@ -145,10 +128,8 @@ class CommitPlan:
 class CommitResult:
     """A commit that is visible now.
 
-    Attributes:
-        summary: what its plan counted, if this call published it.
-        by_key: another call under the same key published it.
-        by_other: it is somebody else's commit, and covers the caller's rows.
+    ``summary`` is what its plan counted, if this call published it. ``by_key``: another call under the same key did.
+    ``by_other``: it is somebody else's commit, and covers the caller's rows.
     """
 
     commit: Commit
@@ -163,17 +144,14 @@ Planner = Callable[[str | None], CommitResult]
 
 
 def read_first(ctx: Context, request: IdempotentRequest, read: Callable[[], T]) -> CommitResult | T:
-    """Find the commit of an earlier call under the key, or else call ``read``, in one snapshot of the catalog.
-
-    Raises ``RefNotFound``, ``KeyReused``, and what ``read`` raises.
-    """
+    """Find the commit of an earlier call under the key, or else call ``read``, in one snapshot of the catalog."""
 
     def found() -> CommitResult | T:
         ctx.catalog.refs.branch(ctx.repository_id, request.branch)
         known = find_by_key(ctx, request)
         return read() if known is None else CommitResult(known, by_key=True)
 
-    with naming_the_branch(ctx, request.branch):
+    with naming_the_ref(ctx, request.branch):
         return ctx.catalog.in_snapshot(found)
 
 
@@ -193,21 +171,26 @@ def covered(ctx: Context, request: IdempotentRequest, commit: Commit) -> CommitR
     return CommitResult(find_by_key(ctx, request) or commit, by_other=True)
 
 
-def snapshot(ctx: Context, branch: str) -> BranchSnapshot:
-    """The branch as it is now, with its staged rows. Nothing is sealed, so a refusal leaves it as it was."""
-    with naming_the_branch(ctx, branch):
+def snapshot(ctx: Context, branch: str, *, stageable: bool = False) -> BranchSnapshot:
+    """The branch as it is now, with its staged rows. Nothing is sealed, so a refusal leaves it as it was.
+
+    With ``stageable`` it has to be one that takes uncommitted changes.
+    """
+    if stageable:
+        require_stageable(ctx, branch)
+    with naming_the_ref(ctx, branch):
         found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch)
     return BranchSnapshot(found.state, found.head, found.now, staged)
 
 
-def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table | None) -> None:
+def require_clean(ctx: Context, found: BranchSnapshot) -> None:
     """Refuse a branch with uncommitted changes. Raises ``PreconditionFailed`` (``dirty_branch``).
 
-    Staged rows that change nothing over the head are no changes. The publish transaction takes them off the branch,
-    so that they cannot come to matter over the new head.
+    Staged rows that change nothing over the head are no changes. Publishing takes them off the branch.
     """
-    for batch in effective(ctx, head, staged) if staged is not None and staged.num_rows else ():
-        raise dirty(branch, batch.column("path")[0].as_py())
+    staged = found.staged
+    for batch in effective(ctx, found.head, staged) if staged is not None and staged.num_rows else ():
+        raise dirty(found.state.id, batch.column("path")[0].as_py())
 
 
 def dirty(branch: str, path: str) -> PreconditionFailed:
@@ -222,7 +205,7 @@ def dirty(branch: str, path: str) -> PreconditionFailed:
 def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
     """Take staged rows that change nothing off a branch. Raises ``PreconditionFailed`` (``dirty_branch``)."""
     found = snapshot(ctx, branch)
-    require_clean(ctx, branch, found.head, found.staged)
+    require_clean(ctx, found)
     if found.staged is None or not found.staged.num_rows:
         return found.state
     state = _seal_noops(ctx, branch)
@@ -232,13 +215,10 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
 
 
 def _seal_noops(ctx: Context, branch: str) -> BranchState:
-    """Seal staged rows that change nothing, so that a transaction takes them off the branch.
-
-    Rows that came meanwhile are sealed with them, so all are looked at again.
-    """
+    """Seal staged rows that change nothing. Rows that came meanwhile are sealed too, so all are looked at again."""
     sealed = ctx.catalog.staging.seal(ctx.repository_id, branch, token=ctx.ids.new())
     _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, tokens=sealed.state.sealed_tokens)
-    require_clean(ctx, branch, sealed.head, staged)
+    require_clean(ctx, BranchSnapshot(sealed.state, sealed.head, sealed.now, staged))
     return sealed.state
 
 
@@ -247,17 +227,12 @@ def publish(
 ) -> CommitResult:
     """Make a planned commit visible in one transaction, and run the hooks that concern it.
 
-    Args:
-        ctx: the repository.
-        request: what was asked for. Where its key is known by now, the key's commit is the result.
-        found: the branch as it was planned on.
-        plan: what to publish.
-        publisher: whose place in the branch's queue this is. The transaction gives it up.
+    ``found`` is the branch as it was planned on. ``publisher`` is whose place in the branch's queue this is, which the
+    transaction gives up. Where the request's key is known by now, the key's commit is the result.
 
-    Raises:
-        BranchMoved: others moved the branch since, or somebody else is first in its queue. Nothing was published.
-        PreconditionFailed: ``dirty_branch``: rows that change something were staged since.
-        KeyReused, and what else ``Catalog.publish`` raises.
+    Raises ``BranchMoved`` when others moved the branch since, or somebody else is first in its queue;
+    ``PreconditionFailed`` (``dirty_branch``) when rows that change something were staged since; and what the
+    transaction raises.
     """
     state = found.state if found.staged is None or not found.staged.num_rows else _seal_noops(ctx, found.state.id)
     commit = make_commit(
@@ -285,15 +260,14 @@ def publish(
         fingerprint=request.fingerprint,
         publisher=publisher,
         intent=plan.intent,
+        merged=None if plan.merged is None else plan.merged.id,
+        passed=plan.judged.passed,
+        despite=plan.judged.despite,
     )
-    merged = plan.merged
-    if merged is not None:
-        passed, despite = merged.judged.passed, merged.judged.despite
-        asked = replace(asked, merged=merged.commit.id, passed=passed, despite=despite)
 
     def make_visible(hooks: Hooks, untouched: frozenset[str] | None = None) -> Commit:
-        if untouched is None and merged is not None:
-            return sparing(ctx, request.branch, merged.touches, partial(make_visible, hooks))
+        if untouched is None and plan.touches is not None:
+            return sparing(ctx, request.branch, plan.touches, partial(make_visible, hooks))
         return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched or frozenset()))
 
     told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
@@ -307,8 +281,8 @@ def publish(
     return CommitResult(published, plan.summary)
 
 
-def _contents_of(commit: Commit) -> tuple[object, ...]:  # without co-author notes
-    return commit.parents, commit.committer, commit.message, commit.creation_date, commit.meta_range_id
+_contents_of = attrgetter("parents", "committer", "message", "creation_date", "meta_range_id")
+"""The contents of a commit without co-author notes."""
 
 
 def in_turn(
@@ -322,19 +296,16 @@ def in_turn(
     """Run an attempt to publish, and run it again in the branch's queue after it lost the race for the branch.
 
     Args:
-        ctx: the repository.
-        request: what was asked for.
         attempt: takes the publisher whose place in the queue it has, if it has one. Raises ``BranchMoved``.
         committed_by_other: gives somebody else's commit that covers the caller's rows, which ends the wait. Callers
             with it race at once. Others take turns with the threads of this process: all but one would plan in vain.
         read_ahead: loads what ``attempt`` will read into caches, while other threads have their turns. It decides
             nothing, and its errors are left to ``attempt``.
 
-    Raises:
-        BranchMoved: this call's turn did not come in the time of the setting ``publish_minutes``.
+    Raises ``BranchMoved`` where the turn does not come in the time of the setting ``publish_minutes``.
     """
     where = (ctx.repository.storage_namespace, request.branch)
-    publisher = _places.publishers.get(where)
+    publisher = _publishers.get().get(where)
     # A hook runs in a thread of its own. It may publish to the same branch.
     races = committed_by_other is not None or publisher is not None
     races = races or any(hook.concerns(request.action, request.branch) for hook in ctx.repository.hooks)
@@ -342,21 +313,27 @@ def in_turn(
         passed = stopwatch()
         with suppress(BranchMoved):
             return attempt(publisher)
-        with holding(ctx, request.branch) as ticket:
-            ticket.took(passed())
+        ticket = QueueTicket(ctx, request.branch, publisher or ctx.ids.new(), passed())
+        before = _publishers.set({**_publishers.get(), where: ticket.publisher})
+        try:
             while True:
                 other = ticket.wait(committed_by_other)
                 passed = stopwatch()
                 try:
                     result = attempt(ticket.publisher) if other is None else covered(ctx, request, other)
                 except BranchMoved:  # a reset took its rows, or it was so slow that its place lapsed
-                    ticket.took(passed())
+                    ticket.longest = max(ticket.longest, passed())
                     ticket.check_time()
                 else:
                     if result.by_key or result.by_other:  # otherwise publishing has given the place up
                         ticket.leave()
                     return result
                 pause(ctx.ids.jitter(LONGEST_WAIT))
+        except BaseException:
+            ticket.leave()
+            raise
+        finally:
+            _publishers.reset(before)
 
 
 _threads: dict[tuple[int, str, str], deque[threading.Event]] = {}
@@ -367,7 +344,7 @@ _threads_lock = threading.Lock()
 def _after_other_threads(where: tuple[str, str], read_ahead: Callable[[], object] | None = None) -> Iterator[None]:
     """Let the threads of this process that publish to a branch run one after the other, as they came.
 
-    It spares plans in vain. No correctness rests on it, so nobody waits longer than a place in the queue counts.
+    No correctness rests on it, so nobody waits longer than a place in the queue counts.
     """
     mine, process = threading.Event(), (os.getpid(), *where)
     with _threads_lock:
@@ -391,25 +368,24 @@ def _after_other_threads(where: tuple[str, str], read_ahead: Callable[[], object
 
 
 class QueueTicket:
-    """A publisher's place in the queue of a branch, which is in the catalog. ``wait`` takes it."""
+    """A publisher's place in the queue of a branch, which is in the catalog. ``wait`` takes it.
 
-    def __init__(self, ctx: Context, branch: str, publisher: str) -> None:
+    ``longest`` is how long an attempt takes, in seconds: a place lasts longer than that.
+    """
+
+    def __init__(self, ctx: Context, branch: str, publisher: str, longest: float) -> None:
         self._ctx = ctx
         self._branch = branch
         self._passed = stopwatch()
-        self._longest = 0.0
         self.publisher = publisher
-
-    def took(self, seconds: float) -> None:
-        """Let the place last as long as an attempt takes."""
-        self._longest = max(self._longest, seconds)
+        self.longest = longest
 
     def wait(self, committed_by_other: Callable[[], Commit | None] | None) -> Commit | None:
         """Return when it is the publisher's turn, or with the commit that covers its rows. Raises ``BranchMoved``."""
         catalog, repository, ahead = self._ctx.catalog, self._ctx.repository_id, None
         renewed = stopwatch()
         while True:
-            lasts = LEAST_SECONDS + 2 * self._longest
+            lasts = LEAST_SECONDS + 2 * self.longest
             if ahead is None or renewed() > lasts / 4:
                 renewed = stopwatch()
                 ahead = catalog.commits.enqueue(
@@ -439,34 +415,11 @@ class QueueTicket:
             self._ctx.catalog.commits.dequeue(self._ctx.repository_id, self._branch, self.publisher)
 
 
-class _Places(threading.local):
-    """The publishers whose places this thread has, by storage namespace and branch.
+_publishers: ContextVar[Mapping[tuple[str, str], str]] = ContextVar("publishers", default=MappingProxyType({}))
+"""The publishers whose places this thread has, by storage namespace and branch.
 
-    A callback that publishes to the same branch uses its caller's place. It would wait for its own caller otherwise.
-    """
-
-    def __init__(self) -> None:
-        self.publishers: dict[tuple[str, str], str] = {}
-
-
-_places = _Places()
-
-
-@contextmanager
-def holding(ctx: Context, branch: str) -> Iterator[QueueTicket]:
-    """Hold a place in the queue of a branch. An error gives it up."""
-    where = (ctx.repository.storage_namespace, branch)
-    earlier = _places.publishers.get(where)
-    ticket = QueueTicket(ctx, branch, earlier or ctx.ids.new())
-    _places.publishers[where] = ticket.publisher
-    try:
-        yield ticket
-    except BaseException:
-        ticket.leave()
-        raise
-    finally:
-        if earlier is None:
-            del _places.publishers[where]
+A callback that publishes to the same branch uses its caller's place. It would wait for its own caller otherwise.
+"""
 
 
 def when_moved(ctx: Context) -> Retrying:

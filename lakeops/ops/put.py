@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
-from lakeops.catalog.records import ExpectedState, Staged
+from lakeops.catalog.records import Staged
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
@@ -47,7 +47,6 @@ def put(
     Args:
         path: 1 to 1,024 UTF-8 bytes.
         data: the contents, or a binary file that they are streamed from.
-        metadata: user metadata.
         content_type: the media type of the contents. ``application/octet-stream`` when left out.
         if_absent: replace nothing. Of several writers of one path exactly one succeeds.
         seen: replace this very object, as ``stat`` and ``find`` give it, and nothing else.
@@ -58,7 +57,6 @@ def put(
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
-    check_new_path(path)
     # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
     started = begin_staging(ctx, branch, flush=if_absent or seen is not None)
     if if_absent:
@@ -75,29 +73,27 @@ def put(
 
 def require_absent(ctx: Context, branch: str, path: str) -> None:
     """Raise ``PathTaken`` when a branch shows an object at a path."""
-    if find(ctx, branch, path) is not None:
-        raise _taken(branch, path)
+    require_seen(find(ctx, branch, path), None, branch, path)
 
 
-def _taken(branch: str, path: str) -> PathTaken:
-    return PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
+def require_seen(there: Entry | None, seen: Entry | None, branch: str, path: str) -> None:
+    """Raise ``PathTaken`` or ``NotAsSeen`` unless a branch shows at a path what was seen: an object, or none."""
+    if there is not None and seen is None:
+        raise PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
+    if there != seen:
+        raise NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
 
 
 def _stage_expecting(ctx: Context, branch: str, row: Staged, started: datetime, seen: Entry | None) -> None:
     """Stage a row where the branch shows the object that was ``seen``, or none. Raises ``PathTaken``, ``NotAsSeen``."""
-    state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
-    counter = None if seen is None else ctx.catalog.staging.change_counter(state, row.path, below=False)
-    there, addresses = find(ctx, branch, row.path), None
+    pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, row.path, below=False)  # before the look
+    there = find(ctx, branch, row.path)
     if row.entry is None:
         _require_object(there, branch, row.path)
     elif there is not None and there.physical_address == public(ctx, row.entry).physical_address:
         return  # an earlier run staged it, its answer was lost, and somebody has committed it since
-    if there != seen:
-        raise _taken(branch, row.path) if seen is None else another_object(branch, row.path)
-    if row.entry is not None and seen is None:
-        addresses = frozenset([row.entry.physical_address])
-    expect = ExpectedState(state, counter, addresses)
-    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expect=expect)
+    require_seen(there, seen, branch, row.path)
+    ctx.catalog.staging.put_staged(ctx.repository_id, branch, [row], started=started, expect=pinned)
 
 
 def write(
@@ -131,7 +127,6 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
     """Stage the deletion of an object.
 
     Args:
-        path: the object's path.
         seen: the very object to delete, as ``stat`` and ``find`` give it. What was put to the path since stays.
 
     Raises:
@@ -151,11 +146,6 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
 def _require_object(there: Entry | None, branch: str, path: str) -> None:
     if there is None:
         raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
-
-
-def another_object(branch: str, path: str) -> NotAsSeen:
-    """The error for a path that shows another object than was seen."""
-    return NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import Staged
-from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, no_rows, text
+from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, STAGED_SCHEMA, no_rows, text
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix, flaw
@@ -62,13 +62,6 @@ def relative(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
 
 
-def imported_folders(keys: pa.ChunkedArray) -> list[str]:
-    """The directories that the absolute ones of some stored addresses lie in, each once."""
-    outside = keys.filter(pc.match_substring_regex(keys, ABSOLUTE))
-    folders: list[str] = pc.unique(pc.replace_substring_regex(outside, r"/[^/]*$", "")).to_pylist()
-    return folders
-
-
 def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
     """Whether no key has a byte that is written otherwise in a URL: all bytes of a column are looked up at once."""
     for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
@@ -85,13 +78,33 @@ def _map_each(addresses: pa.ChunkedArray | pa.Array, change: Callable[[str], str
     return pa.chunked_array([[change(address) for address in addresses.to_pylist()]], pa.string())
 
 
-def with_staged(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.Table]:
-    """Entries (``ENTRY_SCHEMA``) in path order. Never an empty batch.
+def as_table(rows: Iterable[Staged]) -> pa.Table:
+    """Staged rows as a table of ``STAGED_SCHEMA``, in their order."""
+    given = list(rows)
+    entries = [row.entry for row in given]
+    columns = {name: [entry and getattr(entry, name) for entry in entries] for name in STAGED_SCHEMA.names[2:-1]}
+    pairs = [entry and list(entry.metadata.items()) for entry in entries]
+    paths, dead = [row.path for row in given], [entry is None for entry in entries]
+    return pa.table({"path": paths, "tombstone": dead, **columns, "metadata": pairs}, schema=STAGED_SCHEMA)
 
-    Args:
-        committed: batches of rows (``RANGE_SCHEMA``) in path order.
-        staged: staged rows (``STAGED_SCHEMA``) in path order, one a path.
-    """
+
+def branch_tables(ctx: Context, branch: str, prefix: str) -> tuple[Commit, Iterator[pa.Table]]:
+    """A branch's head, and the entries that the branch shows under a prefix, in path order. Never an empty table."""
+    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
+    return found.head, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
+
+
+def _tables(ctx: Context, ref: str, prefix: str) -> tuple[Commit, Iterator[pa.Table]]:
+    """The commit that a ref means, and the ref's entries under a prefix as tables, their addresses as stored."""
+
+    def of_commit(commit: Commit) -> tuple[Commit, Iterator[pa.Table]]:
+        return commit, watched(ctx, (commit,), ctx.reader.scan(ctx.metarange(commit), prefix))
+
+    return at_ref(ctx, ref, lambda name: branch_tables(ctx, name, prefix), of_commit)
+
+
+def with_staged(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.Table]:
+    """Entries (``ENTRY_SCHEMA``) of committed and staged rows, both in path order. Never an empty table."""
     rest = staged.combine_chunks()
     for batch in committed:
         behind = batch["path"][-1].as_py().encode() + b"\0"  # no path holds NUL
@@ -146,7 +159,6 @@ def read(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> by
     The size is always compared with the recorded size.
 
     Args:
-        path: the object's path.
         verify: also compare the contents with the checksum, where the checksum is a digest of the contents. When None,
             the setting ``verify_checksums`` decides.
 
@@ -231,7 +243,7 @@ def _recorded(ctx: Context, entry: Entry, verify: bool | None) -> tuple[ObjectSt
 def algorithm(ctx: Context, address: str, checksum: str) -> str | None:
     """How the checksum of the object at an address is computed from the contents. None where it cannot be.
 
-    An ETag is taken for an MD5 only where this store, and the source of a mirror, were seen to make such ones.
+    An ETag is an MD5 only where this store, and the source of a mirror, were seen to make such ones.
     """
     found = algorithm_of(checksum)
     if found != "md5":
@@ -290,20 +302,11 @@ def entries(ctx: Context, ref: str, prefix: str = "") -> pa.RecordBatchReader:
     Physical addresses are full URLs.
     """
     check_prefix(prefix)
-
-    def of_branch(name: str) -> Iterator[pa.Table]:
-        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, prefix=prefix)
-        return with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
-
-    def of_commit(commit: Commit) -> Iterator[pa.Table]:
-        return watched(ctx, (commit,), ctx.reader.scan(ctx.metarange(commit), prefix))
-
-    tables = at_ref(ctx, ref, of_branch, of_commit)
+    _, tables = _tables(ctx, ref, prefix)
     return pa.RecordBatchReader.from_batches(ENTRY_SCHEMA, _batches(ctx, tables))
 
 
 def _batches(ctx: Context, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """Rows of ranges as batches of entries, their addresses as full URLs."""
     for table in tables:
         yield from _absolute(ctx, table.select(ENTRY_SCHEMA.names)).to_batches()
 
@@ -340,12 +343,8 @@ def _folder(path: str, prefix: str, delimiter: str) -> str | None:
 class ListingCursor:
     """A place in the listing of a ref under a prefix: staged rows over a commit's entries, a window of rows at a time.
 
-    Args:
-        ctx: the repository.
-        prefix: the beginning of all paths.
-        after: where to begin.
-        window: gives the commit, and at most so many staged rows behind a path, both as they were at one instant.
-        size: how many staged rows the first window holds.
+    ``window`` gives the commit, and at most so many staged rows behind a path, both as they were at one instant. The
+    first window holds ``size`` rows.
     """
 
     _committed: EntryCursor
@@ -429,12 +428,9 @@ class ListingCursor:
 class Snapshot:
     """Objects of a ref.
 
-    Attributes:
-        commit_id: the commit that the ref meant.
-        folder: the prefix that was asked for, with a slash at its end, or the path of one object.
-        entries: the objects (``ENTRY_SCHEMA``) by path, their addresses as full URLs.
-        sources: for each entry the store that it lies in, and its key there.
-        algorithms: for each entry how its checksum is computed from the contents. None where it cannot be.
+    ``commit_id`` is what the ref meant, ``folder`` the prefix with a slash at its end, or the path of one object. Of
+    each of the ``entries`` (``ENTRY_SCHEMA``, by path, addresses as full URLs) ``sources`` has the store that it lies
+    in and its key there, ``algorithms`` how its checksum is computed from the contents (None where it cannot be).
     """
 
     commit_id: str
@@ -459,17 +455,8 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
         RefNotFound, CommitExpired, InvalidInput: ``ambiguous_ref``, ``invalid_ref``: there is no such ref to read.
     """
     wanted = as_folder(prefix)
-
-    def of_branch(name: str) -> tuple[Commit, pa.Table]:
-        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, prefix=prefix)
-        tables = with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
-        return found.head, pa.Table.from_batches(_batches(ctx, tables), ENTRY_SCHEMA)
-
-    def of_commit(commit: Commit) -> tuple[Commit, pa.Table]:
-        tables = ctx.reader.scan(ctx.metarange(commit), prefix)
-        return commit, pa.Table.from_batches(_batches(ctx, tables), ENTRY_SCHEMA)
-
-    commit, entries = at_ref(ctx, ref, of_branch, of_commit)
+    commit, tables = _tables(ctx, ref, prefix)
+    entries = pa.Table.from_batches(_batches(ctx, tables), ENTRY_SCHEMA)
     exact = entries.filter(pc.equal(entries["path"], prefix))
     if exact.num_rows and prefix != wanted:  # a key that ends in a slash marks the folder
         wanted, entries = prefix, exact

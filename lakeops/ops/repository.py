@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
+from lakeops.catalog.open import Catalog
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import AlreadyExists, InvalidInput, LakeopsError, NamespaceTaken, NotFound
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata, make_commit
@@ -21,9 +21,6 @@ from lakeops.ranges.metarange import EMPTY_METARANGE_ID
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import Stores, normalise_namespace
-
-if TYPE_CHECKING:
-    from lakeops.catalog.open import Catalog
 
 
 def create_repository(
@@ -40,9 +37,7 @@ def create_repository(
 ) -> RepositoryRecord:
     """A new repository with one empty initial commit on its default branch: see ``Lake.create_repository``.
 
-    The namespace is claimed first, then the owner record says that this catalog may delete there, then the catalog
-    has the row. A crash in between leaves an empty namespace, which the same catalog takes up again under the same
-    name.
+    A crash leaves an empty namespace with a claim, which the same catalog takes up again under the same name.
     """
     check_repository(name)
     check_branch(default_branch)
@@ -66,7 +61,8 @@ def create_repository(
     )
     if left is not None:
         first_owner(catalog, store, name, ids)  # first: a copy of this catalog must not touch the claim
-        _claim_again(store, repository, identity)
+        # The claim that was left behind says then how this repository is made. Its id stays.
+        store.swap(layout.CLAIM, claim_text(repository, identity), expected=store.get(layout.CLAIM))
     claim(store, repository, identity)
     owner = first_owner(catalog, store, name, ids)
     try:
@@ -87,10 +83,7 @@ def create_repository(
 
 
 def delete_repository(catalog: Catalog, stores: Stores, name: str) -> None:
-    """Forget a repository, and give up the right to delete in its namespace. Raises ``RepositoryNotFound``.
-
-    A store that cannot be reached keeps the owner record. The catalog has forgotten the repository nevertheless.
-    """
+    """Forget a repository, and give up the right to delete in its namespace, if its store can be reached."""
     namespace = catalog.repositories.get(name).storage_namespace
     own = catalog.repositories.ownership(name)
     catalog.repositories.delete_repository(name)
@@ -127,11 +120,7 @@ def exists(catalog: Catalog, name: str) -> bool:
 
 
 def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Identity) -> str | None:
-    """The id of the claim that an earlier try of this catalog left in an otherwise empty namespace, if one did.
-
-    Raises:
-        NamespaceTaken: the namespace is somebody else's, or not empty.
-    """
+    """The id of the claim that an earlier try of this catalog left here, if any. Raises ``NamespaceTaken``."""
     found = read_claim(store)
     left = str(found["id"]) if found and found.get("id") and found.get(CATALOG) == identity.catalog else None
     claimed = (found or {}).get("repository")
@@ -152,9 +141,3 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
             f"{excerpt(claimed)} there; create it under that name, or choose another location"
         )
     return left
-
-
-def _claim_again(store: ObjectStore, repository: RepositoryRecord, identity: Identity) -> None:
-    """Let a claim that was left behind say how this repository is made. Its id stays."""
-    found = store.get(layout.CLAIM)
-    store.swap(layout.CLAIM, claim_text(repository, identity), expected=found)

@@ -20,8 +20,8 @@ from lakeops.ops.context import Context, begin_staging, check_name
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
-from lakeops.ops.read import imported_folders, relative, with_staged
-from lakeops.ranges.validation import check_entries
+from lakeops.ops.read import branch_tables, relative
+from lakeops.ranges.validation import ABSOLUTE, check_entries
 
 
 def stage(ctx: Context, branch: str, table: pa.Table) -> int:
@@ -55,9 +55,8 @@ def link_rows(
 ) -> None:
     """Stage rows of objects that exist, unless one that the namespace manages is gone or may go.
 
-    ``written`` is when files of tables were written, by the store's clock (``cleared``).
-
-    Raises as ``Branch.stage`` and ``catalog.staging.put_staged``.
+    ``written`` is when files of tables were written, by the store's clock. Raises as ``Branch.stage`` and
+    ``put_staged``.
     """
     if isinstance(rows, pa.Table):
         addresses = rows["physical_address"].drop_null()
@@ -162,8 +161,7 @@ def put_consistently(
 ) -> None:
     """Stage rows that follow from the state of the branch, and compute them again when that changes meanwhile.
 
-    ``rows`` gives the state before the look, or None where it does not matter, and the rows. Rows that others stage
-    count: two calls that replace a folder at the same time would leave the objects of both in it.
+    ``rows`` gives the state before the look, or None where it does not matter, and the rows.
     """
 
     def attempt() -> None:
@@ -177,9 +175,8 @@ def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[ExpectedState,
     """The branch now, and the paths that it shows under a prefix, in order."""
     # Before the look, so that nothing is missed.
     pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, prefix, below=True)
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
-    committed = ctx.reader.scan(ctx.metarange(found.head), prefix)
-    chunks = (chunk for batch in with_staged(committed, staged) for chunk in batch.column("path").chunks)
+    _, tables = branch_tables(ctx, branch, prefix)
+    chunks = (chunk for table in tables for chunk in table.column("path").chunks)
     return pinned, pa.chunked_array(chunks, pa.string())
 
 
@@ -215,7 +212,8 @@ def normalised(ctx: Context, table: pa.Table) -> pa.Table:
     keys = relative(ctx.repository.storage_namespace, address)
     staged = staged.set_column(place, STAGED_SCHEMA.field(place), keys)
     check_entries(staged)
-    folders = imported_folders(keys)
+    outside = keys.filter(pc.match_substring_regex(keys, ABSOLUTE))
+    folders = pc.unique(pc.replace_substring_regex(outside, r"/[^/]*$", "")).to_pylist()
     if folders:
         check_not_managed(ctx.catalog, ctx.stores, folders, ctx.repository)
         ctx.find_policy().check_folders(folders)

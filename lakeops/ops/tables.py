@@ -15,16 +15,15 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from lakeops.catalog.records import ExpectedState
-from lakeops.model.arrow import ENTRY_SCHEMA
+from lakeops.catalog.records import Staged
 from lakeops.model.errors import Corrupted, InvalidInput, NotAMirror
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, begin_staging, require_stageable
+from lakeops.ops.context import Context, begin_staging
 from lakeops.ops.publish import when_moved
+from lakeops.ops.read import as_table
 from lakeops.ops.stage import link_rows, normalised, tombstones
 from lakeops.store import layout
-from lakeops.store.base import StoredObject
 from lakeops.store.in_flight import in_flight
 from lakeops.store.reader import read_small
 
@@ -37,13 +36,10 @@ _TOGETHER = 50
 class TableChange:
     """The effect of a table's commit on its folder.
 
-    Attributes:
-        location: the table's location, a URL.
-        metadata: the name below the location and the contents of the metadata file that becomes the current one.
-        files: paths of objects to add, each with the file's name below the location, and with the size that the table
-            tells, or None.
-        gone: paths of objects to remove.
-        pointer: the path of the object that is the current metadata file.
+    ``location`` is the table's, a URL. ``metadata`` is the name below it and the contents of the metadata file that
+    becomes the current one, and ``pointer`` the path of the object that is the current one. ``files`` are paths of
+    objects to add, each with the file's name below the location and the size that the table tells, or None. ``gone``
+    are paths to remove.
     """
 
     location: str
@@ -133,14 +129,14 @@ def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], I
     started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> None:
-        state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
-        counter = ctx.catalog.staging.change_counter(state, place, below=place.endswith("/") or not place)
+        below = place.endswith("/") or not place
+        pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, place, below=below)  # before the looks
         found = [rows_of(ctx, change) for change in compute()]
         if not found:
             return
         written = {key: moment for _, moments in found for key, moment in moments.items()}
         rows = pa.concat_tables(table for table, _ in found).sort_by("path")
-        link_rows(ctx, branch, rows, started, ExpectedState(state, counter), written)
+        link_rows(ctx, branch, rows, started, pinned, written)
 
     when_moved(ctx)(attempt)
 
@@ -155,18 +151,13 @@ def rows_of(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]
     keys = sorted({f"{root}/{name}" for name, _ in files.values()})
     heads = dict(zip(keys, in_flight(ctx.store.head, keys, _TOGETHER), strict=True))
     marks = {key: ctx.store.checksum(head) for key, head in heads.items()}
-    found = [
-        _entry(path, heads[f"{root}/{name}"], marks[f"{root}/{name}"], told) for path, (name, told) in files.items()
-    ]
-    columns = {name: [entry[name] for entry in found] for name in ENTRY_SCHEMA.names}
-    rows = normalised(ctx, pa.table(columns, schema=ENTRY_SCHEMA))
+    found = []
+    for path, (name, told) in files.items():
+        head = heads[f"{root}/{name}"]
+        if told is not None and told != head.size_bytes:
+            raise InvalidInput(f"{excerpt(path)} has {head.size_bytes:,} bytes, and the table says {told:,}")
+        kind = "application/json" if path.endswith(".json") else DEFAULT_CONTENT_TYPE
+        found.append(Staged(path, Entry(path, head.key, marks[head.key], head.size_bytes, head.mtime, kind, {})))
+    rows = normalised(ctx, as_table(found))
     gone = pa.chunked_array([sorted({*change.gone} - {*files})], pa.string())
     return pa.concat_tables([rows, tombstones(gone)]), {key: head.mtime for key, head in heads.items()}
-
-
-def _entry(path: str, head: StoredObject, mark: str, told: int | None) -> dict[str, object]:
-    if told is not None and told != head.size_bytes:
-        raise InvalidInput(f"{excerpt(path)} has {head.size_bytes:,} bytes, and the table says {told:,}")
-    kind = "application/json" if path.endswith(".json") else DEFAULT_CONTENT_TYPE
-    entry = Entry(path, head.key, mark, head.size_bytes, head.mtime, kind, {})
-    return {**entry.to_json(), "metadata": []}

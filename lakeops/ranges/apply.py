@@ -11,8 +11,8 @@ would give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -27,8 +27,7 @@ from lakeops.model.formatting import human_size
 from lakeops.model.records import Split, Summary
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
 from lakeops.ranges.digest import Positions
-from lakeops.ranges.merge import MergePlan
-from lakeops.ranges.metarange import Delta, Metarange, Piece, RangeRow, joined
+from lakeops.ranges.metarange import Delta, Metarange, RangeRow, joined
 from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, Work, fetch_range
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS, Segment, Task, TaskResult, run_task
@@ -99,8 +98,14 @@ class ApplyPlan:
         for index, start in enumerate(range(0, len(self.touched), group)):
             stop = min(start + group, len(self.touched))
             rows = TaskRows(self.changes.slice(borders[start], borders[stop] - borders[start]))
-            segments = tuple(self._segments(start, stop))
-            reuse = () if self.reuse is None else self._reusable(self.reuse, segments)
+            segments, reuse = tuple(self._segments(start, stop)), tuple[RangeRow, ...]()
+            if self.reuse is not None:  # ranges that the outcome of these segments may equal
+                chosen = self._reusable
+                if len(self.base) and len(chosen):
+                    low = self.reuse.find(segments[0].rows[0].first_path.encode())
+                    high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
+                    chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
+                reuse = tuple(self.reuse.at(chosen))
             yield Task(index, segments, rows, self.split, self.attempt, reuse, self.listing)
 
     def _segments(self, start: int, stop: int) -> Iterator[Segment]:
@@ -118,46 +123,33 @@ class ApplyPlan:
             rows = tuple(self.base.rows(begin, end))
             yield Segment(begin, rows, tuple(changes.tolist()), last=end == len(self.base))
 
-    def _reusable(self, reuse: Metarange, segments: tuple[Segment, ...]) -> tuple[RangeRow, ...]:
-        """Ranges of ``reuse`` that the outcome of these segments may equal."""
-        chosen = self._reusable_rows
-        if len(self.base) and len(chosen):
-            low = reuse.find(segments[0].rows[0].first_path.encode())
-            high = reuse.find(segments[-1].rows[-1].last_path.encode())
-            chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
-        return tuple(reuse.at(chosen))
-
     @cached_property
-    def _reusable_rows(self) -> Positions:
+    def _reusable(self) -> Positions:
         return self.reuse.without(self.base) if self.reuse is not None else np.zeros(0, np.int64)
 
 
+@dataclass
 class MetarangeBuilder:
     """A metarange in the making: what follows is told in order, ranges by reference wherever cuts allow it.
 
-    ``work`` is what cutting took so far.
-
-    Args:
-        store: the namespace.
-        split: the repository's split.
-        attempt: a fresh suffix for what is written here.
-        known: ranges that may be referred to where the outcome equals them.
+    ``known`` are ranges that may be referred to where the outcome equals them. ``work`` is what cutting took so far.
     """
 
-    def __init__(self, store: ObjectStore, split: Split, attempt: str, known: Iterable[RangeRow] = ()) -> None:
-        self.work: Work = Work()
-        self._store = store
-        self._attempt = attempt
-        self._known = tuple(known)
-        self._chunker = Chunker(split)
-        self._parts: list[Piece | list[RangeRow]] = []
+    store: ObjectStore
+    chunker: Chunker
+    attempt: str
+    known: Sequence[RangeRow] = ()
+    work: Work = field(default=Work(), init=False)
+    # Ranges of a metarange, or of the new ones. One table of all new ones takes less time than one for each.
+    _parts: list[tuple[Metarange | None, int, int]] = field(default_factory=list, init=False)
+    _new: list[RangeRow] = field(default_factory=list, init=False)
 
     def keep(self, ranges: Metarange, start: int, stop: int) -> None:
         """Ranges ``[start, stop)`` of a metarange follow: by reference, once no range is open.
 
         Each of them ends with a cut, but for a last one that nothing follows.
         """
-        while start < stop and self._chunker.open:
+        while start < stop and self.chunker.open:
             self._cut_anew(ranges.row(start))
             start += 1
         self._parts.append((ranges, start, stop))
@@ -165,35 +157,32 @@ class MetarangeBuilder:
     def put(self, rows: tuple[RangeRow, ...]) -> None:
         """Ranges that a task wrote follow."""
         done = 0
-        while done < len(rows) and self._chunker.open:
+        while done < len(rows) and self.chunker.open:
             self._cut_anew(rows[done])
             done += 1
-        self._parts.append(list(rows[done:]))
+        self._parts.append((None, len(self._new), len(self._new) + len(rows) - done))
+        self._new += rows[done:]
 
     def open(self, remainder: pa.Table) -> None:
         """Rows follow whose range is open."""
-        self._write(self._chunker.add(remainder), ())
+        self._write(self.chunker.add(remainder))
 
     def finish(self) -> Metarange:
         """The metarange. Nothing follows, so what is open is the last range."""
-        if self._chunker.open:
-            self._write([self._chunker.rest()], ())
-        # One table of all new rows: each one by itself would take a quarter of a millisecond.
-        new = Metarange.from_rows(row for part in self._parts if not isinstance(part, tuple) for row in part)
-        pieces, done = [], 0
-        for part in self._parts:
-            pieces.append(part if isinstance(part, tuple) else (new, done, done + len(part)))
-            done += 0 if isinstance(part, tuple) else len(part)
-        return joined(pieces)
+        if self.chunker.open:
+            self._write([self.chunker.rest()])
+        new = Metarange.from_rows(self._new)
+        return joined((new if ranges is None else ranges, start, stop) for ranges, start, stop in self._parts)
 
     def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
         self.work += Work(opened=1, bytes_read=row.file_bytes)
-        self._write(self._chunker.add(fetch_range(self._store, row).read()), (row,))
+        self._write(self.chunker.add(fetch_range(self.store, row).read()), row)
 
-    def _write(self, closed: list[pa.Table], known: tuple[RangeRow, ...]) -> None:
-        writer = RangeWriter(self._store, self._attempt, (*self._known, *known))
-        self._parts.append([writer.write(rows) for rows in closed])
+    def _write(self, closed: list[pa.Table], *known: RangeRow) -> None:
+        writer = RangeWriter(self.store, self.attempt, (*self.known, *known))
+        self._parts.append((None, len(self._new), len(self._new) + len(closed)))
+        self._new += map(writer.write, closed)
         self.work += writer.work
 
 
@@ -245,10 +234,15 @@ def apply(
     if on_plan:
         on_plan(planned)
     results = _run(planned, engine, reader, on_progress)
-    building = MetarangeBuilder(reader.store, split, attempt + Ids().new())
+    building = MetarangeBuilder(reader.store, Chunker(split), attempt + Ids().new())
     done, work, summary = 0, Work(), Summary()
+    before: list[pa.Table] = []
+    after: list[pa.Table] = []
     for result in results:
         work, summary = work + result.work, summary + result.summary
+        if result.before is not None and result.after is not None:
+            before.append(result.before.table)
+            after.append(result.after.table)
         for run in result.runs:
             building.keep(base, done, run.start)
             building.put(run.rows)
@@ -257,52 +251,11 @@ def apply(
             done = run.stop
     building.keep(base, done, len(base))
     metarange = building.finish()
-    metarange = base if metarange.id == base.id else metarange.with_delta(_delta(base, results))
+    if metarange.id == base.id:
+        metarange = base
+    elif len(before) == len(results):
+        metarange = metarange.with_delta(Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after)))
     return Applied(metarange, summary, work + building.work)
-
-
-def apply_plan(
-    reader: RangeReader,
-    planned: MergePlan,
-    source: Metarange,
-    *,
-    engine: Engine,
-    split: Split,
-    attempt: str,
-    on_plan: OnPlan | None = None,
-    on_progress: OnProgress | None = None,
-) -> Applied:
-    """The metarange that a merge without conflicts gives. See ``ranges.merge.plan_merge`` for the plan."""
-    if planned.result is not None:
-        return Applied(planned.result, planned.summary, Work())
-    exchanged = planned.exchanged
-    applied = apply(
-        reader,
-        planned.onto,
-        planned.changes,
-        engine=engine,
-        split=split,
-        attempt=attempt,
-        reuse=source,
-        listing=exchanged is not None and planned.onto.id != exchanged.since,
-        on_plan=on_plan,
-        on_progress=on_progress,
-    )
-    own, delta = applied.metarange.delta, None
-    if exchanged is not None and own is not None and own.since == planned.onto.id:
-        delta = exchanged.then(own)
-    return replace(applied, metarange=applied.metarange.with_delta(delta), summary=planned.summary)
-
-
-def _delta(base: Metarange, results: Sequence[TaskResult]) -> Delta | None:
-    """The rows that the tasks changed. None unless all of them have a list."""
-    before, after = [], []
-    for result in results:
-        if result.before is None or result.after is None:
-            return None
-        before.append(result.before.table)
-        after.append(result.after.table)
-    return Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after)) if results else None
 
 
 def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:
@@ -319,4 +272,4 @@ def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: O
             on_progress(done, touched)
     if done != touched:
         raise Transient(f"the engine ({engine.name}) gave back work for {done} of {touched} ranges; try again")
-    return list(dict(sorted(results.items())).values())
+    return list(map(results.__getitem__, sorted(results)))

@@ -22,7 +22,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
 from lakeops.ranges.apply import MetarangeBuilder
-from lakeops.ranges.chunker import check_split, chunks
+from lakeops.ranges.chunker import Chunker, check_split, chunks
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
 from lakeops.ranges.range_file import RangeWriter, Work, fetch_range, release_memory
@@ -37,14 +37,9 @@ _Span = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class BuildTask:
-    """Consecutive ranges to write.
+    """Consecutive ranges to write: the rows of all, with or without digests, and how many of them each range has.
 
-    Attributes:
-        index: which task this is. One that ran twice has two results with one index.
-        rows: the rows of all its ranges, with or without digests.
-        counts: how many rows each range has.
-        attempt: the operation's attempt. Each run of the task adds a fresh suffix of its own.
-        known: ranges that may be referred to where the outcome equals them.
+    ``index``, ``attempt`` and ``known`` are as of ``rewrite.Task``.
     """
 
     index: int
@@ -150,26 +145,20 @@ def replace_prefix(
 ) -> tuple[Metarange, Work]:
     """The metarange with ``part`` in place of everything under ``prefix``, and the work that the borders took.
 
-    Args:
-        base: what to change.
-        prefix: what the paths of ``part`` begin with. The empty one means everything.
-        part: built from scratch. Its ranges are in the namespace.
-        store: the namespace.
-        split: the repository's split.
-        attempt: a fresh suffix for what is written here.
-        exact: the prefix is a path, and nothing else that begins with it goes.
+    ``part`` was built from scratch, and its paths begin with the prefix. The empty prefix means everything. An
+    ``exact`` one is a path, and nothing else that begins with it goes.
     """
     below = prefix.encode()
     above = below + b"\0" if exact else upper_bound(prefix)
     if above is None:
         return part, Work()
     if len(part) and not (part.first_paths[0] >= below and part.last_paths[len(part) - 1] < above):
-        raise InvalidInput(f"{part!r} holds paths that do not begin with {prefix!r}")
+        raise InvalidInput(f"metarange {part.id[:12]} holds paths that do not begin with {prefix!r}")
     low, high = base.find(below), base.find(above)
     # A metarange's last range ends for want of more, not with a cut: it is open again when something follows.
     low = min(low, len(base) - 1) if len(base) and len(part) else low
     borders = base.at(sorted({low, high} - {len(base)}))
-    building = MetarangeBuilder(store, split, attempt, borders)
+    building = MetarangeBuilder(store, Chunker(split), attempt, borders)
 
     def read(row: RangeRow) -> pa.Table:
         building.work += Work(opened=1, bytes_read=row.file_bytes)

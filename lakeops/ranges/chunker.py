@@ -8,6 +8,7 @@ written here for whole columns at once and specified in ``docs/format.md`` in si
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -36,10 +37,7 @@ _OFFSETS = {pa.string(): np.int32, pa.binary(): np.int32, pa.large_string(): np.
 
 
 def path_hashes(paths: pa.Array | pa.ChunkedArray) -> Hashes:
-    """The boundary hash of each path, from its UTF-8 bytes: ``uint64``, as long as the column.
-
-    Takes any text or binary column without nulls, sliced or in chunks.
-    """
+    """The boundary hash of each path, from its UTF-8 bytes. Takes any text or binary column without nulls."""
     if paths.null_count:
         raise InvalidInput("column 'path' holds nulls; every entry needs a path")
     if paths.type not in _OFFSETS:
@@ -85,17 +83,17 @@ def check_split(split: Split) -> None:
         raise InvalidInput(f"{split} cannot cut ranges: it needs 1 <= min <= max and target >= 1")
 
 
+@dataclass
 class Chunker:
     """Rows come in, in order, and go out as whole ranges. The rest is the range still open, of ``open`` rows.
 
     Rows must start right after a cut, and have one schema with a ``path``.
     """
 
-    def __init__(self, split: Split) -> None:
-        self._split = split
-        self._tables: list[pa.Table] = []
-        self._hashes: list[Hashes] = []
-        self.open: int = 0
+    split: Split
+    open: int = 0
+    _tables: list[pa.Table] = field(default_factory=list)
+    _hashes: list[Hashes] = field(default_factory=list)
 
     def add(self, table: pa.Table, hashes: Hashes | None = None) -> list[pa.Table]:
         """The rows of each range that these rows bring to an end. ``hashes`` of their paths, if the caller has them."""
@@ -104,9 +102,9 @@ class Chunker:
         self._tables.append(table)
         self._hashes.append(hashes)
         self.open += table.num_rows
-        if self.open < self._split.min_entries:
+        if self.open < self.split.min_entries:
             return []
-        ends = cut_ends(np.concatenate(self._hashes), self._split).tolist()
+        ends = cut_ends(np.concatenate(self._hashes), self.split).tolist()
         if not ends:
             return []
         rows = pa.concat_tables(self._tables)
@@ -119,10 +117,7 @@ class Chunker:
         return closed
 
     def rest(self) -> pa.Table:
-        """The rows of the open range, which is open no more: the last one, or what another chunker continues.
-
-        Needs at least one row.
-        """
+        """The rows of the open range, which is open no more. Needs at least one row."""
         rows = pa.concat_tables(self._tables)
         self._tables, self._hashes, self.open = [], [], 0
         return rows

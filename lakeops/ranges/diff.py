@@ -63,7 +63,8 @@ class DifferingRows:
             return cls(no_rows(RANGE_SCHEMA).select(columns))
         numbers = np.arange(span.start, span.stop)
         if other is not None:
-            mine, theirs = (one.file.digests.slice(one.start, one.stop - one.start) for one in (span, other))
+            theirs = other.file.digests.slice(other.start, other.stop - other.start)
+            mine = span.file.digests.slice(span.start, len(numbers))
             numbers = numbers[~to_numpy(pc.is_in(mine, value_set=theirs))]
         table = span.file.take(numbers, columns)
         if prefix:
@@ -106,9 +107,9 @@ def stretches(
 
     Ranges that both sides have are left out, and those without paths under ``prefix``.
     """
-    one, other = (_Side(reader, *sides, prefix) for sides in ((left, right), (right, left)))
-    while one.file is not None or other.file is not None:
-        frontier = min(side.file.row.last_path for side in (one, other) if side.file is not None)
+    one, other = _Side(reader, left, right, prefix), _Side(reader, right, left, prefix)
+    while files := [*filter(None, (one.file, other.file))]:
+        frontier = min(files[0].row.last_path, files[-1].row.last_path)
         yield one.cut(frontier), other.cut(frontier)
 
 
@@ -168,21 +169,15 @@ def diff_batches(
 ) -> Iterator[DiffBatch]:
     """All that differs under ``prefix``, in path order. None of the batches is empty.
 
-    Opens nothing where one side has a list of what it changed in the other.
-
-    Args:
-        reader: the namespace of both.
-        left: before.
-        right: after.
-        columns: what the left and the right rows hold, at least ``SKETCH_COLUMNS``. The rest of an identity is read
-            later, where sizes are equal.
-        prefix: leave out paths that do not start with it.
+    Opens nothing where one side has a list of what it changed in the other. The left and the right rows hold the
+    ``columns``, at least ``SKETCH_COLUMNS``. The rest of an identity is read later, where sizes are equal.
     """
     delta = right.delta_since(left)
     if delta is not None:
+        before, after = delta.rows
         if prefix:
-            delta = delta.only(lambda paths: pc.starts_with(paths, prefix))
-        whole = pair_by_path(DifferingRows(delta.before), DifferingRows(delta.after))
+            before, after = (side.filter(pc.starts_with(side.column("path"), prefix)) for side in (before, after))
+        whole = pair_by_path(DifferingRows(before), DifferingRows(after))
         if whole.total:
             yield whole
         return
@@ -214,17 +209,16 @@ def pair_by_path(left: DifferingRows, right: DifferingRows) -> DiffBatch:
     partner = pc.index_in(left.table.column("path"), value_set=right.table.column("path"))
     paired = np.flatnonzero(to_numpy(pc.is_valid(partner)))
     partners = to_numpy(pc.drop_null(partner)).astype(np.int64)
-    sizes = [to_numpy(side.table.column("size_bytes")) for side in (left, right)]
-    differ = sizes[0][paired] != sizes[1][partners]
+    size, other_size = to_numpy(left.table.column("size_bytes")), to_numpy(right.table.column("size_bytes"))
+    differ = size[paired] != other_size[partners]
     alike = np.flatnonzero(~differ)
     if len(alike):
-        old, new = (side.rows(rows[alike], ["checksum"]) for side, rows in ((left, paired), (right, partners)))
+        old, new = left.rows(paired[alike], ["checksum"]), right.rows(partners[alike], ["checksum"])
         differ[alike] = to_numpy(pc.not_equal(old.column(0), new.column(0)))
         alike = alike[~differ[alike]]
     if len(alike):
         labels = ["content_type", "metadata"]
-        old, new = (side.rows(rows[alike], labels) for side, rows in ((left, paired), (right, partners)))
-        differ[alike] = ~same_labels(old, new)
+        differ[alike] = ~same_labels(left.rows(paired[alike], labels), right.rows(partners[alike], labels))
     removed, added = np.ones(left.table.num_rows, np.bool_), np.ones(right.table.num_rows, np.bool_)
     removed[paired], added[partners] = False, False
     pairs = paired[differ], partners[differ]
@@ -232,7 +226,6 @@ def pair_by_path(left: DifferingRows, right: DifferingRows) -> DiffBatch:
 
 
 def _joined(some: list[DiffBatch]) -> DiffBatch:
-    """Neighbouring batches as one."""
     if len(some) == 1:
         return some[0]
     sides, starts = [], []
@@ -267,14 +260,9 @@ ROWS_SCHEMA = DIFF_SCHEMA.append(pa.field("left", ROW_TYPE)).append(pa.field("ri
 def diff(
     reader: RangeReader, left: Metarange, right: Metarange, *, rows: bool = False, prefix: str = ""
 ) -> Iterator[pa.Table]:
-    """The changes from ``left`` to ``right``, in path order: tables of ``DIFF_SCHEMA``, none empty.
+    """The changes under ``prefix`` from ``left`` to ``right``, in path order: tables of ``DIFF_SCHEMA``, none empty.
 
-    Args:
-        reader: the namespace of both.
-        left: before.
-        right: after.
-        rows: give each side's whole row as well (``ROWS_SCHEMA``).
-        prefix: leave out paths that do not start with it.
+    With ``rows`` they have each side's whole row as well (``ROWS_SCHEMA``).
     """
     columns = RANGE_SCHEMA.names if rows else SKETCH_COLUMNS
     for batch in diff_batches(reader, left, right, columns=(columns, columns), prefix=prefix):
@@ -307,24 +295,15 @@ def written(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[
 
 def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
     """The numbers of paths that were added, removed and changed from ``left`` to ``right``."""
-    added = removed = changed = 0
+    total = Summary()
     for batch in diff_batches(reader, left, right):
-        added += len(batch.added)
-        removed += len(batch.removed)
-        changed += len(batch.pairs[0])
-    return Summary(added, removed, changed)
+        total += Summary(len(batch.added), len(batch.removed), len(batch.pairs[0]))
+    return total
 
 
 @dataclass(frozen=True)
 class WholeRange:
-    """A range that came or went as a whole, all of it in one folder: it need not be read to be counted.
-
-    Attributes:
-        type: whether it came or went.
-        folder: what its paths begin with, up to a slash.
-        count: how many objects it has.
-        size_bytes: the sum of their sizes.
-    """
+    """A range that came or went as a whole, all of it in one folder: it need not be read to be counted."""
 
     type: ChangeType
     folder: str
@@ -386,15 +365,10 @@ _AT_ONCE = 50_000
 
 
 def staged_changes(reader: RangeReader, base: Metarange, staged: pa.Table) -> Iterator[pa.Table]:
-    """The staged rows that really change something, in path order: tables of ``DIFF_SCHEMA``, none empty.
+    """The staged rows (``STAGED_SCHEMA``, paths strictly ascending) that really change something in ``base``.
 
-    Opens the ranges that staged paths fall in, a few ahead. Writing what is already there and deleting what is not
-    are no changes.
-
-    Args:
-        reader: the namespace.
-        base: the head's metarange.
-        staged: ``STAGED_SCHEMA``, paths strictly ascending.
+    Tables of ``DIFF_SCHEMA`` in path order, none empty. Opens the ranges that staged paths fall in, a few ahead.
+    Writing what is already there and deleting what is not are no changes.
     """
     if not staged.num_rows:
         return
@@ -436,14 +410,8 @@ def needed(
 ) -> Iterator[NeededOfRange]:
     """The objects that ``wanted`` needs and ``known`` does not, range by range, in path order.
 
-    Every range that ``known`` lacks and that is not proved is given once, and opened once. Of ``known`` only those
-    ranges are opened that ``wanted`` lacks and whose paths overlap one of these.
-
-    Args:
-        reader: the namespace of both.
-        wanted: what has to be there.
-        known: the metarange whose objects are there already.
-        proved: ids (32 bytes) of ranges whose objects are known to be there.
+    Every range that ``known`` lacks and whose id is not ``proved`` is given once, and opened once. Of ``known`` only
+    those ranges are opened that ``wanted`` lacks and whose paths overlap one of these.
     """
     missing = wanted.only(wanted.without(known))
     if ids := list(proved):

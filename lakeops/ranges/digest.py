@@ -30,11 +30,9 @@ _NOTHING = scalar(b"", pa.binary())
 
 
 def entry_digests(table: pa.Table) -> pa.Array:
-    """The digest of each row: ``fixed_size_binary(16)``, as long as the table.
+    """The digest of each row, of at least the columns of ``ENTRY_SCHEMA``: ``fixed_size_binary(16)``.
 
-    Args:
-        table: at least the columns of ``ENTRY_SCHEMA``, in any order. The order of a row's metadata pairs does not
-            matter. A key that occurs twice raises ``InvalidInput``.
+    The order of a row's metadata pairs does not matter. A key that occurs twice raises ``InvalidInput``.
     """
     parts: list[bytes] = []
     for start in range(0, table.num_rows, _BLOCK):
@@ -87,17 +85,20 @@ def _canonical(table: pa.Table, texts: tuple[str, ...], numbers: tuple[str, ...]
     The header holds the byte length of each text (u32), the numbers (i64) and the count of pairs (u32), all
     little-endian. Each pair is two lengths (u32), key and value, and pairs are ordered by key.
     """
-    metadata = _column(table, "metadata")
-    offsets = to_numpy(metadata.offsets)
     kinds = ["<u4"] * len(texts) + ["<i8"] * len(numbers) + ["<u4"]
-    header = np.zeros(table.num_rows, np.dtype(list(zip((*texts, *numbers, "pairs"), kinds, strict=True))))
+    header = np.zeros(table.num_rows, np.dtype(list(zip((*texts, *numbers, "metadata"), kinds, strict=True))))
     columns = []
-    for name in texts:
-        columns.append(_column(table, name).cast(pa.binary()))
-        header[name] = to_numpy(pc.binary_length(columns[-1]))
-    for name in numbers:
-        header[name] = to_numpy(_column(table, name))
-    header["pairs"] = np.diff(offsets)
+    for name in (*texts, *numbers, "metadata"):
+        column = in_one(table.column(name))
+        if column.null_count:
+            raise InvalidInput(f"column {name!r} holds nulls; every entry needs a value there")
+        if name in texts:
+            columns.append(column.cast(pa.binary()))
+            header[name] = to_numpy(pc.binary_length(columns[-1]))
+        elif name in numbers:
+            header[name] = to_numpy(column)
+    metadata, offsets = column, to_numpy(column.offsets)
+    header["metadata"] = np.diff(offsets)
     heads = _fixed(header.tobytes(), header.dtype.itemsize).cast(pa.binary())
     tails = [_pair_bytes(metadata, offsets)] if len(offsets) and offsets[-1] > offsets[0] else []
     return pc.binary_join_element_wise(heads, *columns, *tails, _NOTHING)
@@ -127,14 +128,5 @@ def _pair_bytes(metadata: pa.MapArray, offsets: npt.NDArray[np.int32]) -> pa.Arr
 
 
 def _ascending(rows: npt.NDArray[np.int64], keys: pa.Array) -> bool:
-    """Whether keys rise strictly within each row."""
     rising = to_numpy(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1)))
     return bool(np.all(rising | (rows[:-1] != rows[1:])))
-
-
-def _column(table: pa.Table, name: str) -> pa.Array:
-    """A column as one array, refused when it holds a null."""
-    array = in_one(table.column(name))
-    if array.null_count:
-        raise InvalidInput(f"column {name!r} holds nulls; every entry needs a value there")
-    return array

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrow import RANGE_SCHEMA, array, first_true, from_numpy, in_one, no_rows, scalar, to_numpy
+from lakeops.model.arrow import array, first_true, from_numpy, in_one, no_rows, scalar, to_numpy
 from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.sanitising import excerpt
 from lakeops.ranges.digest import DIGEST_BYTES, Positions
@@ -61,44 +61,35 @@ FILE_MOST = 1 << 31
 """Bytes of a range file at most: they are read in one request."""
 OVERHEAD = 1 << 20
 """Bytes of a file that belong to no row, and more than there are of them."""
+_RANGE_TAG, _LEAF_TAG, _METARANGE_TAG = b"lakeops range 2\n", b"lakeops leaf 1\n", b"lakeops metarange 2\n"
+"""What the bytes that an id digests begin with. The id of a leaf, too, digests its range ids."""
 
 
-def range_id(digests: pa.Array | pa.ChunkedArray | memoryview) -> bytes:
+def range_id(digests: pa.Array | pa.ChunkedArray) -> bytes:
     """The id of a range with these entry digests, in order: 32 raw bytes."""
-    state = sha256(b"lakeops range 2\n")
-    if isinstance(digests, memoryview):
-        state.update(digests)
-    else:
-        for chunk in digests.chunks if isinstance(digests, pa.ChunkedArray) else [digests]:
-            state.update(fixed_bytes(chunk))
-    return state.digest()
+    return sha256(_RANGE_TAG + fixed_bytes(in_one(digests))).digest()
 
 
-def leaf_id(range_ids: memoryview) -> bytes:
-    """The id of a leaf with these range ids (32 bytes each), in order: 32 raw bytes."""
-    return sha256(b"lakeops leaf 1\n" + range_ids).digest()
+def leaf_ends(ids: pa.ChunkedArray, *, all_of_them: bool) -> list[int]:
+    """Where leaves end among these ranges: exclusive row numbers.
 
-
-def leaf_ends(ids: pa.ChunkedArray) -> list[int]:
-    """Where leaves end among these ranges: exclusive row numbers. What is behind the last one belongs to another."""
+    What is behind the last one belongs to another leaf, or to a last one if these are ``all_of_them``.
+    """
     first = np.frombuffer(fixed_bytes(in_one(ids)), ">u8")[::4]
     natural = (np.flatnonzero(first <= np.uint64((1 << 64) // LEAF_RANGES - 1)) + 1).tolist()
     ends: list[int] = []
     for start, end in pairwise([0, *natural, len(first) + 1]):
         ends += [*range(start + 2 * LEAF_RANGES, end, 2 * LEAF_RANGES), end]
-    return ends[:-1]
+    rest = [len(first)] if all_of_them and len(first) and len(first) not in ends else []
+    return ends[:-1] + rest
 
 
 def metarange_id(ids: pa.ChunkedArray) -> str:
     """The id of a metarange with these range ids (32 bytes each), in order: 64 hex characters."""
-    raw, ends = fixed_bytes(in_one(ids)), leaf_ends(ids)
-    if len(raw) and (not ends or ends[-1] < len(ids)):
-        ends.append(len(ids))
-    return _id_of_leaves(b"".join(leaf_id(raw[32 * start : 32 * stop]) for start, stop in pairwise([0, *ends])))
-
-
-def _id_of_leaves(ids: bytes | memoryview) -> str:
-    return sha256(b"lakeops metarange 2\n" + ids).hexdigest()
+    raw, state = fixed_bytes(in_one(ids)), sha256(_METARANGE_TAG)
+    for start, stop in pairwise([0, *leaf_ends(ids, all_of_them=True)]):
+        state.update(sha256(_LEAF_TAG + raw[32 * start : 32 * stop]).digest())
+    return state.hexdigest()
 
 
 def fixed_bytes(array: pa.Array) -> memoryview:
@@ -121,12 +112,9 @@ def upper_bound(prefix: str) -> bytes | None:
 
 
 class SortedPaths:
-    """A sorted text column as a sequence of bytes, made for single lookups: a few microseconds among thousands.
+    """A sorted text column without nulls as a sequence of bytes, for single lookups: a few microseconds each.
 
     Arrow's own search is quicker for many needles, but a call costs more than a whole bisection here.
-
-    Args:
-        column: ``string``, without nulls; sliced columns are fine.
     """
 
     def __init__(self, column: pa.Array | pa.ChunkedArray) -> None:
@@ -148,6 +136,7 @@ class SortedPaths:
 
 
 _FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,254}")
+_ROW_VALUES = attrgetter("id", "file", "first_path", "last_path", "count", "size_bytes", "file_bytes", "file_digest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +159,7 @@ class RangeRow:
     @classmethod
     def all_of(cls, table: pa.Table) -> list[RangeRow]:
         """The rows of a table of ``METARANGE_SCHEMA`` or ``LEAF_SCHEMA``."""
-        return list(map(cls, *[column.to_pylist() for column in table.columns[: len(METARANGE_SCHEMA)]]))
-
-    @property
-    def hex_id(self) -> str:
-        """The range id as 64 hex characters."""
-        return self.id.hex()
+        return list(map(cls, *map(pa.ChunkedArray.to_pylist, table.columns[: len(METARANGE_SCHEMA)])))
 
     @property
     def flaw(self) -> str | None:
@@ -195,21 +179,18 @@ class RangeRow:
 
 
 DeltaRows = tuple[pa.Table, pa.Table]
+"""Rows that were removed or replaced, and rows that were added or replaced others: ``RANGE_SCHEMA``, in path order."""
 
 
 @dataclass(frozen=True)
 class Delta:
     """The rows at all paths whose identities differ between two metaranges, as a list.
 
-    A thousand changes all over a repository are in nearly a thousand ranges. Who compares these ranges to find the
-    changes again opens each of them twice. So a commit that rewrites many ranges for few changes keeps the rows that it
-    changed, and a diff or a merge reads those instead. The list is in the metarange file, so it needs no request of its
-    own and is verified with that file. It is no part of any id: without it the ranges are compared.
+    A commit that rewrites many ranges for few changes keeps the rows that it changed, and a diff or a merge reads those
+    instead of comparing the ranges. The list is in the metarange file and is verified with it. It is no part of any id.
 
-    Attributes:
-        since: the id of the metarange that was changed.
-        load: gives ``before`` and ``after``, once they are asked for.
-        nbytes: bytes of memory that it takes before anybody looks at its rows.
+    ``since`` is the id of the metarange that was changed. ``load`` gives ``rows``, once they are asked for. ``nbytes``
+    of memory are taken before that.
     """
 
     since: str
@@ -221,26 +202,11 @@ class Delta:
         """The delta of these rows, changed in the metarange with the id ``since``."""
         return cls(since, lambda: (before, after))
 
-    @classmethod
-    def empty(cls, since: str) -> Delta:
-        """The delta of no changes."""
-        return cls.of(since, no_rows(RANGE_SCHEMA), no_rows(RANGE_SCHEMA))
-
     @cached_property
     def rows(self) -> DeltaRows:
-        """``before`` and ``after``. Raises ``Corrupted`` where its file does not hold what it should."""
+        """The rows before and after. Raises ``Corrupted`` where the file does not hold what it should."""
         before, after = self.load()
         return before.combine_chunks(), after.combine_chunks()
-
-    @property
-    def before(self) -> pa.Table:
-        """The rows that were removed or replaced: ``RANGE_SCHEMA``, in path order."""
-        return self.rows[0]
-
-    @property
-    def after(self) -> pa.Table:
-        """The rows that were added or replaced others: ``RANGE_SCHEMA``, in path order."""
-        return self.rows[1]
 
     def rebase_to(self, since: str) -> Delta:
         """These changes, made to the metarange with the id ``since``."""
@@ -248,40 +214,22 @@ class Delta:
 
     def inverse(self, since: str) -> Delta:
         """The changes that lead back from the metarange with the id ``since``."""
-        return Delta(since, lambda: (self.after, self.before))
-
-    def only(self, chosen: Callable[[pa.ChunkedArray], pa.Array]) -> Delta:
-        """The changes at some paths. ``chosen`` gives a mask of those."""
-
-        def load() -> DeltaRows:
-            before, after = (side.filter(chosen(side.column("path"))) for side in self.rows)
-            return before, after
-
-        return Delta(self.since, load)
-
-    def then(self, other: Delta) -> Delta:
-        """The changes of both, one after the other. They have no path in common."""
-        before, after = (pa.concat_tables(sides).sort_by("path") for sides in zip(self.rows, other.rows, strict=True))
-        return Delta.of(self.since, before, after)
-
-
-_ROW_VALUES = attrgetter(*(field.name for field in fields(RangeRow)))
+        return Delta(since, lambda: self.rows[::-1])
 
 
 class Metarange:
     """The ranges of one commit, in order.
 
-    Those of a large repository lie in *leaves*, which are loaded when they are looked at. ``table`` is all of it.
-
-    Args:
-        ranges: ``METARANGE_SCHEMA``, paths ascending and ranges disjoint; or where they lie.
-        delta: what it changes in some other metarange, where that is known.
+    Paths ascend, and ranges are disjoint. Those of a large repository lie in *leaves*, which are loaded when they are
+    looked at. ``table`` is all of it. ``delta`` is what it changes in some other metarange, where that is known.
     """
 
     def __init__(self, ranges: pa.Table | Leaves, delta: Delta | None = None) -> None:
         self.leaves: Leaves | None = ranges if isinstance(ranges, Leaves) else None
         if not isinstance(ranges, Leaves):
             self.table = ranges.combine_chunks()
+        # What is at hand: a row a leaf, or a row a range.
+        self._held: pa.Table = self.table if self.leaves is None else self.leaves.root.table
         self.delta: Delta | None = delta
 
     @classmethod
@@ -292,13 +240,11 @@ class Metarange:
     @classmethod
     def from_rows(cls, rows: Iterable[RangeRow]) -> Metarange:
         """The metarange of these ranges."""
-        return cls(rows_table(list(rows)))
+        columns = [*zip(*map(_ROW_VALUES, rows), strict=True)] or [()] * len(METARANGE_SCHEMA)
+        return cls(pa.table([*map(array, columns, METARANGE_SCHEMA.types)], schema=METARANGE_SCHEMA))
 
     def __len__(self) -> int:
         return int(self.table.num_rows if self.leaves is None else self.leaves.starts[-1])
-
-    def __repr__(self) -> str:
-        return f"Metarange({self.id[:12]}, {len(self)} ranges, {self.count} objects)"
 
     @cached_property
     def table(self) -> pa.Table:
@@ -308,7 +254,7 @@ class Metarange:
     @property
     def leaf_files(self) -> list[str]:
         """The names of the files of its leaves, under ``_lakefs/ranges/``."""
-        files: list[str] = [] if self.leaves is None else self.leaves.root.table.column("file").to_pylist()
+        files: list[str] = [] if self.leaves is None else self._held.column("file").to_pylist()
         return files
 
     @cached_property
@@ -316,27 +262,22 @@ class Metarange:
         """The id: it follows from the ids of the ranges, in order."""
         if self.leaves is None:
             return metarange_id(self.table.column("id"))
-        return _id_of_leaves(fixed_bytes(in_one(self.leaves.root.table.column("id"))))
+        return sha256(_METARANGE_TAG + fixed_bytes(in_one(self._held.column("id")))).hexdigest()
 
     @property
     def nbytes(self) -> int:
         """The bytes of memory that the metarange takes, without its leaves."""
-        held = (self if self.leaves is None else self.leaves.root).table
-        return int(held.get_total_buffer_size()) + (self.delta.nbytes if self.delta is not None else 0)
+        return int(self._held.get_total_buffer_size()) + (self.delta.nbytes if self.delta is not None else 0)
 
     @cached_property
     def count(self) -> int:
         """The number of objects in the commit."""
-        return self._sum("count")
+        return int(pc.sum(self._held.column("count")).as_py() or 0)
 
     @cached_property
     def size_bytes(self) -> int:
         """The sum of the objects' sizes."""
-        return self._sum("bytes")
-
-    def _sum(self, column: str) -> int:
-        held = (self if self.leaves is None else self.leaves.root).table
-        return int(pc.sum(held.column(column)).as_py() or 0)
+        return int(pc.sum(self._held.column("bytes")).as_py() or 0)
 
     @cached_property
     def first_paths(self) -> SortedPaths:
@@ -379,19 +320,17 @@ class Metarange:
 
     def take(self, rows: Positions) -> pa.Table:
         """The ranges with these row numbers: ``METARANGE_SCHEMA``."""
-        table, places = self._located(rows)
-        return table.take(from_numpy(places))
+        if self.leaves is None:
+            return self.table.take(from_numpy(rows))
+        table, numbers = self._of(np.unique(self.leaves.holding(rows)))
+        return table.take(from_numpy(np.searchsorted(numbers, rows)))
 
     def column(self, name: str, rows: Positions, lacking: npt.NDArray[np.bool_] | None = None) -> pa.ChunkedArray:
         """A column of the ranges with these row numbers. Nulls where they are ``lacking``."""
-        table, places = self._located(rows, lacking)
-        return table.column(name).take(from_numpy(places, lacking))
-
-    def _located(self, rows: Positions, lacking: npt.NDArray[np.bool_] | None = None) -> tuple[pa.Table, Positions]:
         if self.leaves is None:
-            return self.table, rows
+            return self.table.column(name).take(from_numpy(rows, lacking))
         table, numbers = self._of(np.unique(self.leaves.holding(rows if lacking is None else rows[~lacking])))
-        return table, np.searchsorted(numbers, rows)
+        return table.column(name).take(from_numpy(np.searchsorted(numbers, rows), lacking))
 
     @cached_property
     def disorder(self) -> str | None:
@@ -413,12 +352,13 @@ class Metarange:
 
     def find(self, key: bytes) -> int:
         """The first range that ends at or after ``key``: ``len(self)`` when ``key`` is past them all."""
+        if not key:
+            return 0
         if self.leaves is None:
             return self.last_paths.first_at(key)
-        number = self.leaves.root.find(key) if key else 0
-        if not key or number == len(self.leaves.root):
-            return int(self.leaves.starts[number])
-        return int(self.leaves.starts[number]) + self.leaves.get([number])[0].find(key)
+        number = self.leaves.root.find(key)
+        start = int(self.leaves.starts[number])
+        return start if number == len(self.leaves.root) else start + self.leaves.get([number])[0].find(key)
 
     def find_start(self, key: bytes) -> int:
         """The first range that begins at or after ``key``: ``len(self)`` when all begin before it."""
@@ -445,8 +385,7 @@ class Metarange:
 
     def overlapping(self, prefix: str = "", after: str = "") -> tuple[int, int]:
         """Rows ``[start, stop)`` that may hold paths under ``prefix`` and after ``after``."""
-        low, above = max(prefix.encode(), after.encode()), upper_bound(prefix)
-        start = self.find(low)
+        start, above = self.find(max(prefix.encode(), after.encode())), upper_bound(prefix)
         return start, max(start, len(self) if above is None else self.find_start(above))
 
     def without(self, other: Metarange) -> Positions:
@@ -516,12 +455,6 @@ class Metarange:
         """Some of the ranges, by ascending row numbers."""
         return self if len(which) == len(self) else Metarange(self.take(which))
 
-    def shared(self, other: Metarange) -> npt.NDArray[np.bool_]:
-        """For each range whether ``other`` has it too."""
-        shared = np.ones(len(self), np.bool_)
-        shared[self.without(other)] = False
-        return shared
-
     def with_delta(self, delta: Delta | None) -> Metarange:
         """A metarange of these ranges, with a list of what they change."""
         return Metarange(self.table if self.leaves is None else self.leaves, delta)
@@ -551,12 +484,9 @@ class Metarange:
 
 
 class Leaves:
-    """The leaves of a metarange: parts of it that are loaded when they are looked at.
+    """The leaves of a metarange: parts of it that ``load`` gives when they are looked at, by their rows in ``root``.
 
-    Args:
-        root: a row a leaf: ``LEAF_SCHEMA``.
-        load: gives the leaves of some rows of ``root``.
-        fresh: by id those that are in no file yet.
+    ``fresh`` are by id those that are in no file yet.
     """
 
     def __init__(
@@ -604,36 +534,35 @@ def joined(pieces: Iterable[Piece]) -> Metarange:
 
     It has leaves where a piece is of a metarange that has some.
     """
-    pieces = [(ranges, start, stop) for ranges, start, stop in pieces if start < stop]
-    loads = [ranges.leaves.load for ranges, _, _ in pieces if ranges.leaves is not None]
-    if not loads:
-        tables = [ranges.between(start, stop) for ranges, start, stop in pieces]
-        return Metarange(pa.concat_tables([no_rows(METARANGE_SCHEMA), *tables]))
-    cutter = _LeafCutter()
+    cutter, load = _LeafCutter([no_rows(METARANGE_SCHEMA)]), None
+    pieces = [*pieces]
+    while pieces and pieces[-1][1] >= pieces[-1][2]:
+        pieces.pop()
     for number, (ranges, start, stop) in enumerate(pieces, 1):
+        if start >= stop:
+            continue
         if ranges.leaves is None:
             cutter.open.append(ranges.between(start, stop))
         else:
+            load = ranges.leaves.load
             cutter.keep(ranges.leaves, start, stop, last=number == len(pieces))
-    return Metarange(cutter.finish(loads[0]))
+    return Metarange(pa.concat_tables(cutter.open) if load is None else cutter.finish(load))
 
 
 def in_leaves(metarange: Metarange) -> Leaves:
     """The leaves of a metarange, made where it has none."""
     if metarange.leaves is not None:
         return metarange.leaves
-    cutter = _LeafCutter()
-    cutter.open.append(metarange.table)
-    return cutter.finish(lambda _: ())
+    return _LeafCutter([metarange.table]).finish(lambda _: ())
 
 
+@dataclass
 class _LeafCutter:
     """Leaves in the making. ``open`` are ranges behind them that are in no leaf yet."""
 
-    def __init__(self) -> None:
-        self.rows: list[pa.Table] = []
-        self.open: list[pa.Table] = []
-        self.fresh: dict[bytes, Metarange] = {}
+    open: list[pa.Table]
+    rows: list[pa.Table] = field(default_factory=list)
+    fresh: dict[bytes, Metarange] = field(default_factory=dict)
 
     def keep(self, leaves: Leaves, start: int, stop: int, *, last: bool) -> None:
         """Ranges ``[start, stop)`` follow. ``last`` says that nothing follows these."""
@@ -662,9 +591,7 @@ class _LeafCutter:
         """Make leaves of the open ranges, at the ``end`` of all of them. Returns whether none is open any more."""
         if self.open:
             ranges = Metarange(pa.concat_tables(self.open))
-            ends = leaf_ends(ranges.table.column("id"))
-            if end and len(ranges) and (not ends or ends[-1] < len(ranges)):
-                ends.append(len(ranges))
+            ends = leaf_ends(ranges.table.column("id"), all_of_them=end)
             for start, stop in pairwise([0, *ends]):
                 leaf = Metarange(ranges.between(start, stop))
                 self.rows.append(leaf_row(leaf))
@@ -677,38 +604,24 @@ class _LeafCutter:
 def leaf_row(leaf: Metarange, file: str = "", file_bytes: int = 0, file_digest: bytes = bytes(32)) -> pa.Table:
     """The row of a leaf in the root: ``LEAF_SCHEMA``."""
     first, last = leaf.table.column("first_path")[0].as_py(), leaf.table.column("last_path")[-1].as_py()
-    key = leaf_id(fixed_bytes(in_one(leaf.table.column("id"))))
+    key = sha256(_LEAF_TAG + fixed_bytes(in_one(leaf.table.column("id")))).digest()
     row = RangeRow(key, file, first, last, leaf.count, leaf.size_bytes, file_bytes, file_digest)
-    return rows_table([row]).append_column(LEAF_SCHEMA.field("ranges"), array([len(leaf)], pa.int64()))
+    return Metarange.from_rows([row]).table.append_column(LEAF_SCHEMA.field("ranges"), array([len(leaf)], pa.int64()))
 
 
 def root_flaw(table: pa.Table) -> str | None:
     """Why no metarange can have this root (``LEAF_SCHEMA``), its leaves unseen; None for one that makes sense."""
-    ranges = table.column("ranges")
-    if pc.any(
-        pc.or_(pc.less(ranges, scalar(1, pa.int64())), pc.greater(ranges, scalar(2 * LEAF_RANGES, pa.int64())))
-    ).as_py():
+    ranges = to_numpy(table.column("ranges"))
+    if ((ranges < 1) | (ranges > 2 * LEAF_RANGES)).any():
         return "a leaf would have no ranges, or more than any has"
     for row in RangeRow.all_of(table):
-        if not row.file.startswith(f"{row.hex_id}-") or not _FILE.fullmatch(row.file) or row.file_bytes > FILE_MOST:
-            return f"{excerpt(row.file)} of {row.file_bytes:,} bytes is no file of leaf {row.hex_id[:16]}"
+        if not row.file.startswith(f"{row.id.hex()}-") or not _FILE.fullmatch(row.file) or row.file_bytes > FILE_MOST:
+            return f"{excerpt(row.file)} of {row.file_bytes:,} bytes is no file of leaf {row.id.hex()[:16]}"
     return None
 
 
-def rows_table(rows: Sequence[RangeRow]) -> pa.Table:
-    """Ranges as Arrow: ``METARANGE_SCHEMA``."""
-    columns = zip(*map(_ROW_VALUES, rows), strict=True) if rows else [()] * len(METARANGE_SCHEMA)
-    arrays = [array(values, field.type) for values, field in zip(columns, METARANGE_SCHEMA, strict=True)]
-    return pa.table(arrays, schema=METARANGE_SCHEMA)
-
-
 def ranges_for(objects: int, tables: Sequence[pa.Table]) -> int:
-    """The number of ranges that hold so many objects, by the average of those in these tables. At least one.
-
-    Args:
-        objects: how many.
-        tables: ``METARANGE_SCHEMA``.
-    """
+    """The number of ranges that hold so many objects, by the average of those in these tables. At least one."""
     ranges: int = sum(table.num_rows for table in tables)
     held = sum(int(pc.sum(table.column("count")).as_py() or 0) for table in tables)
     return max(1, objects * ranges // max(held, 1))

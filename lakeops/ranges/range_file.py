@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ from lakeops.ranges.metarange import (
     root_flaw,
 )
 from lakeops.store.base import ObjectStore
-from lakeops.store.in_flight import IN_FLIGHT, in_flight, in_parallel
+from lakeops.store.in_flight import in_flight
 from lakeops.store.layout import attempt_file, metarange_key, range_key
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ _ENCODINGS = {
     "file_digest": "PLAIN",
     "ranges": "DELTA_BINARY_PACKED",
 }
+_RANGES_ENCODINGS = {name: _ENCODINGS[name] for name in METARANGE_SCHEMA.names}
 _METARANGE_GROUP = 8_192
 _LEAVES: dict[str, list[int]] = {}
 """The numbers of Parquet's columns that hold a column of ``RANGE_SCHEMA``. A map has one for keys, one for values."""
@@ -118,16 +120,9 @@ _RELEASED_AFTER = 8 << 20
 
 
 def fetch(store: ObjectStore, key: str, digest: bytes, size: int | None = None, *, cached: bool = True) -> bytes:
-    """The bytes of a file whose SHA-256 is ``digest``.
+    """The bytes of a file whose SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
 
-    Args:
-        store: the namespace.
-        key: the file's.
-        digest: 32 raw bytes.
-        size: how long it is, where that is known. No more is asked for, however long it is.
-        cached: whether this machine's cache may have it, and keeps it.
-
-    Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
+    Where its ``size`` is known, no more is asked for. ``cached`` files may be in this machine's cache, and get there.
     """
     cache: DiskCache | None = getattr(store, "disk_cache", None) if cached else None
     if cache is not None and (kept := cache.get(digest)) is not None:
@@ -165,12 +160,8 @@ def _put(store: ObjectStore, key: str, data: bytes) -> str:
 class RangeFile:
     """A range file whose bytes are in hand, verified. Rows are decoded when asked for. Threads may share it.
 
-    Args:
-        row: the metarange row that names it.
-        data: the whole file.
-        ordered: whether paths that do not rise are an error. Searches need them to.
-
-    Raises ``Corrupted``, naming the file, unless it holds what the row says.
+    Raises ``Corrupted``, naming the file, unless it holds what the metarange ``row`` says. Paths that do not rise are
+    an error where they have to be ``ordered``: searches need them to.
     """
 
     def __init__(self, row: RangeRow, data: bytes, *, ordered: bool = True) -> None:
@@ -180,11 +171,10 @@ class RangeFile:
         # As files are written here the digests lie right before the footer, dense: nothing is decoded.
         stop = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
         start = stop - DIGEST_BYTES * row.count
-        stored = memoryview(data)[start:stop] if len(MARK) <= start else memoryview(b"")
-        if range_id(stored) == row.id:
-            buffers = [None, pa.py_buffer(stored)]
-            self.digests: pa.Array = pa.Array.from_buffers(pa.binary(DIGEST_BYTES), row.count, buffers)
-        else:
+        count, stored = (row.count, memoryview(data)[start:stop]) if len(MARK) <= start else (0, b"")
+        buffers = [None, pa.py_buffer(stored)]
+        self.digests: pa.Array = pa.Array.from_buffers(pa.binary(DIGEST_BYTES), count, buffers)
+        if range_id(self.digests) != row.id:
             self.digests = in_one(self.read(["digest"]).column(0))
 
     @cached_property
@@ -263,27 +253,19 @@ class RangeFile:
 
 
 def fetch_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True, cached: bool = True) -> RangeFile:
-    """The range file that a metarange row names.
+    """The range file that a metarange row names. Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
 
-    Args:
-        store: the namespace.
-        row: the metarange row.
-        ordered: whether paths that do not rise are an error. Who looks for what is wrong takes them as they are.
-        cached: whether this machine's cache may have it, and keeps it.
-
-    Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
+    Paths that do not rise are an error where they have to be ``ordered``. See ``fetch`` for ``cached``.
     """
     if row.flaw is not None:
-        raise Corrupted(f"range {row.hex_id[:16]}: {row.flaw}; run `lakeops fsck` to see what is affected")
+        raise Corrupted(f"range {row.id.hex()[:16]}: {row.flaw}; run `lakeops fsck` to see what is affected")
     return RangeFile(row, fetch(store, row.key, row.file_digest, row.file_bytes, cached=cached), ordered=ordered)
 
 
 def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile]:
     """The files that some metarange rows name. A far store is asked for all at once. Raises as ``fetch_range``."""
-    fetch_one = partial(fetch_range, store)
-    if not store.remote or len(rows) == 1:
-        return list(map(fetch_one, rows))
-    return in_parallel(rows, fetch_one, parallelism=IN_FLIGHT)
+    fetch_one, at_once = partial(fetch_range, store), store.remote and len(rows) > 1
+    return list(in_flight(fetch_one, rows) if at_once else map(fetch_one, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,24 +278,16 @@ class Work:
     bytes_written: int = 0
 
     def __add__(self, other: Work) -> Work:
-        return Work(
-            self.opened + other.opened,
-            self.written + other.written,
-            self.bytes_read + other.bytes_read,
-            self.bytes_written + other.bytes_written,
-        )
+        numbers = attrgetter("opened", "written", "bytes_read", "bytes_written")
+        return Work(*map(add, numbers(self), numbers(other)))
 
 
 class RangeWriter:
     """Writes ranges under names that no other attempt ever uses, but for those that exist already.
 
     So a retry or a speculative twin never touches a file that somebody else may refer to, and garbage collection never
-    meets a name that came back to life.
-
-    Args:
-        store: the namespace.
-        attempt: fresh for every run.
-        known: ranges of commits that the publishing transaction checks to be live.
+    meets a name that came back to life. ``known`` are ranges of commits that the publishing transaction checks to be
+    live.
     """
 
     def __init__(self, store: ObjectStore, attempt: str, known: Iterable[RangeRow] = ()) -> None:
@@ -346,13 +320,9 @@ class RangeWriter:
 
 
 def release_memory(before: int, now: int) -> None:
-    """Give back the freed memory that Arrow's pool keeps, after every 8 MiB of files.
+    """Give back the freed memory that Arrow's pool keeps, after every 8 MiB of files that were read or written.
 
     The pool keeps it for each thread apart. Over many ranges that adds up to several times the memory in use.
-
-    Args:
-        before: bytes of range files that were read or written when this was called last.
-        now: bytes that are by now.
     """
     if before // _RELEASED_AFTER != now // _RELEASED_AFTER:
         pa.default_memory_pool().release_unused()
@@ -383,8 +353,7 @@ class MetarangeFile:
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
     """Write a metarange. Returns what the commit keeps of it. ``attempt`` is fresh for every try.
 
-    A large one is a root and leaves, of which those that are in no file yet are written. Its list of changes is in the
-    file where it does not take too much there.
+    A large one is a root and leaves, of which those that are in no file yet are written.
     """
     attachment = None if metarange.delta is None else encode_delta(metarange.delta, len(metarange))
     file = attempt_file(metarange.id, attempt)
@@ -393,12 +362,11 @@ def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> M
 
 
 def _write_leaves(store: ObjectStore, metarange: Metarange, attempt: str) -> pa.Table:
-    """The root of a metarange whose leaves are all in files: ``LEAF_SCHEMA``."""
     leaves = in_leaves(metarange)
 
     def write(row: RangeRow) -> pa.Table:
         leaf = leaves.fresh[row.id]
-        data, file = encode_metarange(leaf.table), attempt_file(row.hex_id, attempt)
+        data, file = encode_metarange(leaf.table), attempt_file(row.id.hex(), attempt)
         return leaf_row(leaf, file, len(data), bytes.fromhex(_put(store, range_key(file), data)))
 
     table = leaves.root.table
@@ -411,23 +379,12 @@ def _write_leaves(store: ObjectStore, metarange: Metarange, attempt: str) -> pa.
     return pa.concat_tables([*parts, table.slice(done)])
 
 
-def fetch_metarange(store: ObjectStore, file: str, digest: bytes) -> Metarange:
-    """The metarange of a file whose SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
-
-    Of a large one it is the root, whose rows (``LEAF_SCHEMA``) are leaves. The rows of its list of changes are decoded
-    once they are asked for, and raise ``Corrupted`` then.
-    """
-    key = metarange_key(file)
-    return decode_metarange(fetch(store, key, digest), key)
-
-
 def fetch_leaf(store: ObjectStore, row: RangeRow) -> Metarange:
     """The leaf that a row of a root names. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
     leaf = decode_metarange(fetch(store, row.key, row.file_digest, row.file_bytes), row.key)
-    if leaf.table.schema.equals(METARANGE_SCHEMA) and len(leaf):
-        made = leaf_row(leaf, row.file, row.file_bytes, row.file_digest)
-        if RangeRow.all_of(made) == [row]:
-            return leaf
+    told = row.file, row.file_bytes, row.file_digest
+    if leaf.table.schema == METARANGE_SCHEMA and len(leaf) and RangeRow.all_of(leaf_row(leaf, *told)) == [row]:
+        return leaf
     raise Corrupted(f"{row.key} holds another leaf than its metarange says; run `lakeops fsck` to see what is affected")
 
 
@@ -441,7 +398,7 @@ class Attachment(NamedTuple):
 def encode_metarange(table: pa.Table, attachment: Attachment | None = None) -> bytes:
     """The Parquet bytes of a metarange file or leaf (``METARANGE_SCHEMA``), or of a root (``LEAF_SCHEMA``)."""
     sink = pa.BufferOutputStream()
-    encodings = {name: _ENCODINGS[name] for name in table.column_names}
+    encodings = _ENCODINGS if "ranges" in table.column_names else _RANGES_ENCODINGS
     with pq.ParquetWriter(sink, table.schema, column_encoding=encodings, **_METARANGE) as writer:
         writer.write_table(table, row_group_size=_METARANGE_GROUP)
         if attachment is not None:
@@ -453,7 +410,11 @@ def encode_metarange(table: pa.Table, attachment: Attachment | None = None) -> b
 
 
 def decode_metarange(data: bytes, key: str) -> Metarange:
-    """The metarange of a file whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
+    """The metarange of a file whose bytes were verified. Raises ``Corrupted``, naming ``key``.
+
+    Of a large one it is the root, whose rows (``LEAF_SCHEMA``) are leaves. The rows of its list of changes are decoded
+    once they are asked for, and raise ``Corrupted`` then.
+    """
     try:
         reader = _reader(data)
         schema = reader.metadata.schema.to_arrow_schema()
@@ -485,12 +446,12 @@ def encode_rows(table: pa.Table) -> bytes:
 
 def encode_delta(delta: Delta, ranges: int) -> Attachment | None:
     """The list of changes of a metarange of so many ranges. None where it would take too much there."""
-    if delta.before.num_rows + delta.after.num_rows > 2 * MOST_CHANGES:
+    rows = pa.concat_tables(delta.rows)
+    if rows.num_rows > 2 * MOST_CHANGES:
         return None
-    data = encode_rows(pa.concat_tables(delta.rows))
-    if len(data) > _FREE + _FREE_OF_RANGE * ranges:
-        return None
-    return Attachment(f"{delta.since} {delta.before.num_rows}", data)
+    data = encode_rows(rows)
+    most = _FREE + _FREE_OF_RANGE * ranges
+    return None if len(data) > most else Attachment(f"{delta.since} {delta.rows[0].num_rows}", data)
 
 
 def _decode_delta(data: bytes, removed: int, key: str) -> DeltaRows:
@@ -509,8 +470,7 @@ def _decode_delta(data: bytes, removed: int, key: str) -> DeltaRows:
 def _reader(data: bytes, metadata: pq.FileMetaData | None = None, text: pa.DataType | None = None) -> ParquetReader:
     """A reader for one call: readers keep state, and threads share the bytes. Text comes as ``string`` by default.
 
-    ``ParquetFile`` reads by this, but looks for file systems and names of nested columns first: as long as a small file
-    takes.
+    ``ParquetFile`` looks for file systems and names of nested columns first: that takes as long as a small file.
     """
     reader = ParquetReader()
     # All bytes are in memory, so reading ahead gains nothing.
@@ -519,7 +479,6 @@ def _reader(data: bytes, metadata: pq.FileMetaData | None = None, text: pa.DataT
 
 
 def _metadata(data: bytes, key: str) -> pq.FileMetaData:
-    """The Parquet footer of a file of ``RANGE_SCHEMA``. Raises ``Corrupted``, naming ``key``."""
     try:
         metadata = _reader(data).metadata
         fits = metadata.schema.to_arrow_schema().equals(RANGE_SCHEMA)
@@ -540,15 +499,7 @@ def _check_budget(metadata: pq.FileMetaData, key: str, most: int) -> None:
 
 
 def _decode_rows(data: bytes, key: str, metadata: pq.FileMetaData | None = None) -> pa.Table:
-    """All rows of a file of ``RANGE_SCHEMA`` that may have been made to fill the memory.
-
-    Args:
-        data: the whole file, its bytes verified.
-        key: its name, for errors.
-        metadata: its footer, where that was read.
-
-    Raises ``Corrupted``, naming the file.
-    """
+    """All rows of a file of ``RANGE_SCHEMA`` that may have been made to fill the memory. Raises as ``_batches``."""
     metadata = metadata or _metadata(data, key)
     try:
         return pa.Table.from_batches(_batches(_reader(data, metadata), data, key, ROW_MOST), RANGE_SCHEMA)
@@ -557,18 +508,11 @@ def _decode_rows(data: bytes, key: str, metadata: pq.FileMetaData | None = None)
 
 
 def _batches(reader: ParquetReader, data: bytes, key: str, most: int) -> list[pa.RecordBatch]:
-    """All rows of a file that may have been made to fill the memory.
+    """All rows of a file that may have been made to fill the memory. Raises ``Corrupted``, naming the file.
 
     A few bytes can stand for a text of many, and that for one in each row. So the pages' sizes are added up first, and
-    then so few rows are decoded at a time that each may be as long as all of its row group.
-
-    Args:
-        reader: a reader of the file, whose columns are as they should be.
-        data: the whole file, its bytes verified.
-        key: its name, for errors.
-        most: how many bytes of memory a row takes at most.
-
-    Raises ``Corrupted``, naming the file.
+    then so few rows are decoded at a time that each may be as long as all of its row group. A row takes ``most`` bytes
+    of memory at most.
     """
     metadata = reader.metadata
     _check_budget(metadata, key, most)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrow import from_numpy, scalar, to_numpy
+from lakeops.model.arrow import RANGE_SCHEMA, from_numpy, no_rows, scalar, to_numpy
 from lakeops.ranges.digest import Positions
-from lakeops.ranges.metarange import Delta, Metarange, Piece, joined
+from lakeops.ranges.metarange import Delta, DeltaRows, Metarange, Piece, joined
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Sides: TypeAlias = tuple[Metarange, Metarange]
@@ -27,14 +27,11 @@ Sides: TypeAlias = tuple[Metarange, Metarange]
 
 @dataclass(frozen=True)
 class RangeMerge:
-    """A merge as far as whole ranges decide it.
+    """A merge as far as whole ranges decide it: ``taken`` is what was exchanged for what in the destination.
 
-    Attributes:
-        dest: the destination with those of the source's ranges that could be put in.
-        taken: what was exchanged for what.
-        rest: what else differs between base and source. Merging this into ``dest`` gives the whole merge.
-        exchanged: the delta from the destination to ``dest``. None where nobody has a list of it.
-        ours: the delta from the base to the destination. None where nobody has a list of it.
+    ``rest`` is what else differs between base and source. Merging this into ``dest`` gives the whole merge.
+    ``exchanged`` is the delta from the destination to ``dest``, and ``ours`` that from the base to the destination.
+    They are None where nobody has a list.
     """
 
     dest: Metarange
@@ -55,7 +52,7 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     ``dest`` itself is given back where nothing changes in it, and ``source`` where it is all of the outcome.
     """
     nothing = Metarange.empty(), Metarange.empty()
-    unchanged = Delta.empty(dest.id)
+    unchanged = Delta(dest.id, lambda: (no_rows(RANGE_SCHEMA), no_rows(RANGE_SCHEMA)))
     if source.id in (base.id, dest.id):
         return RangeMerge(dest, nothing, nothing, unchanged)
     delta, ours = source.delta_since(base), dest.delta_since(base)
@@ -64,10 +61,8 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
         taken = with_delta_of(delta, base.only(old.rows), source.only(new.rows))
         return RangeMerge(source, taken, nothing, delta)
     at, fits = _places(old, new, base, source, dest)
-    taken, rest = (
-        with_delta_of(delta, base.only(old.only(which).rows), source.only(new.only(which).rows))
-        for which in (fits, ~fits)
-    )
+    taken = with_delta_of(delta, base.only(old.only(fits).rows), source.only(new.only(fits).rows))
+    rest = with_delta_of(delta, base.only(old.only(~fits).rows), source.only(new.only(~fits).rows))
     if not fits.any():
         return RangeMerge(dest, nothing, rest, unchanged, ours)
     replaced, runs = _Runs(at, at + old.sizes).only(fits), new.only(fits)
@@ -81,17 +76,19 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
 
 
 def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange) -> Sides:
-    """Some ranges of both sides, with the delta between them where there is one of all ranges.
+    """Some ranges of one side and those in their place, with the delta between them where there is one of all ranges.
 
-    Args:
-        delta: all changes. Those at the paths of these ranges are all that differs between these.
-        before: some ranges of the one side.
-        after: those of the other side in their place.
+    The changes of ``delta`` at the paths of these ranges are all that differs between these.
     """
     if delta is None:
         return before, after
-    here = delta.only(lambda paths: from_numpy((before.holding(paths) >= 0) | (after.holding(paths) >= 0)))
-    return before, after.with_delta(here.rebase_to(before.id))
+
+    def load() -> DeltaRows:
+        inside = [(before.holding(side["path"]) >= 0) | (after.holding(side["path"]) >= 0) for side in delta.rows]
+        old, new = (side.filter(from_numpy(mask)) for side, mask in zip(delta.rows, inside, strict=True))
+        return old, new
+
+    return before, after.with_delta(Delta(before.id, load))
 
 
 def sides_behind(before: Metarange, after: Metarange, path: str) -> Sides:
@@ -129,16 +126,17 @@ def _differing_runs(base: Metarange, source: Metarange) -> tuple[_Runs, _Runs]:
     A stretch ends at the next range that both have, or at the next path at which a range ends in both.
     """
     rows = base.without(source), source.without(base)
-    ends = [side.column("last_path", own) for side, own in zip((base, source), rows, strict=True)]
-    common = [to_numpy(pc.is_in(own, value_set=other)).astype(np.int64) for own, other in (ends, ends[::-1])]
-    passed = [np.cumsum(ended) - ended for ended in common]
-    # Ranges that both have come in one order in both. So their number before a row tells where on both sides it is.
-    numbers = [own - np.arange(len(own)) + ended for own, ended in zip(rows, passed, strict=True)]
+    ends = base.column("last_path", rows[0]), source.column("last_path", rows[1])
+    numbers, passed = [], []
+    for own, mine, other in zip(rows, ends, ends[::-1], strict=True):
+        passed.append(np.append(0, np.cumsum(to_numpy(pc.is_in(mine, value_set=other)), dtype=np.int64)))
+        # Ranges that both have come in one order in both. So their number before a row tells where on both sides it is.
+        numbers.append(own - np.arange(len(own)) + passed[-1][:-1])
     every = np.union1d(*numbers)
-    starts, stops = ([np.searchsorted(own, every, side=side) for own in numbers] for side in ("left", "right"))
-    shared = every - np.append(passed[0], common[0].sum())[starts[0]]
-    old, new = (_Runs(shared + start, shared + stop) for start, stop in zip(starts, stops, strict=True))
-    return old, new
+    old, new = np.searchsorted(numbers[0], every), np.searchsorted(numbers[1], every)
+    shared = every - passed[0][old]
+    stops = np.searchsorted(numbers[0], every, "right"), np.searchsorted(numbers[1], every, "right")
+    return _Runs(shared + old, shared + stops[0]), _Runs(shared + new, shared + stops[1])
 
 
 def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Metarange) -> tuple[Positions, Mask]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, pairwise
 from operator import attrgetter
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from lakeops.machine import cores
@@ -19,9 +21,10 @@ from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.metarange import Leaves, Metarange, RangeRow, SortedPaths, upper_bound
-from lakeops.ranges.range_file import RangeFile, fetch_leaf, fetch_metarange, fetch_range
+from lakeops.ranges.range_file import RangeFile, decode_metarange, fetch, fetch_leaf, fetch_range
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
+from lakeops.store.layout import metarange_key
 
 _AT_ONCE = 64
 """Rows of a metarange that become plain data in one step."""
@@ -51,35 +54,20 @@ def _maps(array: pa.MapArray) -> Iterator[dict[str, str]]:
         yield dict(zip(keys[here], values[here], strict=True)) if start < end else {}
 
 
-class Sized(Protocol):
-    """Anything that knows what it keeps in memory."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes."""
-        ...
+Loaded = TypeVar("Loaded", Metarange, "DecodedRange")
 
 
-Loaded = TypeVar("Loaded", bound=Sized)
-
-
+@dataclass(eq=False)
 class RangeCache:
     """The most recently used values up to a number of bytes. Safe to share between threads.
 
-    Args:
-        max_bytes: what all values together may keep in memory. A larger single value is not kept.
+    A value that is larger than ``max_bytes`` by itself is not kept. All values together take ``nbytes``.
     """
 
-    def __init__(self, max_bytes: int = 256 * 1024 * 1024) -> None:
-        self._max_bytes = max_bytes
-        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._bytes = 0
-        self._lock = Lock()
-
-    @property
-    def nbytes(self) -> int:
-        """The memory that all values take."""
-        return self._bytes
+    max_bytes: int = 256 << 20
+    nbytes: int = field(default=0, init=False)
+    _values: OrderedDict[Hashable, tuple[Any, int]] = field(default_factory=OrderedDict, init=False)
+    _lock: Any = field(default_factory=Lock, init=False)
 
     def get(self, key: Hashable, make: Callable[[], Loaded]) -> Loaded:
         """The value of ``key``, made when it is not there. Two threads may make the same value. One is kept."""
@@ -87,17 +75,17 @@ class RangeCache:
             found = self._values.get(key)
             if found is not None:
                 self._values.move_to_end(key)
-                value: Loaded = found[0]
-                return value
+                kept: Loaded = found[0]
+                return kept
         value = make()
         size = value.nbytes
         with self._lock:
-            if size <= self._max_bytes and key not in self._values:
+            if size <= self.max_bytes and key not in self._values:
                 self._values[key] = (value, size)
-                self._bytes += size
-                while self._bytes > self._max_bytes:
+                self.nbytes += size
+                while self.nbytes > self.max_bytes:
                     _, (_, dropped) = self._values.popitem(last=False)
-                    self._bytes -= dropped
+                    self.nbytes -= dropped
         return value
 
 
@@ -108,48 +96,41 @@ _AHEAD_NEAR = min(cores(), 4)
 """Loads that are under way at once where only cores limit them. Each may hold a range of either side in memory."""
 
 
-class MetarangePointer(Protocol):
-    """A commit's reference to its metarange (``model.records.Commit`` has one)."""
+class _Pointer(Protocol):
+    """A commit's reference to its metarange: the id of the content, the file's name, and its SHA-256 in hex."""
 
     @property
-    def meta_range_id(self) -> str:
-        """The id of the content."""
-        ...
+    def meta_range_id(self) -> str: ...
 
     @property
-    def meta_range_file(self) -> str:
-        """The file's name, empty for a commit without objects."""
-        ...
+    def meta_range_file(self) -> str: ...  # empty for a commit without objects
 
     @property
-    def meta_range_digest(self) -> str:
-        """The SHA-256 of the file's bytes, in hex."""
-        ...
+    def meta_range_digest(self) -> str: ...
 
 
+@dataclass(eq=False)
 class RangeReader:
-    """Reads the ranges of one storage namespace. Threads may share it.
+    """Reads the ranges of one storage namespace. Threads may share it. All readers of a process share a ``cache``."""
 
-    Args:
-        store: the namespace's store.
-        cache: what the process remembers. Give the same one to every reader.
-    """
+    store: ObjectStore
+    cache: RangeCache = field(default_factory=RangeCache)
 
-    def __init__(self, store: ObjectStore, cache: RangeCache | None = None) -> None:
-        self.store = store
-        self._cache = cache or RangeCache()
-
-    def metarange(self, commit: MetarangePointer, *, ordered: bool = True) -> Metarange:
+    def metarange(self, commit: _Pointer, *, ordered: bool = True) -> Metarange:
         """The commit's metarange, verified. Raises ``Corrupted`` or ``ObjectNotFound``.
 
         Lookups need its ranges in order. Whoever looks for what is wrong with it takes it as it is, not ``ordered``.
         """
         file = commit.meta_range_file
-        metarange = Metarange.empty()
         if file:
-            digest = bytes.fromhex(commit.meta_range_digest)
-            load = partial(fetch_metarange, self.store, file, digest)
-            metarange = self._cache.get((self.store.url, digest), load)
+            key, digest = metarange_key(file), bytes.fromhex(commit.meta_range_digest)
+
+            def load() -> Metarange:
+                return decode_metarange(fetch(self.store, key, digest), key)
+
+            metarange = self.cache.get((self.store.url, digest), load)
+        else:
+            metarange = Metarange.empty()
         if "ranges" in metarange.table.column_names:
             metarange = Metarange(Leaves(metarange, partial(self._leaves, file, ordered)), metarange.delta)
         if metarange.id != commit.meta_range_id:
@@ -157,22 +138,22 @@ class RangeReader:
                 f"metarange {file!r} holds {metarange.id[:16]}, but the commit says "
                 f"{commit.meta_range_id[:16]}; run `lakeops fsck`"
             )
-        if ordered:
-            _check_order(metarange, file)
+        if ordered and metarange.disorder is not None:
+            raise Corrupted(f"metarange {file!r}: {metarange.disorder}; run `lakeops fsck`")
         return metarange
 
     def _leaves(self, file: str, ordered: bool, rows: list[RangeRow]) -> Iterator[Metarange]:
         """Some leaves of the metarange in ``file``, verified. Raises ``Corrupted`` or ``ObjectNotFound``."""
 
         def load(row: RangeRow) -> Metarange:
-            leaf = self._cache.get((self.store.url, row), partial(fetch_leaf, self.store, row))
-            if ordered:
-                _check_order(leaf, file)
+            leaf = self.cache.get((self.store.url, row), partial(fetch_leaf, self.store, row))
+            if ordered and leaf.disorder is not None:
+                raise Corrupted(f"metarange {file!r}: {leaf.disorder}; run `lakeops fsck`")
             return leaf
 
         return self._load_each(load, rows)
 
-    def whole(self, commit: MetarangePointer, *, ordered: bool = True) -> Metarange:
+    def whole(self, commit: _Pointer, *, ordered: bool = True) -> Metarange:
         """The commit's metarange with all its leaves, which end where the rule ends them. Raises as ``metarange``."""
         metarange = self.metarange(commit, ordered=ordered)
         if Metarange(metarange.table).id != metarange.id:
@@ -182,7 +163,7 @@ class RangeReader:
             )
         return metarange
 
-    def metaranges(self, commits: Sequence[MetarangePointer]) -> list[Metarange]:
+    def metaranges(self, commits: Sequence[_Pointer]) -> list[Metarange]:
         """The metaranges of some commits, all asked for at once where the store is far. Raises as ``metarange``."""
         return list(self._load_each(self.metarange, commits))
 
@@ -192,10 +173,8 @@ class RangeReader:
 
     def open_each(self, ranges: Metarange, chosen: Positions) -> Iterator[RangeFile]:
         """Ranges of a metarange by their numbers, in turn. Far ones are asked for at once."""
-        starts = range(0, len(chosen), _AT_ONCE)
-        return self._load_each(
-            self.open, chain.from_iterable(ranges.at(chosen[start : start + _AT_ONCE]) for start in starts)
-        )
+        parts = np.split(chosen, range(_AT_ONCE, len(chosen), _AT_ONCE))
+        return self._load_each(self.open, chain.from_iterable(map(ranges.at, parts)))
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         """Load the items, in order, as far ahead as the store's distance makes worth while."""
@@ -219,9 +198,8 @@ class RangeReader:
     ) -> Iterator[pa.Table]:
         """Entries under ``prefix`` and after ``after``, in order: tables of ``RANGE_SCHEMA``, none empty.
 
-        With ``columns``, of which one is ``path``, the tables have these alone.
-
-        Streams: ranges before the start are not read, and a few are loaded ahead while the caller works.
+        With ``columns``, of which one is ``path``, the tables have these alone. Ranges before the start are not read,
+        and a few are loaded ahead while the caller works.
         """
         start, stop = metarange.overlapping(prefix, after)
         low, above = max(prefix, after).encode(), upper_bound(prefix)
@@ -244,12 +222,7 @@ class RangeReader:
         metarange, index = metarange.at_hand(index)
         # By name too: another file with the same bytes may be gone.
         key = (self.store.url, *(metarange.table.column(name)[index].as_py() for name in ("file", "file_digest")))
-        return self._cache.get(key, lambda: DecodedRange(self.open(metarange.row(index)).read()))
-
-
-def _check_order(metarange: Metarange, file: str) -> None:
-    if metarange.disorder is not None:
-        raise Corrupted(f"metarange {file!r}: {metarange.disorder}; run `lakeops fsck`")
+        return self.cache.get(key, lambda: DecodedRange(self.open(metarange.row(index)).read()))
 
 
 _FIRST_RUN, _LONGEST_RUN = 25, 675
@@ -260,11 +233,7 @@ Where a range ends sooner, the next one gives the rest.
 
 
 class DecodedRange:
-    """A range's rows, ready for lookups.
-
-    Args:
-        table: ``RANGE_SCHEMA``, of one chunk, at least one row.
-    """
+    """A range's rows (``RANGE_SCHEMA``, in one chunk, at least one row), ready for lookups."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -291,12 +260,7 @@ class EntryCursor:
     """A place among a commit's entries under a prefix. It moves on or jumps, and opens only the ranges it lands in.
 
     Records are made ahead of it, further the longer a listing goes on. It is at the end until it is told where to go.
-
-    Args:
-        reader: the namespace.
-        metarange: the commit's.
-        prefix: the beginning of all paths.
-        shown: changes rows (``RANGE_SCHEMA``) before they become records.
+    ``shown`` changes rows (``RANGE_SCHEMA``) before they become records.
     """
 
     def __init__(
@@ -383,7 +347,6 @@ class EntryCursor:
 
 
 def _below(table: pa.Table, above: bytes | None) -> Iterator[pa.Table]:
-    """The rows before ``above``, if there are any."""
     if above is not None:
         table = table.slice(0, SortedPaths(table.column("path")).first_at(above))
     if table.num_rows:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -29,7 +30,7 @@ from lakeops.model.records import Split, Summary
 from lakeops.ranges.chunker import Chunker, Hashes, path_hashes
 from lakeops.ranges.digest import Positions, complete, entry_digests, same_identity, with_digests
 from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.range_file import RangeWriter, Work, fetch_range, fetch_ranges
+from lakeops.ranges.range_file import RangeFile, RangeWriter, Work, fetch_range, fetch_ranges
 from lakeops.store.base import ObjectStore
 
 RANGE_SECONDS = 0.008
@@ -57,16 +58,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Ranges to rewrite.
+    """Ranges to rewrite: segments, ascending, and the ``STAGED_SCHEMA`` rows of all of them, in order.
 
-    Attributes:
-        index: which of the plan's tasks this is. A task that ran twice has two results with one index.
-        segments: where to work, ascending.
-        changes: ``STAGED_SCHEMA`` rows of all segments, in order.
-        split: the repository's split.
-        attempt: the operation's attempt. Each run of the task adds a fresh suffix of its own.
-        reuse: ranges of other live commits that may be referred to instead of written again.
-        listing: whether the result shall hold the rows that changed.
+    A task that ran twice has two results with one ``index``. Each run adds a fresh suffix of its own to ``attempt``.
+    ``reuse`` are ranges of other live commits that may be referred to instead of written again. With ``listing`` the
+    result holds the rows that changed.
     """
 
     index: int
@@ -93,15 +89,10 @@ class RewrittenRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The outcome of a task.
+    """The outcome of a task: what became of its ranges, how many paths changed, and what it cost.
 
-    Attributes:
-        index: the task's.
-        runs: what became of its ranges, in order.
-        summary: how many paths changed.
-        work: what it cost.
-        before: the rows that were removed or replaced, ``RANGE_SCHEMA`` in path order. None unless asked for.
-        after: the rows that were added or replaced others, likewise.
+    Where they were asked for, ``before`` are the rows that were removed or replaced (``RANGE_SCHEMA`` in path order),
+    and ``after`` those that were added or replaced others.
     """
 
     index: int
@@ -122,9 +113,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     touched: list[tuple[RangeRow, int]] = []
     for segment in task.segments:
         known += segment.rows
-        for row, count in zip(segment.rows, segment.changes[: len(segment.rows)], strict=True):
-            if count:
-                touched.append((row, count))
+        touched += filter(itemgetter(1), zip(segment.rows, segment.changes, strict=False))  # none of an empty base
     writer = RangeWriter(store, task.attempt + Ids().new(), known)
     summary = Summary()
     before, after = [no_rows(RANGE_SCHEMA)], [no_rows(RANGE_SCHEMA)]
@@ -143,7 +132,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     runs: list[RewrittenRun] = []
     for segment in task.segments:
         runs += _rewrite(segment, changed, Chunker(task.split), writer, store)
-    listed = [TaskRows(pa.concat_tables(tables)) if task.listing else None for tables in (before, after)]
+    listed = map(TaskRows, map(pa.concat_tables, (before, after))) if task.listing else ()
     return TaskResult(task.index, tuple(runs), summary, writer.work, *listed)
 
 
@@ -156,12 +145,7 @@ def _rewrite(
 ) -> Iterator[RewrittenRun]:
     """The segment's runs. Ranges that were not touched and are not needed to re-synchronise are in none.
 
-    Args:
-        segment: where to work.
-        changed: the rows of each touched range, from this segment's first on.
-        chunker: cuts them; nothing is open.
-        writer: writes them, and counts the work.
-        store: the namespace.
+    ``changed`` gives the rows of each touched range, from this segment's first on.
     """
     start = 0
     written: list[RangeRow] = []
@@ -191,12 +175,7 @@ def _rewrite(
 class AppliedRows:
     """Rows after the changes (``RANGE_SCHEMA``, in order), and what really changed.
 
-    Attributes:
-        table: the rows.
-        summary: how many paths changed.
-        base: the rows before.
-        gone: the numbers of those that are no more.
-        after: the rows that are new.
+    Of the rows in ``base`` those with the numbers ``gone`` are no more, and ``after`` are new.
     """
 
     table: pa.Table
@@ -213,14 +192,11 @@ OnApplied: TypeAlias = Callable[[AppliedRows], None]
 
 
 def apply_changes(base: pa.Table, changes: pa.Table) -> AppliedRows:
-    """The rows of ``base`` with ``changes`` applied.
+    """The rows of ``base`` (``RANGE_SCHEMA``) with ``changes`` (``STAGED_SCHEMA``, strictly ascending paths) applied.
 
     A change that writes what is already there (same path, same identity) keeps the base row, a tombstone of an absent
-    path does nothing, and neither is counted. So re-uploading a whole prefix is no change at all.
-
-    Args:
-        base: ``RANGE_SCHEMA``, in order.
-        changes: ``STAGED_SCHEMA``, strictly ascending paths. A column ``digest`` may come along.
+    path does nothing, and neither is counted. So re-uploading a whole prefix is no change at all. A column ``digest``
+    of the changes may come along.
     """
     paths = changes.column("path")
     places: Positions = to_numpy(pc.search_sorted(base.column("path"), paths)).astype(np.int64)
@@ -264,20 +240,15 @@ def with_change_digests(changes: pa.Table) -> pa.Table:
 def changed_ranges(
     store: ObjectStore, touched: Sequence[tuple[RangeRow, int]], changes: pa.Table, on_applied: OnApplied
 ) -> Iterator[Iterable[ChangedRows]]:
-    """The rows that each of some ranges becomes with its changes, in order, not cut yet.
+    """The rows that each of some ranges becomes with so many of the changes, in order, not cut yet.
 
-    Args:
-        store: the namespace.
-        touched: ranges, ascending, and how many of the changes belong to each.
-        changes: ``STAGED_SCHEMA``, strictly ascending paths. A column ``digest`` may come along.
-        on_applied: called with what really changed, in order. Several ranges' changes come together.
-
+    ``on_applied`` is called with what really changed, in order. Several ranges' changes come together.
     Raises ``Corrupted`` or ``ObjectNotFound`` for a range that cannot be trusted.
     """
     done = 0
     for window in _windows(touched):
-        tables = [file.read() for file in fetch_ranges(store, [row for row, _ in window])]
-        counts = [count for _, count in window]
+        ranges, counts = zip(*window, strict=True)
+        tables = list(map(RangeFile.read, fetch_ranges(store, ranges)))
         mine = changes.slice(done, sum(counts))
         done += mine.num_rows
         if len(window) == 1 and mine.num_rows > _AT_ONCE:
@@ -289,7 +260,7 @@ def changed_ranges(
         hashes = path_hashes(rows.column("path"))
         # A new path may come before a range's first one. Strings compare by code points, as UTF-8 does by bytes.
         changed = mine.column("path").take(from_numpy(np.cumsum([0, *counts[:-1]]))).to_pylist()
-        firsts = [min(table.column("path")[0].as_py(), path) for table, path in zip(tables, changed, strict=True)]
+        firsts = list(map(min, map(attrgetter("first_path"), ranges), changed))
         borders = [*pc.search_sorted(rows.column("path"), array(firsts, pa.string())).to_pylist(), rows.num_rows]
         for start, end in pairwise(borders):
             yield [(rows.slice(start, end - start), hashes[start:end])]

@@ -61,8 +61,7 @@ _PLAIN_URL = rf"^(?:(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9_-]{{1,253}}[A-Za-z0-9]/
 def check_entries(table: pa.Table) -> None:
     """Raise ``InvalidPath`` or ``InvalidInput``, naming the path, for an entry that no object has.
 
-    Args:
-        table: the columns of an entry, addresses as they are stored. No nulls but in values of metadata.
+    Addresses are as they are stored. Nulls may be in values of metadata alone.
     """
     paths, size, mtime = table["path"], table["size_bytes"], table["mtime"]
     bad = _outside(pc.binary_length(paths), 1, MAX_PATH_BYTES)
@@ -77,12 +76,7 @@ def check_entries(table: pa.Table) -> None:
 
 
 def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
-    """Raise ``InvalidInput``, naming the path, for an address that no object has.
-
-    Args:
-        keys: addresses as they are stored.
-        paths: the entries' own.
-    """
+    """Raise ``InvalidInput``, naming the path, for an address (as it is stored) that no object has."""
     bad = pc.or_(pc.invert(proper(keys)), _outside(pc.binary_length(keys), 0, MAX_ADDRESS_BYTES))
     row = first_true(bad)
     if row is not None:
@@ -139,7 +133,6 @@ def _outside(values: pa.ChunkedArray, least: int, most: int) -> pa.ChunkedArray:
 
 
 def _unprintable(texts: pa.ChunkedArray, at_most: int) -> pa.ChunkedArray:
-    """Texts that are empty, too long, or hold more than printable ASCII."""
     return pc.or_(_outside(pc.binary_length(texts), 1, at_most), pc.match_substring_regex(texts, r"[^ -~]"))
 
 
@@ -194,13 +187,9 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """Ranges to verify.
+    """Ranges to verify, and the columns of their rows that the caller wants back.
 
-    Attributes:
-        index: which task this is. One that ran twice has two results with one index.
-        rows: the ranges.
-        split: the repository's split. None when it makes no sense, so that no cut can be judged.
-        columns: the columns of the rows that the caller wants back.
+    ``split`` is None when the repository's makes no sense, so that no cut can be judged.
     """
 
     index: int
@@ -211,12 +200,9 @@ class VerifyTask:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRange:
-    """The outcome for a range.
+    """The flaws of a range, whether it ends at a cut, and the wanted columns (None when the file cannot be used).
 
-    Attributes:
-        flaws: what is wrong with it.
-        closed: whether it ends at a cut; only the last range of a metarange may be open.
-        table: the wanted columns. None when the file cannot be used.
+    Only the last range of a metarange may end elsewhere.
     """
 
     flaws: tuple[Flaw, ...]
@@ -267,8 +253,8 @@ def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns
 
 def row_flaw(row: RangeRow) -> Flaw | None:
     """The flaw of a metarange's row by itself, the file unseen; None where it has none."""
-    if not re.fullmatch(rf"{row.hex_id}-[0-9A-Za-z._-]{{1,128}}\.parquet", row.file):
-        return Flaw("metarange_row_invalid", f"{excerpt(row.file)} is not a file of range {row.hex_id[:16]}")
+    if not re.fullmatch(rf"{row.id.hex()}-[0-9A-Za-z._-]{{1,128}}\.parquet", row.file):
+        return Flaw("metarange_row_invalid", f"{excerpt(row.file)} is not a file of range {row.id.hex()[:16]}")
     return None if row.flaw is None else Flaw("metarange_row_invalid", row.flaw)
 
 
@@ -279,12 +265,7 @@ def order_flaw(metarange: Metarange) -> Flaw | None:
 
 
 def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Flaw | None:
-    """The flaw of a list of changes that is not the difference between the ranges; None where it has none.
-
-    Args:
-        reader: reads the ranges of both.
-        metarange: one that has a list.
-        since: the metarange that the list says it changes.
+    """The flaw of a list of changes since another metarange that is not the difference between the ranges, or None.
 
     Raises ``Corrupted`` or ``ObjectNotFound`` for a range that cannot be read.
     """
@@ -298,10 +279,9 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
     done = [0, 0]
     plain = [side.with_delta(None) for side in (since, metarange)]
     for batch in diff_batches(reader, *plain, columns=(RANGE_SCHEMA.names, RANGE_SCHEMA.names)):
-        before = np.sort(np.concatenate((batch.removed, batch.pairs[0])))
-        after = np.sort(np.concatenate((batch.added, batch.pairs[1])))
-        for number, (side, rows) in enumerate(((batch.left, before), (batch.right, after))):
-            found = side.table.take(from_numpy(rows))
+        lone = (batch.left, batch.removed), (batch.right, batch.added)
+        for number, ((side, rows), pairs) in enumerate(zip(lone, batch.pairs, strict=True)):
+            found = side.table.take(from_numpy(np.sort(np.concatenate((rows, pairs)))))
             if not found.equals(sides[number].slice(done[number], found.num_rows)):
                 return Flaw("changes_mismatch", "its list of changes is not what differs between its ranges and those")
             done[number] += found.num_rows
@@ -311,7 +291,6 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
 
 
 def _summary(table: pa.Table, row: RangeRow) -> Iterator[Flaw]:
-    """The flaw of a metarange's row that does not describe the rows."""
     if not table.num_rows:
         yield Flaw("range_summary_mismatch", "it is empty")
         return

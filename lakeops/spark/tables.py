@@ -95,12 +95,7 @@ class Files:
 
 
 def files(
-    uri: str,
-    *,
-    lake: Lake | None = None,
-    check: bool = True,
-    recursive: bool = False,
-    leave_out: Collection[str] = (),
+    uri: str, *, lake: Lake | None = None, check: bool = True, recursive: bool = False, leave_out: Collection[str] = ()
 ) -> Files:
     """The physical files of a table at a ref, or the one file at a path.
 
@@ -108,19 +103,8 @@ def files(
     a folder: not those whose names begin with ``_`` or ``.``, no markers of folders, and where folders are no columns,
     those alone that lie in no other folder.
 
-    Args:
-        uri: ``lakefs://[CONNECTION@]REPO/REF/PREFIX``.
-        lake: the lake; when left out that of the URI's connection, of ``lakeops_default`` in Airflow, or the settings'.
-        check: compare the size of each file with the recorded one.
-        recursive: list the files of all folders, and take no folder for a column.
-        leave_out: paths to leave out.
-
-    Raises:
-        InvalidInput: ``invalid_uri``: the text is no such URI.
-        RepositoryNotFound, RefNotFound, CommitExpired: there is nothing to read.
-        ObjectNotFound: there is no file, or the store lacks one.
-        Corrupted: a file has another size than was recorded.
-        InvalidInput: the folders of the files stand for different partition columns, or for none.
+    Arguments and errors are those of ``read``. With ``recursive`` the files of all folders are listed, and no folder is
+    taken for a column. Paths to ``leave_out`` are not listed.
     """
     with opened(uri, lake) as (found, place):
         repository, ref, prefix = place.with_prefix()
@@ -145,9 +129,10 @@ def files(
             deeper.append(file)
             continue
         if columns is not None and (names, root) != (columns, above):
+            one, other = (", ".join(told) or "none" for told in (columns, names))
             raise InvalidInput(
-                f"{uri!r} has files with different partition columns, {_name_columns(columns)} and "
-                f"{_name_columns(names)}: {excerpt(path)} is one; read the folders one by one"
+                f"{uri!r} has files with different partition columns, {one} and {other}: {excerpt(path)} is one; "
+                "read the folders one by one"
             )
         columns, above = names, root
         listed.append(file)
@@ -235,10 +220,6 @@ def _unescaped(text: str) -> str:
     return re.sub("%([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text)
 
 
-def _name_columns(columns: Sequence[str]) -> str:
-    return ", ".join(columns) or "none"
-
-
 def _format(path: str) -> str | None:
     for part in reversed(path.rpartition("/")[2].lower().split(".")[1:]):
         found = {"jsonl": "json", "ndjson": "json", "parq": "parquet", "txt": "text"}.get(part, part)
@@ -248,7 +229,6 @@ def _format(path: str) -> str | None:
 
 
 def _type(values: set[str]) -> str:
-    """The type that Spark infers from the names of folders."""
     kinds = {*map(_kind, values)}
     digits = {int(kind[8:-3]) for kind in kinds if kind.startswith("decimal")}
     whole = {kind for kind in kinds if not kind.startswith("decimal")}
@@ -264,7 +244,6 @@ _DIGITS = {"int": 10, "bigint": 20}
 
 
 def _kind(value: str) -> str:
-    """The type of one folder's value, as Java reads it."""
     if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
         if re.fullmatch(r"[+-]?[0-9]+", value) and -(1 << 63) <= int(value) < 1 << 63:
             return "int" if -(1 << 31) <= int(value) < 1 << 31 else "bigint"
@@ -442,7 +421,6 @@ def _folder_of_one_job(found: Files, s3: str) -> str | None:
 
 def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Mapping[str, str], s3: str) -> DataFrame:
     """Add the partition columns to a frame, and repeat the rows of a physical file for each path that it has."""
-    import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 
     folded = str if _is_on(spark, "spark.sql.caseSensitive") else str.lower
@@ -465,16 +443,20 @@ def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Map
             "read it with spark.read.format('lakeops') where it is Parquet",
             kind="unsupported",
         )
-    columns = [list(column) for column in zip(*(file.values for file in found), strict=True)]
-    arrays = [pa.array(column, pa.string()) for column in (named, *columns)]
-    values = _typed(spark.createDataFrame(pa.table(arrays, names=[_ADDRESS, *found.columns])), types)
+    values = _typed(spark, named, [file.values for file in found], types)
     joined = plain.withColumn(_ADDRESS, F.col("_metadata.file_path")).join(F.broadcast(values), _ADDRESS)
     return joined.select(*map(_quoted, order))
 
 
-def _typed(frame: DataFrame, types: Mapping[str, str]) -> DataFrame:
+def _typed(
+    spark: SparkSession, keys: list[Any], values: Sequence[Sequence[Any]], types: Mapping[str, str]
+) -> DataFrame:
+    """A frame of partition values of some types, each row with its key as ``_ADDRESS``."""
+    import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 
+    columns = [pa.array(column, pa.string()) for column in zip(*values, strict=True)]
+    frame = spark.createDataFrame(pa.table([pa.array(keys), *columns], names=[_ADDRESS, *types]))
     return frame.select(_ADDRESS, *(_cast(F.col(_quoted(name)), kind).alias(name) for name, kind in types.items()))
 
 
@@ -490,17 +472,14 @@ def _quoted(name: str) -> str:
 
 def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: str | Column) -> Files:
     """The files whose partition columns meet a condition, as Spark evaluates it."""
-    import pyarrow as pa
     from pyspark.errors import AnalysisException
 
     if not types:
         raise InvalidInput(f"where needs partition columns, and {found.uri!r} has none; filter the DataFrame")
     distinct = list(dict.fromkeys(file.values for file in found))
-    arrays = [pa.array(column, pa.string()) for column in zip(*distinct, strict=True)]
-    number = pa.array(range(len(distinct)), pa.int64())
-    table = spark.createDataFrame(pa.table([number, *arrays], names=[_ADDRESS, *found.columns]))
+    table = _typed(spark, [*range(len(distinct))], distinct, types)
     try:
-        rows = _typed(table, types).where(where).select(_ADDRESS).collect()
+        rows = table.where(where).select(_ADDRESS).collect()
     except AnalysisException as error:
         reason = str(error).splitlines()[0].partition(" Did you mean")[0]  # which names this table's other column
         raise InvalidInput(
@@ -568,8 +547,14 @@ def write(
     """
     if mode not in ("error", "append", "overwrite", "ignore"):
         raise InvalidInput(f"mode {excerpt(mode)} is not one of 'error', 'append', 'overwrite' and 'ignore'")
-    if mode == "overwrite" and partition_by:
-        _check_overwrite(frame.sparkSession, options)
+    given = {name.lower(): str(value) for name, value in options.items()}
+    how = frame.sparkSession.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
+    if mode == "overwrite" and partition_by and str(given.get("partitionoverwritemode", how)).lower() == "dynamic":
+        raise LakeopsError(
+            "lakeops overwrites all that is under the prefix, and partitionOverwriteMode is 'dynamic'; overwrite the "
+            "folder of each partition, or say partitionOverwriteMode='static'",
+            kind="unsupported",
+        )
     kind: OutputMode = "append" if mode == "append" else "replace"
     with opened(uri, lake) as (found, place):
         repository, ref, prefix = place.with_prefix()
@@ -590,14 +575,3 @@ def write(
             if mode == "ignore" and isinstance(error, PathTaken):
                 return 0
             raise
-
-
-def _check_overwrite(spark: SparkSession, options: Mapping[str, object]) -> None:
-    given = {name.lower(): str(value) for name, value in options.items()}
-    how = given.get("partitionoverwritemode") or spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
-    if str(how).lower() == "dynamic":
-        raise LakeopsError(
-            "lakeops overwrites all that is under the prefix, and partitionOverwriteMode is 'dynamic'; overwrite the "
-            "folder of each partition, or say partitionOverwriteMode='static'",
-            kind="unsupported",
-        )

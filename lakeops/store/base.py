@@ -13,6 +13,7 @@ namespace and its owner record are written on a condition.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO, Protocol
@@ -109,24 +110,19 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """The root: ``file:///...``, ``s3://bucket/prefix`` and the like, without a trailing slash."""
-        ...
 
     @property
     def remote(self) -> bool:
         """Whether requests cross a network, so that few and large ones, several of them at once, are quickest."""
-        ...
 
     def get(self, key: str) -> bytes:
         """The object's contents. Raises ``ObjectNotFound``."""
-        ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
-        ...
 
     def open(self, key: str) -> BinaryIO:
         """A seekable binary file that reads the object piece by piece. Raises ``ObjectNotFound``."""
-        ...
 
     def open_checked(self, item: StoredObject) -> Opened:
         """An object that was listed, to be read once from start to end.
@@ -134,7 +130,6 @@ class ObjectStore(Protocol):
         The end raises ``Corrupted`` unless it was what the store's own checksum says, where it has one. Raises
         ``ObjectNotFound``, and ``Transient`` when it is not, or not as long as, what was listed any more.
         """
-        ...
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
         """Have the server copy an object of another store to the same key. False where no server can.
@@ -142,22 +137,18 @@ class ObjectStore(Protocol):
         A copy that is not what was listed is removed and raises ``Corrupted``. Raises ``ObjectNotFound``, and
         ``Transient`` when it is not what was listed any more.
         """
-        ...
 
     def make_directory(self, prefix: str) -> None:
         """Make the place ready for programs that write files under ``prefix`` themselves. S3 needs nothing."""
-        ...
 
     def sync(self, keys: Iterable[str]) -> None:
         """Force to the disk what other programs wrote, as ``put`` does with its own. S3 needs nothing."""
-        ...
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size, durably, whole or not at all.
 
         With ``if_absent`` an existing object raises ``AlreadyExists`` where the store can tell (see ``Capabilities``).
         """
-        ...
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Let a small object hold ``data``, if it holds ``expected`` now (None: if there is no such object).
@@ -166,19 +157,15 @@ class ObjectStore(Protocol):
         as it is. Of several that swap from the same contents, one succeeds. A server without conditional writes is
         looked at first, so there two that are at it at the same instant may both succeed.
         """
-        ...
 
     def head(self, key: str) -> StoredObject:
         """Describe an object without reading it. Raises ``ObjectNotFound``."""
-        ...
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
         """Delete many. What is not there counts as deleted. Returns what the store refused."""
-        ...
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, paged underneath."""
-        ...
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """Every object of the location, in byte order, several requests at a time; for callers that must miss none.
@@ -189,23 +176,18 @@ class ObjectStore(Protocol):
         is. A location that is not there raises ``ObjectNotFound``. ``under`` is a folder that ends in a slash: only
         what lies in it is listed, by its whole keys.
         """
-        ...
 
     def keeps_versions(self) -> bool:
         """Whether a deleted object lives on as a version (a versioned bucket). False where that cannot be told."""
-        ...
 
     def checksum(self, item: StoredObject) -> str:
         """A checksum of the contents that costs as little as the store allows (S3: the ETag; local: SHA-256)."""
-        ...
 
     def presign(self, key: str, expires: int = 900) -> str:
         """A URL that reads the object for ``expires`` seconds. Raises ``unsupported`` where there is no such thing."""
-        ...
 
     def probe(self) -> Capabilities:
         """Find out what the store can do, with a few small objects under ``_lakefs/probe/`` that are removed again."""
-        ...
 
 
 MIN_PART_BYTES = 5 * 1024 * 1024
@@ -245,13 +227,6 @@ class StoreSettings:
     def __post_init__(self) -> None:
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
-        if self.part_bytes < MIN_PART_BYTES:
-            raise InvalidInput(
-                f"part_bytes is {self.part_bytes}; S3 takes no part below {MIN_PART_BYTES}", kind="invalid_settings"
-            )
-        for name in ("max_attempts", "connect_timeout", "read_timeout", "parallel_parts", "max_connections"):
-            if getattr(self, name) <= 0:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give a number above 0", kind="invalid_settings")
 
 
 def _check_endpoint(url: str) -> None:
@@ -287,6 +262,31 @@ def pieces(data: bytes | BinaryIO, size: int) -> Iterator[bytes | memoryview]:
         raise InvalidInput(f"contents must be bytes or a binary file, not {type(data).__name__}")
     while piece := _read(data, size):
         yield piece
+
+
+class DigestedParts:
+    """Parts as they stream by, with the SHA-256 and the size of all that went, and what broke the stream."""
+
+    def __init__(self, parts: Iterator[bytes | memoryview]) -> None:
+        self._parts = parts
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.broke: BaseException | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            part = bytes(next(self._parts))
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.broke = error
+            raise
+        self.digest.update(part)
+        self.size += len(part)
+        return part
 
 
 def _read(file: BinaryIO, size: int) -> bytes:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
-from lakeops.model.errors import InvalidInput, InvalidPath
-from lakeops.store.base import DeleteFailure, StoredObject, StoreSettings
+from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
+from lakeops.store.base import DeleteFailure, ObjectStore, StoredObject, StoreSettings
+from lakeops.store.reader import BUFFER_BYTES, ObjectReader
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 MAX_NAME_BYTES = 1024
 
@@ -62,13 +68,8 @@ _BATCH = 1000
 class BucketStore:
     """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in.
 
-    It holds settings only, so it pickles and crosses a fork.
-
-    Args:
-        scheme: what its URL begins with.
-        bucket: the bucket's or container's name.
-        prefix: what all names start with, without slashes around it. Empty for the whole bucket.
-        settings: endpoint, region, timeouts, sizes.
+    All names start with ``prefix``, which has no slashes around it and is empty for the whole bucket. It holds settings
+    only, so it pickles and crosses a fork.
     """
 
     remote = True
@@ -93,6 +94,10 @@ class BucketStore:
         """Describe an object. Raises ``ObjectNotFound``."""
         raise NotImplementedError
 
+    def get(self, key: str) -> bytes:
+        """The object's contents. Raises ``ObjectNotFound``."""
+        return self._read(key)
+
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         if start < 0 or length < 0:
@@ -100,11 +105,19 @@ class BucketStore:
         if length == 0:
             self.head(key)
             return b""
-        return self._get_range(key, start, length)
+        return self._read(key, start, length)
 
-    def _get_range(self, key: str, start: int, length: int) -> bytes:
-        """At least one byte from a place that may be behind the end."""
+    def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
+        """The contents, or at least one byte from a place that may be behind the end; with ``etag`` of that version."""
         raise NotImplementedError
+
+    def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
+        raw = ObjectReader(size, lambda start, length: self._read(key, start, length, etag))
+        return io.BufferedReader(raw, BUFFER_BYTES)
+
+    def _check_listed(self, item: StoredObject, size: int, etag: str) -> None:
+        if size != item.size_bytes or (item.etag and etag != item.etag):
+            raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
         """Delete many. What is not there counts as deleted. Returns what the store refused, and why."""
@@ -125,6 +138,36 @@ class BucketStore:
         """Delete some objects, given as name to key."""
         raise NotImplementedError
 
+    def _require_bucket(self) -> None:
+        """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
+        if not self._bucket_seen and not self._find_bucket():
+            raise no_bucket(self.bucket, "endpoint" if self.scheme == "s3" else "account")
+        self._bucket_seen = True
+
+    def _find_bucket(self) -> bool:
+        """Whether the bucket is there, as far as the credentials may know."""
+        raise NotImplementedError
+
+    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
+        """False: contents are read and written again."""
+        return False
+
+    def keeps_versions(self) -> bool:
+        """False: that cannot be told."""
+        return False
+
+    def presign(self, key: str, expires: int = 900) -> str:
+        """A URL that reads the object for ``expires`` seconds, a week at most.
+
+        Whoever has it may read the object, so it belongs in no log.
+        """
+        if not 0 < expires <= _LONGEST_PRESIGN:
+            raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {expires}")
+        return self._sign(key, expires)
+
+    def _sign(self, key: str, expires: int) -> str:
+        raise NotImplementedError
+
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""
 
@@ -139,10 +182,29 @@ class BucketStore:
         return object_name(self.prefix, key)
 
 
-def check_expiry(seconds: int) -> None:
-    """Raise ``InvalidInput`` unless a presigned URL may be valid for so long."""
-    if not 0 < seconds <= _LONGEST_PRESIGN:
-        raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {seconds}")
+def etag_of(meta: ObjectMeta) -> str:
+    """The ETag in a description of obstore's, without quotes; empty where there is none."""
+    return (meta["e_tag"] or "").strip('"')
+
+
+def stored(key: str, meta: ObjectMeta, content_type: str = "") -> StoredObject:
+    """An object as obstore describes it."""
+    return StoredObject(key, meta["size"], int(meta["last_modified"].timestamp()), etag_of(meta), content_type)
+
+
+def no_bucket(bucket: str, place: str) -> StoreError:
+    """The error for a bucket or container that is not there."""
+    return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the {place}")
+
+
+class LateModule:
+    """A module that is imported when something of it is first needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
+        return getattr(import_module(self._name), name)
 
 
 K = TypeVar("K")
@@ -154,15 +216,15 @@ class PerProcess(Generic[K, V]):
 
     Args:
         make: makes the value of a key.
-        keep: whether a child process keeps those of its parent, which it does not use. To drop a client of obstore
-            would wait for threads that are not there.
+        keep: whether a child process keeps those of its parent. To drop a client of obstore would wait for threads
+            that are not there. ``threads_lost`` tells where they must not be used.
     """
 
     def __init__(self, make: Callable[[K], V], *, keep: bool = False) -> None:
         self._make = make
         self._keep = keep
-        self._abandoned: list[object] = []
-        self._begin()
+        self._made: dict[K, V] = {}
+        self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._forget)
 
     def get(self, key: K) -> V:
@@ -173,27 +235,16 @@ class PerProcess(Generic[K, V]):
                     self._made[key] = self._make(key)
         return self._made[key]
 
-    def _begin(self) -> None:
-        self._lock = threading.Lock()  # a thread of the parent may have held the one before
-        self._made: dict[K, V] = {}
-
     def _forget(self) -> None:
-        if self._keep:
-            self._abandoned.append(self._made)
-        self._begin()
+        self._lock = threading.Lock()  # a thread of the parent may have held the one before
+        if not self._keep:
+            self._made = {}
 
 
-_lost_threads: set[str] = set()
-
-
-def _note_fork() -> None:
-    if "obstore" in sys.modules:
-        _lost_threads.add("obstore")
-
-
-os.register_at_fork(after_in_child=_note_fork)
+_forks_with_obstore: list[bool] = []
+os.register_at_fork(after_in_child=lambda: _forks_with_obstore.append("obstore" in sys.modules))
 
 
 def threads_lost() -> bool:
     """Whether this process was forked from one that had loaded obstore, whose threads do not cross a fork."""
-    return bool(_lost_threads)
+    return any(_forks_with_obstore)

@@ -7,14 +7,12 @@ default credentials. lakeops never sees them.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import (
@@ -31,8 +29,8 @@ from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,
+    DigestedParts,
     Listing,
-    ObjectStore,
     Opened,
     PutResult,
     StoredObject,
@@ -42,16 +40,29 @@ from lakeops.store.base import (
     lists_consistently,
     pieces,
 )
-from lakeops.store.bucket import BucketStore, PerProcess, check_expiry, is_plain, listing_prefix, threads_lost
+from lakeops.store.bucket import (
+    BucketStore,
+    LateModule,
+    PerProcess,
+    etag_of,
+    is_plain,
+    listing_prefix,
+    no_bucket,
+    stored,
+    threads_lost,
+)
 from lakeops.store.in_flight import in_flight
 from lakeops.store.layout import TASKS
-from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
+from lakeops.store.reader import CheckedFile
 
 if TYPE_CHECKING:
+    import obstore
     from obstore.store import AzureStore, GCSStore
 
     Client = AzureStore | GCSStore
-    from obstore import ObjectMeta
+    from obstore import GetOptions, ObjectMeta
+else:
+    obstore = LateModule("obstore")
 
 EXTRAS = {"az": "azure", "gs": "gcs"}
 """The extra that each scheme needs."""
@@ -112,13 +123,11 @@ def translated(bucket: str, url: str) -> Iterator[None]:
 
     What they say is left out but for codes: it has whole requests in it, and these may hold signatures.
     """
-    from obstore.exceptions import BaseError
-
     try:
         yield
     except LakeopsError:
         raise
-    except (BaseError, FileNotFoundError, PermissionError, ValueError, TimeoutError) as error:
+    except (obstore.exceptions.BaseError, FileNotFoundError, PermissionError, ValueError, TimeoutError) as error:
         raise _as_ours(error, bucket, ascii(url)) from None
 
 
@@ -127,7 +136,7 @@ def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
     found, named = _STATUS.search(said), _CODE.search(said)
     status, code = int(found[1]) if found else 0, named[1] if named else ""
     if code in _NO_BUCKET:
-        return no_bucket(bucket)
+        return no_bucket(bucket, "account")
     if isinstance(error, FileNotFoundError):
         return ObjectNotFound(f"there is no object {where}")
     if kind == "PreconditionError" or status == 412:
@@ -149,89 +158,35 @@ def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
     return StoreError(f"bucket {bucket!r} refuses {where} ({code or status}); see the server's documentation of it")
 
 
-def no_bucket(bucket: str) -> StoreError:
-    """The error for a bucket or container that is not there."""
-    return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the account")
-
-
 MARK = "lakeops_write"
 """User metadata that tells which write an object comes from. Azure takes letters, digits and underscores only."""
 
 _PAGE = 1000
 
 
-class _DigestedSource:
-    """The contents in parts, with their digest and size, and what broke the stream: obstore may change errors."""
-
-    def __init__(self, data: bytes | BinaryIO, size: int) -> None:
-        self._pieces = pieces(data, size)
-        self.digest = hashlib.sha256()
-        self.size = 0
-        self.broke: BaseException | None = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            piece = bytes(next(self._pieces))
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self.broke = error
-            raise
-        self.digest.update(piece)
-        self.size += len(piece)
-        return piece
-
-
 class CloudStore(BucketStore):
     """A container or bucket, or a prefix of one, as an object store. Its scheme is ``az`` or ``gs``."""
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.scheme, self.bucket, self.prefix, self.settings))
-
-    def get(self, key: str) -> bytes:
-        """The object's contents. Raises ``ObjectNotFound``."""
-        return self._read(key, {})
-
-    def _get_range(self, key: str, start: int, length: int) -> bytes:
-        try:
-            return self._read(key, {"range": (start, start + length)})
-        except LakeopsError as error:
-            # Servers refuse a range that begins behind the end, and obstore has no name for that refusal.
-            if isinstance(error, ObjectNotFound) or start < self.head(key).size_bytes:
-                raise
-            return b""
-
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
-        return self._reader(key, self._meta(key))
+        found = self._meta(key)
+        return self._reader(key, found["size"], found["e_tag"] or "")
 
     def open_checked(self, item: StoredObject) -> Opened:
         """An object to be read once. Its size is checked, and that it stays the one that was listed."""
-        import obstore
-
         with self._translated(item.key):
             found = obstore.get(self._client, self._name(item.key), options={"head": True})
             meta, content_type = found.meta, str(found.attributes.get("Content-Type", ""))
-        if meta["size"] != item.size_bytes or (item.etag and _etag(meta) != item.etag):
-            raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
-        file = CheckedFile(self._reader(item.key, meta), f"{self.url}/{item.key}", item.size_bytes)
-        return Opened(file, content_type)
-
-    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
-        """False: contents are read and written again."""
-        return False
+        self._check_listed(item, meta["size"], etag_of(meta))
+        file = self._reader(item.key, item.size_bytes, meta["e_tag"] or "")
+        return Opened(CheckedFile(file, f"{self.url}/{item.key}", item.size_bytes), content_type)
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
         name = self._name(key)
         kind: dict[str, Any] = {"Content-Type": content_type} if content_type else {}
         with self._translated(key):
-            from obstore.exceptions import BaseError
-
-            source = _DigestedSource(data, self.settings.part_bytes)
+            source = DigestedParts(pieces(data, self.settings.part_bytes))
             first, second = next(source, b""), next(source, None)
             try:
                 if second is not None:
@@ -240,40 +195,32 @@ class CloudStore(BucketStore):
                     etag = self._put(name, first, kind)
                 else:
                     etag = self._put_new(name, first, kind)
-            except BaseError as error:
+            except obstore.exceptions.BaseError as error:
                 if if_absent and _exists(error):
                     raise AlreadyExists(f"{self.url}/{key} exists") from None
                 raise
         return PutResult(source.size, source.digest.hexdigest(), etag.strip('"'))
 
     def _put(self, name: str, body: bytes, kind: dict[str, Any], mode: Any = "overwrite") -> str:  # noqa: ANN401 - obstore's
-        import obstore
-
         done = obstore.put(self._client, name, body, attributes=kind, mode=mode, use_multipart=False)
         return done["e_tag"] or ""
 
     def _put_new(self, name: str, body: bytes, kind: dict[str, Any]) -> str:
         """Write on the condition that nothing is there. The answer to a write that went through may be lost."""
-        import obstore
-        from obstore.exceptions import BaseError
-
         mark = Ids().new()
         try:
             return self._put(name, body, {**kind, MARK: mark}, "create")
-        except BaseError:
-            with suppress(BaseError, FileNotFoundError):
+        except obstore.exceptions.BaseError:
+            with suppress(obstore.exceptions.BaseError, FileNotFoundError):
                 found = obstore.get(self._client, name, options={"head": True})
                 if found.attributes.get(MARK) == mark:
                     return found.meta["e_tag"] or ""
             raise
 
     def _put_parts(
-        self, name: str, parts: Iterator[bytes], source: _DigestedSource, kind: dict[str, Any], *, if_absent: bool
+        self, name: str, parts: Iterator[bytes], source: DigestedParts, kind: dict[str, Any], *, if_absent: bool
     ) -> str:
         """Write several parts, with ``if_absent`` under another name first, because only a copy has a condition."""
-        import obstore
-        from obstore.exceptions import BaseError
-
         client = self._client
         target = listing_prefix(self.prefix, f"{TASKS}{Ids().new()}") if if_absent else name
         try:
@@ -296,15 +243,13 @@ class CloudStore(BucketStore):
             obstore.copy(client, target, name, overwrite=False)
             return obstore.head(client, name)["e_tag"] or ""
         finally:
-            with suppress(BaseError, FileNotFoundError):
+            with suppress(obstore.exceptions.BaseError, FileNotFoundError):
                 obstore.delete(client, target)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         name = self._name(key)
         with self._translated(key):
-            from obstore.exceptions import BaseError
-
             found, version = self._current(name)
             if found == data or found != expected:
                 return found == data
@@ -312,7 +257,7 @@ class CloudStore(BucketStore):
                 kind = {"Content-Type": "application/json"}
                 self._put(name, data, kind, "create" if expected is None else version)
                 return True
-            except (BaseError, FileNotFoundError) as error:
+            except (obstore.exceptions.BaseError, FileNotFoundError) as error:
                 # The answer to a write that went through may be lost, and its repetition refused.
                 if self._current(name)[0] == data:
                     return True
@@ -322,8 +267,6 @@ class CloudStore(BucketStore):
 
     def _current(self, name: str) -> tuple[bytes | None, dict[str, str]]:
         """The object's contents and what tells this version from others. None where there is no object."""
-        import obstore
-
         try:
             found = obstore.get(self._client, name)
         except FileNotFoundError:
@@ -333,7 +276,7 @@ class CloudStore(BucketStore):
 
     def head(self, key: str) -> StoredObject:
         """Describe an object. Raises ``ObjectNotFound``."""
-        return _stored(key, self._meta(key))
+        return stored(key, self._meta(key))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order."""
@@ -366,18 +309,7 @@ class CloudStore(BucketStore):
                     [item.etag for item in kept],
                 )
 
-    def keeps_versions(self) -> bool:
-        """False: that cannot be told."""
-        return False
-
-    def presign(self, key: str, expires: int = 900) -> str:
-        """A URL that reads the object for ``expires`` seconds, a week at most.
-
-        Whoever has it may read the object, so it belongs in no log.
-        """
-        import obstore
-
-        check_expiry(expires)
+    def _sign(self, key: str, expires: int) -> str:
         with self._translated(key):
             return obstore.sign(self._client, "GET", self._name(key), timedelta(seconds=expires))
 
@@ -406,8 +338,6 @@ class CloudStore(BucketStore):
         return name
 
     def _meta(self, key: str) -> ObjectMeta:
-        import obstore
-
         name = self._name(key)
         try:
             with self._translated(key):
@@ -418,25 +348,21 @@ class CloudStore(BucketStore):
         self._bucket_seen = True
         return found
 
-    def _read(self, key: str, options: dict[str, Any]) -> bytes:
-        import obstore
-
+    def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
         name = self._name(key)
-        with self._translated(key):
-            return bytes(obstore.get(self._client, name, options=cast("Any", options)).bytes())
-
-    def _reader(self, key: str, meta: ObjectMeta) -> BinaryIO:
-        etag = meta["e_tag"]
-        unchanged = {"if_match": etag} if etag else {}
-
-        def fetch(start: int, length: int) -> bytes:
-            return self._read(key, {**unchanged, "range": (start, start + length)})
-
-        return io.BufferedReader(ObjectReader(meta["size"], fetch), BUFFER_BYTES)
+        options: GetOptions = {"if_match": etag} if etag else {}
+        if length is not None:
+            options["range"] = (start, start + length)
+        try:
+            with self._translated(key):
+                return bytes(obstore.get(self._client, name, options=options).bytes())
+        except LakeopsError as error:
+            # Servers refuse a range that begins behind the end, and obstore has no name for that refusal.
+            if length is None or isinstance(error, ObjectNotFound) or start < self.head(key).size_bytes:
+                raise
+            return b""
 
     def _listing(self, root: str, wanted: str, start: str) -> Iterator[StoredObject]:
-        import obstore
-
         folder, last = wanted.rpartition("/")[0], ""
         if folder and not is_plain(folder):
             return
@@ -452,7 +378,7 @@ class CloudStore(BucketStore):
                     last = name
                     if name.startswith(wanted):
                         if name > start:
-                            yield _stored(name.removeprefix(root), item)
+                            yield stored(name.removeprefix(root), item)
                     elif name > wanted:
                         return
 
@@ -466,8 +392,6 @@ class CloudStore(BucketStore):
         return False
 
     def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
-        import obstore
-
         try:
             with self._translated(""):
                 obstore.delete(self._client, list(names))
@@ -477,8 +401,6 @@ class CloudStore(BucketStore):
             return [failure for failure in in_flight(self._delete_one, names.values()) if failure is not None]
 
     def _delete_one(self, key: str) -> DeleteFailure | None:
-        import obstore
-
         try:
             with self._translated(key):
                 obstore.delete(self._client, self._name(key))
@@ -490,29 +412,17 @@ class CloudStore(BucketStore):
             return DeleteFailure(key, error.message)
         return None
 
-    def _require_bucket(self) -> None:
-        """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
-        import obstore
-
-        if not self._bucket_seen:
-            try:
-                with self._translated(""):
-                    next(iter(obstore.list(self._client, chunk_size=1)), None)
-            except ObjectNotFound:
-                raise no_bucket(self.bucket) from None
-            self._bucket_seen = True
+    def _find_bucket(self) -> bool:
+        try:
+            with self._translated(""):
+                next(iter(obstore.list(self._client, chunk_size=1)), None)
+        except ObjectNotFound:
+            return False
+        return True
 
 
 def _exists(error: Exception) -> bool:
     return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"}
-
-
-def _etag(meta: ObjectMeta) -> str:
-    return (meta["e_tag"] or "").strip('"')
-
-
-def _stored(key: str, meta: ObjectMeta) -> StoredObject:
-    return StoredObject(key, meta["size"], int(meta["last_modified"].timestamp()), _etag(meta))
 
 
 def _fit(name: str) -> str:

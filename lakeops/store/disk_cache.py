@@ -1,4 +1,4 @@
-"""Immutable metadata files of far stores on this machine's disk, for all its processes; and puts in the background.
+"""Immutable metadata files of far stores on this machine's disk, for all its processes; and stores around others.
 
 A cached file is named by the SHA-256 of its bytes and compared with its name whenever it is read. So a damaged, swapped
 or hostile file costs one request more and nothing else. The cache does not say whether a file is in its store.
@@ -15,14 +15,17 @@ import os
 import random
 import secrets
 import shutil
+import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from threading import Condition
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from lakeops.model.formatting import counted, human_size
@@ -54,11 +57,8 @@ class CacheUsage:
 class DiskCache:
     """Files below a folder. Threads and processes may share it.
 
-    Every failure of the disk counts as a miss, so a full or read-only disk is only slower.
-
-    Args:
-        folder: made when the first file is kept, for this user alone.
-        max_bytes: what all files together may take.
+    Every failure of the disk counts as a miss, so a full or read-only disk is only slower. The folder is made when the
+    first file is kept, for this user alone.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -175,7 +175,7 @@ def with_cache(store: ObjectStore, cache: DiskCache | None) -> ObjectStore:
     return cast("ObjectStore", _CachedStore(store, cache)) if store.remote and cache is not None else store
 
 
-class _WrappedStore:
+class WrappedStore:
     """Delegates every call to the wrapped store, and pickles as the wrapped store."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -194,7 +194,7 @@ def _unwrapped(store: ObjectStore) -> ObjectStore:
     return store
 
 
-class _CachedStore(_WrappedStore):
+class _CachedStore(WrappedStore):
     def __init__(self, store: ObjectStore, cache: DiskCache) -> None:
         super().__init__(store)
         self.disk_cache = cache
@@ -220,7 +220,7 @@ def background_writes(store: ObjectStore) -> Iterator[ObjectStore]:
         put.result()
 
 
-class BackgroundWriter(_WrappedStore):
+class BackgroundWriter(WrappedStore):
     """A store whose puts of bytes return at once. Reads see what was put."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -263,3 +263,46 @@ class BackgroundWriter(_WrappedStore):
             with self._room:
                 self._held -= len(data)
                 self._room.notify_all()
+
+
+def with_scratch(store: ObjectStore) -> ObjectStore:
+    """Wrap a store for reading: what is put goes to a fresh directory of this machine, and is read from there.
+
+    The directory is for files that one piece of work needs for itself, so a reader without the right to write can do
+    the work too. It goes when nothing uses the store any more.
+    """
+    return cast("ObjectStore", _Scratch(store))
+
+
+class _Scratch(WrappedStore):
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self._written: set[str] = set()
+        self._making = Lock()
+
+    @cached_property
+    def _own_store(self) -> ObjectStore:
+        folder = tempfile.mkdtemp(prefix="lakeops-scratch-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        from lakeops.store.local import LocalStore
+
+        return LocalStore(Path(folder).resolve(), fsync=False)
+
+    def put(self, key: str, data: bytes) -> PutResult:
+        """See ``ObjectStore.put``. The namespace stays as it is."""
+        with self._making:
+            own = self._own_store
+        result = own.put(key, data)
+        self._written.add(key)
+        return result
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore.get``."""
+        return self._store_of(key).get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ``ObjectStore.get_range``."""
+        return self._store_of(key).get_range(key, start, length)
+
+    def _store_of(self, key: str) -> ObjectStore:
+        return self._own_store if key in self._written else self._store

@@ -15,12 +15,38 @@ from typing import TypeAlias, Union
 
 from lakeops.model.errors import ObjectNotFound
 from lakeops.store.base import Listing, ObjectStore, StoredObject
-from lakeops.store.in_flight import IN_FLIGHT, in_flight
+from lakeops.store.in_flight import in_flight
 
 Step: TypeAlias = Callable[[], "Sequence[Found]"]
 """Does one request. Gives listings and further steps, in order."""
 Found: TypeAlias = Union[Listing, "Step"]
 _Waiting: TypeAlias = "Found | Future[Sequence[Found]]"
+
+
+def gathered(listings: Iterable[Listing], least: int) -> Iterator[Listing]:
+    """The objects of some listings in larger ones, of at least so many: a store may give one for each directory."""
+    keys, sizes, mtimes, marks = list[str](), list[int](), list[int](), list[str]()
+    for listing in listings:
+        keys += listing.keys
+        sizes += listing.sizes
+        mtimes += listing.mtimes
+        marks += listing.marks
+        if len(keys) >= least:
+            yield Listing(keys, sizes, mtimes, marks)
+            keys, sizes, mtimes, marks = [], [], [], []
+    if keys:
+        yield Listing(keys, sizes, mtimes, marks)
+
+
+def in_order(first: Step) -> Iterator[Listing]:
+    """The listings that a step leads to, in order, one step after the other: for readers who may stop early."""
+    line: list[Found] = [first]
+    while line:
+        front = line.pop()
+        if isinstance(front, Listing):
+            yield front
+        else:
+            line += reversed(front())
 
 
 class ParallelListing:
@@ -124,14 +150,8 @@ SHOWN_FOR_ASKED = 100
 _FEW = 4
 
 
-def present(store: ObjectStore, keys: Iterable[str], *, at_once: int = IN_FLIGHT) -> dict[str, StoredObject]:
-    """The keys that the store has, each with what the store tells of it.
-
-    Args:
-        store: where to look.
-        keys: any keys, in any order.
-        at_once: how many requests are under way at a time.
-    """
+def present(store: ObjectStore, keys: Iterable[str]) -> dict[str, StoredObject]:
+    """The keys, in any order, that the store has, each with what the store tells of it."""
     wanted = sorted(set(keys))
     groups = [list(group) for _, group in groupby(wanted, key=_directory)]
     many = [group for group in groups if len(group) >= LIST_FROM]
@@ -139,10 +159,10 @@ def present(store: ObjectStore, keys: Iterable[str], *, at_once: int = IN_FLIGHT
     if not many and len(single) <= _FEW:
         return {item.key: item for key in single if (item := _head(store, key)) is not None}
     found: dict[str, StoredObject] = {}
-    for listed, rest in in_flight(lambda group: _listed(store, group), many, at_once):
+    for listed, rest in in_flight(lambda group: _listed(store, group), many):
         found.update(listed)
         single += rest
-    for item in in_flight(lambda key: _head(store, key), single, at_once):
+    for item in in_flight(lambda key: _head(store, key), single):
         if item is not None:
             found[item.key] = item
     return found

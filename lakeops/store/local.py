@@ -13,10 +13,11 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,7 +47,7 @@ from lakeops.store.base import (
     pieces,
 )
 from lakeops.store.layout import quote_path
-from lakeops.store.listing import Found, ParallelListing
+from lakeops.store.listing import Found, ParallelListing, in_order
 from lakeops.store.reader import CheckedFile
 
 HIDDEN = b".lakeops"
@@ -249,58 +250,7 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-# --- listing by prefix ---
-
-_LISTING_PAGE = 1000
-
-
-def _walk(tree: DirectoryTree, folders: list[bytes], prefix: bytes, after: bytes) -> Iterator[StoredObject]:
-    """Files below a directory whose key starts with ``prefix`` and comes after ``after``, in byte order.
-
-    What appears or vanishes meanwhile may be listed or not. Everything else is listed once.
-    """
-    base = b"".join(name + b"/" for name in folders)
-    names = []
-    with suppress(FileNotFoundError, NotADirectoryError), tree.folder(folders) as folder, os.scandir(folder) as entries:
-        for entry in entries:
-            name = os.fsencode(entry.name)
-            if name == HIDDEN or not _is_utf8(entry.name):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                name += b"/"
-            elif not entry.is_file(follow_symlinks=False):
-                continue
-            if _is_wanted(base + name, prefix, after):
-                names.append(name)
-    for is_folder, group in groupby(sorted(names), key=lambda name: name.endswith(b"/")):
-        if is_folder:
-            for name in group:
-                yield from _walk(tree, [*folders, name[:-1]], prefix, after)
-        else:
-            while page := list(islice(group, _LISTING_PAGE)):
-                yield from _files(tree, folders, base, page)
-
-
-def _is_wanted(key: bytes, prefix: bytes, after: bytes) -> bool:
-    if len(key) > MAX_KEY_BYTES:
-        return False
-    if key.endswith(b"/"):
-        return (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key))
-    return key.startswith(prefix) and key > after
-
-
-def _files(tree: DirectoryTree, folders: list[bytes], base: bytes, names: list[bytes]) -> list[StoredObject]:
-    found = []
-    with suppress(FileNotFoundError, NotADirectoryError), tree.folder(folders) as folder:
-        for name in names:
-            with suppress(FileNotFoundError):
-                info = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                if stat.S_ISREG(info.st_mode):
-                    found.append(StoredObject((base + name).decode(), info.st_size, int(info.st_mtime)))
-    return found
-
-
-# --- scanning all ---
+# --- listing ---
 
 _THREADS = 4
 _AHEAD = 32
@@ -309,21 +259,24 @@ _SCAN_PAGE = 5_000
 _SHOWN = 3
 
 
+@dataclass
 class _LocalScan:
-    def __init__(self, tree: DirectoryTree, url: str, *, skip_special: bool, moving: bool) -> None:
-        self._tree = tree
-        self._url = url
-        self._skip_special = skip_special
-        self._moving = moving
-        self._seen: list[tuple[Names, int]] = []
+    """Lists files below a folder. ``wanted`` tells which keys, and which folders, whose names end in a slash."""
+
+    tree: DirectoryTree
+    url: str
+    skip_special: bool
+    moving: bool
+    wanted: Callable[[str], bool] = lambda _: True
+    seen: list[tuple[Names, int]] = field(default_factory=list)
 
     def listings(self, under: str) -> Iterator[Listing]:
         """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
         start = tuple(name.encode() for name in under.split("/")[:-1])
         yield from ParallelListing(_THREADS, _AHEAD).run(partial(self.folder, start))
-        for names, then in [] if self._moving else self._seen:
+        for names, then in [] if self.moving else self.seen:
             try:
-                with self._tree.folder(names) as folder:
+                with self.tree.folder(names) as folder:
                     now = os.fstat(folder).st_mtime_ns
             except (FileNotFoundError, NotADirectoryError):
                 raise self._missing_directory(names) from None
@@ -336,9 +289,9 @@ class _LocalScan:
         folders: list[str] = []
         special: list[tuple[str, str]] = []
         try:
-            with self._tree.folder(names) as folder:
-                if not self._moving or not names:
-                    self._seen.append((names, os.fstat(folder).st_mtime_ns))
+            with self.tree.folder(names) as folder:
+                if not self.moving or not names:
+                    self.seen.append((names, os.fstat(folder).st_mtime_ns))
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         name = entry.name
@@ -351,16 +304,17 @@ class _LocalScan:
                                 continue
                         special.append((name, _kind(entry)))
         except (FileNotFoundError, NotADirectoryError) as error:
-            if names and self._moving:
+            if names and self.moving:
                 return []
             if names or isinstance(error, FileNotFoundError):
                 raise self._missing_directory(names) from None
-            raise InvalidInput(f"{self._url!a} is a file; name the directory that it is in") from None
+            raise InvalidInput(f"{self.url!a} is a file; name the directory that it is in") from None
         base = b"".join(name + b"/" for name in names).decode()
-        if special and not self._skip_special:
+        if special and not self.skip_special:
             raise self._refusal(base, special)
+        shown = (name for name in files + folders if self.wanted(base + name))
         found: list[Found] = []
-        for is_folder, group in groupby(sorted(files + folders), key=lambda name: name.endswith("/")):
+        for is_folder, group in groupby(sorted(shown), key=lambda name: name.endswith("/")):
             run = list(group)
             if is_folder:
                 found += [partial(self.folder, (*names, name[:-1].encode())) for name in run]
@@ -375,12 +329,12 @@ class _LocalScan:
         keys, sizes, mtimes, marks = [], [], [], []
         name = ""
         try:
-            with self._tree.folder(names) as folder:
+            with self.tree.folder(names) as folder:
                 for name in run:
                     try:
                         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
                     except FileNotFoundError:
-                        if self._moving:
+                        if self.moving:
                             continue
                         raise
                     if not stat.S_ISREG(info.st_mode):
@@ -390,7 +344,7 @@ class _LocalScan:
                     mtimes.append(info.st_mtime_ns // 1_000_000_000)
                     marks.append(f"mtime-{info.st_mtime_ns}-{info.st_size}")
         except (FileNotFoundError, NotADirectoryError):
-            if not self._moving:
+            if not self.moving:
                 raise self._missing_directory((*names, name.encode())) from None
         return [Listing(keys, sizes, mtimes, marks)] if keys else []
 
@@ -398,19 +352,17 @@ class _LocalScan:
         shown = ", ".join(f"{excerpt(base + name)} ({kind})" for name, kind in sorted(special)[:_SHOWN])
         more = f" and {len(special) - _SHOWN:,} more beside them" if len(special) > _SHOWN else ""
         return InvalidInput(
-            f"{self._url!a} holds what cannot be an object: {shown}{more}; remove it, or skip special files"
+            f"{self.url!a} holds what cannot be an object: {shown}{more}; remove it, or skip special files"
         )
 
     def _missing_directory(self, names: Names) -> ObjectNotFound | Transient:
-        if not names and not self._seen:
-            return ObjectNotFound(f"there is no directory {self._url!a}")
+        if not names and not self.seen:
+            return ObjectNotFound(f"there is no directory {self.url!a}")
         return self._changed(names, "is gone")
 
     def _changed(self, names: Names, what: str) -> Transient:
         key = excerpt(b"/".join(names).decode()) if names else "the directory itself"
-        return Transient(
-            f"{self._url!a} changed while it was listed: {key} {what}; try again when nothing writes to it"
-        )
+        return Transient(f"{self.url!a} changed while it was listed: {key} {what}; try again when nothing writes to it")
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
@@ -609,18 +561,24 @@ class LocalStore:
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order."""
-        try:
-            raw_prefix, raw_after = prefix.encode(), after.encode()
-        except UnicodeError:
-            raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text") from None
-        return self._listing(raw_prefix, raw_after)
+        if not (_is_utf8(prefix) and _is_utf8(after)):
+            raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text")
+        return self._listing(prefix, after)
 
-    def _listing(self, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
-        folders = prefix.split(b"/")[:-1]
-        if b"\0" in prefix or any(name in {b"", b".", b"..", HIDDEN} for name in folders):
+    def _listing(self, prefix: str, after: str) -> Iterator[StoredObject]:
+        folders = tuple(name.encode() for name in prefix.split("/")[:-1])
+        if "\0" in prefix or any(name in {b"", b".", b"..", HIDDEN} for name in folders):
             return
-        with translated(self.url, ""):
-            yield from _walk(self._tree, folders, prefix, after)
+
+        def wanted(key: str) -> bool:
+            if key.endswith("/"):
+                return (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key))
+            return key.startswith(prefix) and key > after and len(key.encode()) <= MAX_KEY_BYTES
+
+        scan = _LocalScan(self._tree, self.url, skip_special=True, moving=True, wanted=wanted)
+        with translated(self.url, ""), suppress(ObjectNotFound):  # a root that is not there has no objects
+            for listing in in_order(partial(scan.folder, folders)) if self.root.is_dir() else ():
+                yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes)
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """Every file, in byte order, with its change mark. See ``ObjectStore.scan``."""

@@ -53,27 +53,21 @@ def parse_location(url: str) -> Location:
     """The location that a storage namespace names. Raises ``InvalidInput`` for everything that is not clearly one."""
     scheme, rest = _scheme(url)
     if "?" in rest or "#" in rest:
-        raise InvalidInput(
-            f"{_printable(url)} has a query or a fragment; a storage namespace is a plain location", kind="invalid_uri"
-        )
+        raise _refusal(url, "has a query or a fragment; a storage namespace is a plain location")
     if scheme == "file":
         return Location("file", "", _directory(url, rest))
     bucket, _, path = rest.partition("/")
     path = path.rstrip("/")
     _check_bucket(url, bucket)
     if path.startswith("/") or any(part in {"", ".", ".."} for part in path.split("/") if path):
-        raise InvalidInput(
-            f"{_printable(url)} has an empty, '.' or '..' segment; write the prefix out plainly", kind="invalid_uri"
-        )
+        raise _refusal(url, "has an empty, '.' or '..' segment; write the prefix out plainly")
     if _UNSAFE.search(path) or "\\" in path:
-        raise InvalidInput(
-            f"{_printable(url)} has control characters or a backslash; choose a plain prefix", kind="invalid_uri"
-        )
-    if _size(url, path) > _MAX_PREFIX_BYTES:
-        raise InvalidInput(
-            f"the prefix of {_printable(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one",
-            kind="invalid_uri",
-        )
+        raise _refusal(url, "has control characters or a backslash; choose a plain prefix")
+    try:
+        if len(path.encode()) > _MAX_PREFIX_BYTES:
+            raise _refusal(url, f"has a prefix of over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
+    except UnicodeError:
+        raise _refusal(url, "holds a lone surrogate, which is no text") from None
     return Location(scheme, bucket, path)
 
 
@@ -96,7 +90,7 @@ def split_address(address: str) -> tuple[Location, str]:
         path, _, quoted = rest.rpartition("/")
         place, key = Location("file", "", _directory(address, path + "/", allow_root=True)), _unquote(address, quoted)
     if not key:
-        raise InvalidInput(f"{_printable(address)} names no object; add its key", kind="invalid_uri")
+        raise _refusal(address, "names no object; add its key")
     return place, key
 
 
@@ -176,41 +170,34 @@ def _scheme(url: str) -> tuple[str, str]:
         # Both spellings of an ARN mean one access point. Without a slash it is a bucket's name as any other.
         return scheme, re.sub("^(arn:[^/]*:accesspoint)/", r"\1:", rest) if scheme == "s3" else rest
     if scheme in {"s3a", "s3n"}:
-        raise InvalidInput(f"{_printable(url)} is Hadoop's spelling; write s3://", kind="invalid_uri")
+        raise _refusal(url, "is Hadoop's spelling; write s3://")
     if scheme in {"abfs", "abfss", "wasb", "wasbs", "azure", "adl"}:
-        raise InvalidInput(
-            f"{_printable(url)} is another spelling of Azure's storage; write az://container/prefix", kind="invalid_uri"
-        )
-    raise InvalidInput(
-        f"{_printable(url)} is not a location; write file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix or "
+        raise _refusal(url, "is another spelling of Azure's storage; write az://container/prefix")
+    raise _refusal(
+        url,
+        "is not a location; write file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix or "
         "az://container/prefix",
-        kind="invalid_uri",
     )
 
 
 def _check_bucket(url: str, bucket: str) -> None:
     is_arn = url.startswith("s3:") and ACCESS_POINT.fullmatch(bucket)
     if not is_arn and (not _BUCKET.fullmatch(bucket) or ".." in bucket):
-        raise InvalidInput(
-            f"{_printable(url)} has no proper bucket name; write {url.partition('://')[0]}://bucket/prefix, "
-            "without user or port",
-            kind="invalid_uri",
+        raise _refusal(
+            url, f"has no proper bucket name; write {url.partition('://')[0]}://bucket/prefix, without user or port"
         )
 
 
 def _directory(url: str, rest: str, *, allow_root: bool = False) -> str:
     host, slash, quoted = rest.partition("/")
     if host not in {"", "localhost"} or not slash:
-        raise InvalidInput(
-            f"{_printable(url)} is not an absolute path on this machine; write file:///absolute/path",
-            kind="invalid_uri",
-        )
+        raise _refusal(url, "is not an absolute path on this machine; write file:///absolute/path")
     path = _unquote(url, quoted)
     if any(part in {".", ".."} for part in path.split("/")):
-        raise InvalidInput(f"{_printable(url)} has a '.' or '..' segment; write the path out", kind="invalid_uri")
+        raise _refusal(url, "has a '.' or '..' segment; write the path out")
     path = posixpath.normpath("/" + path.strip("/"))
     if path == "/" and not allow_root:
-        raise InvalidInput(f"{_printable(url)} is the whole file system; name a directory", kind="invalid_uri")
+        raise _refusal(url, "is the whole file system; name a directory")
     return path
 
 
@@ -218,17 +205,14 @@ def _unquote(url: str, quoted: str) -> str:
     try:
         path = unquote_to_bytes(quoted).decode()
     except UnicodeError:
-        raise InvalidInput(f"{_printable(url)} is not UTF-8 once it is percent-decoded", kind="invalid_uri") from None
+        raise _refusal(url, "is not UTF-8 once it is percent-decoded") from None
     if "\0" in path:
-        raise InvalidInput(f"{_printable(url)} holds NUL, which no file name may", kind="invalid_uri")
+        raise _refusal(url, "holds NUL, which no file name may")
     return path
 
 
-def _size(url: str, path: str) -> int:
-    try:
-        return len(path.encode())
-    except UnicodeError:
-        raise InvalidInput(f"{_printable(url)} holds a lone surrogate, which is no text", kind="invalid_uri") from None
+def _refusal(url: str, why: str) -> InvalidInput:
+    return InvalidInput(f"{_printable(url)} {why}", kind="invalid_uri")
 
 
 def _printable(url: str) -> str:

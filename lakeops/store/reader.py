@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakeops.model.errors import Corrupted, Transient
 from lakeops.store.base import ObjectStore
@@ -19,11 +21,9 @@ BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class ObjectReader(io.RawIOBase):
-    """Raw reads of one object.
+    """Raw reads of one object of ``size`` bytes.
 
-    Args:
-        size: the object's size in bytes.
-        fetch: ``fetch(start, length)`` gives that many bytes. It refuses to when the object was replaced meanwhile.
+    ``fetch(start, length)`` gives that many bytes. It refuses to when the object was replaced meanwhile.
     """
 
     def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
@@ -74,29 +74,46 @@ class ObjectReader(io.RawIOBase):
 _PIECE = 1024 * 1024
 
 
-class Proof(Protocol):
-    """Something that is fed an object's contents and tells whether they are what the store's checksum says."""
+class EtagProof:
+    """Tells whether contents have an ETag of S3, without quotes. One of parts needs the ``sizes`` of these."""
+
+    def __init__(self, etag: str, sizes: Sequence[int] = ()) -> None:
+        self._etag = etag
+        self._count = len(sizes)
+        self._ends = [*accumulate(sizes)]
+        self._size = self._ends.pop() if self._ends else 0
+        self._fed = 0
+        self._digests = b""
+        self._part = hashlib.md5(usedforsecurity=False)
 
     def update(self, data: bytes) -> None:
         """Take the next bytes."""
-        ...
+        view = memoryview(data)
+        while self._ends and self._fed + len(view) >= self._ends[0]:
+            rest = self._ends.pop(0) - self._fed
+            self._part.update(view[:rest])
+            self._digests += self._part.digest()
+            self._part = hashlib.md5(usedforsecurity=False)
+            self._fed, view = self._fed + rest, view[rest:]
+        self._part.update(view)
+        self._fed += len(view)
 
     def holds(self) -> bool:
-        """Whether the bytes that were fed are the object's."""
-        ...
+        """Whether the bytes that were fed have the ETag."""
+        if not self._count:
+            return self._part.hexdigest() == self._etag
+        whole = hashlib.md5(self._digests + self._part.digest(), usedforsecurity=False).hexdigest()
+        return self._fed == self._size and f"{whole}-{self._count}" == self._etag
 
 
 class CheckedFile(io.BufferedIOBase, BinaryIO):
     """A readable file around another one, which it closes with itself. No seeking: a proof needs every byte in order.
 
-    Args:
-        inner: the file.
-        where: the object's URL, for messages.
-        size: how many bytes there must be.
-        proof: what tells that they are the right ones, where there is such a thing.
+    There must be ``size`` bytes, and the right ones, where there is a ``proof``. ``where`` is the object's URL, for
+    messages.
     """
 
-    def __init__(self, inner: BinaryIO, where: str, size: int, proof: Proof | None = None) -> None:
+    def __init__(self, inner: BinaryIO, where: str, size: int, proof: EtagProof | None = None) -> None:
         self._inner = inner
         self._where = where
         self._size = size

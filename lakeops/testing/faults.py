@@ -15,17 +15,15 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from lakeops.model.clock import Clock, SystemClock, pause
 from lakeops.model.errors import StoreUnavailable
-from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, Opened, PutResult, StoredObject
+from lakeops.store.base import DeleteFailure, ObjectStore, Opened, StoredObject
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
     from lakeops.lake import Lake
     from lakeops.settings import Settings
 
@@ -183,6 +181,19 @@ class Faults:
         raise Crash(f"killed at {call.operation} {call.key}")
 
 
+def _counted(operation: str) -> Any:  # noqa: ANN401 - it has the wrapped store's signature
+    def call(self: FaultyStore, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        first = args[0] if args else options.get("under", "")
+        key = first if isinstance(first, str) else getattr(first, "key", "")
+        with self.faults.during(operation, key, self.url):
+            result = getattr(self.inner, operation)(*args, **options)
+            if isinstance(result, bytes):
+                self.faults.count_bytes(key, len(result))
+        return result
+
+    return call
+
+
 class FaultyStore:
     """Any store, with a script of faults around it."""
 
@@ -200,27 +211,15 @@ class FaultyStore:
         """Whether the inner store is far away."""
         return self.inner.remote
 
-    def get(self, key: str) -> bytes:
-        with self._during("get", key):
-            data = self.inner.get(key)
-            self.faults.count_bytes(key, len(data))
-        return data
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        with self._during("get_range", key):
-            data = self.inner.get_range(key, start, length)
-            self.faults.count_bytes(key, len(data))
-        return data
-
     def open(self, key: str) -> BinaryIO:
         # The bytes count as they are read.
-        with self._during("open", key):
+        with self.faults.during("open", key, self.url):
             return CountedFile(self.inner.open(key), lambda count: self.faults.count_bytes(key, count))
 
     def open_checked(self, item: StoredObject) -> Opened:
         # The bytes count as they are read.
         with ExitStack() as unless_it_fails:
-            with self._during("open_checked", item.key):
+            with self.faults.during("open_checked", item.key, self.url):
                 opened = self.inner.open_checked(item)
                 unless_it_fails.callback(opened.file.close)
             unless_it_fails.pop_all()
@@ -230,63 +229,28 @@ class FaultyStore:
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
         # No effect where the server cannot.
         inner = source.inner if isinstance(source, FaultyStore) else source
-        with self._during("copy_from", item.key):
+        with self.faults.during("copy_from", item.key, self.url):
             return self.inner.copy_from(inner, item)
-
-    def make_directory(self, prefix: str) -> None:
-        with self._during("make_directory", prefix):
-            self.inner.make_directory(prefix)
-
-    def sync(self, keys: Iterable[str]) -> None:
-        with self._during("sync", ""):
-            self.inner.sync(keys)
-
-    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
-        with self._during("put", key):
-            return self.inner.put(key, data, if_absent=if_absent, content_type=content_type)
-
-    def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        with self._during("swap", key):
-            return self.inner.swap(key, data, expected=expected)
-
-    def head(self, key: str) -> StoredObject:
-        with self._during("head", key):
-            return self.inner.head(key)
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
         # One call, whatever the number of keys.
         doomed = [*keys]
-        with self._during("delete", doomed[0] if doomed else ""):
+        with self.faults.during("delete", doomed[0] if doomed else "", self.url):
             return self.inner.delete(doomed)
 
-    def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        # Counted when it is asked for.
-        with self._during("list", prefix):
-            return self.inner.list(prefix, after)
-
-    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        # Counted when it is asked for.
-        with self._during("scan", under):
-            return self.inner.scan(under=under, skip_special=skip_special, moving=moving)
-
-    def keeps_versions(self) -> bool:
-        with self._during("keeps_versions", ""):
-            return self.inner.keeps_versions()
-
-    def checksum(self, item: StoredObject) -> str:
-        with self._during("checksum", item.key):
-            return self.inner.checksum(item)
-
-    def presign(self, key: str, expires: int = 900) -> str:
-        with self._during("presign", key):
-            return self.inner.presign(key, expires)
-
-    def probe(self) -> Capabilities:
-        with self._during("probe", ""):
-            return self.inner.probe()
-
-    def _during(self, operation: str, key: str) -> AbstractContextManager[None]:
-        return self.faults.during(operation, key, self.url)
+    get = _counted("get")
+    get_range = _counted("get_range")
+    make_directory = _counted("make_directory")
+    sync = _counted("sync")
+    put = _counted("put")
+    swap = _counted("swap")
+    head = _counted("head")
+    list = _counted("list")  # counted when it is asked for, as a scan is
+    scan = _counted("scan")
+    keeps_versions = _counted("keeps_versions")
+    checksum = _counted("checksum")
+    presign = _counted("presign")
+    probe = _counted("probe")
 
 
 class CountedFile(io.BufferedIOBase, BinaryIO):
@@ -315,13 +279,6 @@ class CountedFile(io.BufferedIOBase, BinaryIO):
         data = self._inner.read(-1 if size is None else size)
         self._count(len(data))
         return data
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill a buffer. Gives the number of bytes, 0 at the end."""
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         """Close both files."""

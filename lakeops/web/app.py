@@ -72,10 +72,8 @@ def answer(
         error = out_of_resources(fault) or fault
         if not isinstance(error, LakeopsError):
             raise
-        problem = Problem.of(error)
-        return failure(
-            site, problem.status, error.message, problem.advice, _way_back(request, site, error, opened=opened)
-        )
+        problem, link = Problem.of(error), _way_back(request, site, error, opened=opened)
+        return failure(site, problem.status, error.message, problem.advice, link)
     finally:
         _places.release()
     return made if isinstance(made, Response) else page(made)

@@ -1,16 +1,15 @@
 """SVG pictures drawn on the server: bars and areas over time, and the commit graph in lanes.
 
 Charts draw only numbers, times and words of lakeops. The rows of a graph come children before parents. A lane stands
-for a commit that is still to come. The first parent continues in its child's lane, so a branch is a straight line and a
-merge is where another lane comes in.
+for a commit that is still to come. The first parent continues in its child's lane, so a branch is a straight line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count, pairwise
+from typing import NamedTuple
 
 from lakeops.model.formatting import human_size, span
 from lakeops.model.records import Commit
@@ -26,8 +25,7 @@ _SPANS = (
 )
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A number, not negative, at a Unix second. Its bar has a CSS class (``done``, ``open``) and a tooltip."""
 
     at: int
@@ -36,8 +34,7 @@ class Point:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A bar of a chart, in SVG units."""
 
     x: float
@@ -48,12 +45,11 @@ class Bar:
     text: str
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A chart for the template to draw, in SVG units, with a description for screen readers.
 
-    ``heights`` are the horizontal grid lines with their labels, ``moments`` the labels of the time axis with their x
-    and alignment. ``line`` is the upper edge of an area chart as an SVG path, and ``area`` the area below it.
+    ``heights`` are the horizontal grid lines with their labels, ``moments`` the labels of the time axis with x and
+    alignment. ``line`` is the upper edge of an area chart as an SVG path, and ``area`` the area below it.
     """
 
     title: str
@@ -126,8 +122,7 @@ LANE_WIDTH = 14
 ROW_HEIGHT = 36
 
 
-@dataclass(frozen=True)
-class GraphRow:
+class GraphRow(NamedTuple):
     """A commit in the graph: the lane of its dot, and its lines as SVG paths, each with the number of its colour."""
 
     commit: Commit

@@ -8,16 +8,15 @@ from __future__ import annotations
 import csv
 import json
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.records import CommonPrefix, Entry
+from lakeops.model.records import CommonPrefix, Entry, Version
 from lakeops.model.sanitising import excerpt
 from lakeops.store.foreign import MAGIC, PAGE_BYTES, PAGE_SECONDS, first_rows
 from lakeops.web.page import Page, Problem
@@ -37,7 +36,7 @@ _BUDGET = f"would take more than {PAGE_BYTES >> 20} MiB of memory or {PAGE_SECON
 class ObjectPreview:
     """The beginning of an object's contents: the lines of a text, or the header and first rows of a table.
 
-    ``schema`` has the names and types of the columns, where the file declares them, ``facts`` their numbers. ``note``
+    ``schema`` has the names and types of the columns of a file that declares them, ``facts`` their numbers. ``note``
     says what is left out, and why.
     """
 
@@ -56,9 +55,8 @@ def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
     if start == MAGIC:
         return _parquet(file, entry)
     data = start + file.read(MOST_BYTES - len(start))
-    cut = (
-        "" if len(data) >= entry.size_bytes else f"The first {human_size(len(data))} of {human_size(entry.size_bytes)}."
-    )
+    cut = f"The first {human_size(len(data))} of {human_size(entry.size_bytes)}."
+    cut = cut if len(data) < entry.size_bytes else ""
     if not data:
         return ObjectPreview("Empty", note="The object is empty.")
     text = None
@@ -80,14 +78,12 @@ def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
 
 def _indented(document: object) -> str:
     """Indent JSON, up to the size that is shown: indentation makes nested JSON much larger."""
-    parts: list[str] = []
-    room = MOST_BYTES
+    shown = ""
     for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(document):
-        parts.append(part[:room])
-        room -= len(part)
-        if room <= 0:
+        shown += part
+        if len(shown) >= MOST_BYTES:
             break
-    return "".join(parts)
+    return shown[:MOST_BYTES]
 
 
 def _table(text: str, delimiter: str, cut: str) -> ObjectPreview:
@@ -97,9 +93,8 @@ def _table(text: str, delimiter: str, cut: str) -> ObjectPreview:
         return ObjectPreview("Text", text=text, note="Named like CSV, but it is not.")
     rows = [tuple(_cell(cell) for cell in row[:MOST_COLUMNS]) for row in found]
     shown = f"The first {len(rows) - 1} rows." if len(rows) > MOST_ROWS else ""
-    return ObjectPreview(
-        "CSV", header=rows[0] if rows else (), rows=tuple(rows[1:]), note=" ".join(filter(None, (shown, cut)))
-    )
+    note = " ".join(filter(None, (shown, cut)))
+    return ObjectPreview("CSV", header=rows[0] if rows else (), rows=tuple(rows[1:]), note=note)
 
 
 def _parquet(file: IO[bytes], entry: Entry) -> ObjectPreview:
@@ -131,10 +126,7 @@ DEPTH = 100
 
 
 class Side(NamedTuple):
-    """An object on one side of a change, with its preview or the problem of it.
-
-    The ref is empty for the state before the first commit.
-    """
+    """An object on one side of a change, with its preview or its problem. Before the first commit the ref is empty."""
 
     ref: str
     entry: Entry | None
@@ -150,15 +142,11 @@ class ObjectPages(Page):
         repository, ref = self._repository, self._path["ref"]
         prefix, after = self._query_value("prefix"), self._query_value("after")
         found, more = repository.branch(ref).uncommitted_page(prefix, after=after, amount=STAGED)
-        return self._of_ref(
-            "uncommitted.html",
-            "uncommitted",
-            changes=found,
-            next_after=more,
-            prefix=prefix,
-            after=after,
-            changed=lambda path: self._address("change", before=f"{ref}@", after=ref, path=path),
-        )
+
+        def changed(path: str) -> str:
+            return self._address("change", before=f"{ref}@", after=ref, path=path)
+
+        return self._of_ref("uncommitted.html", "uncommitted", changes=found, next_after=more, changed=changed)
 
     def tree(self) -> str:
         """List the folders and objects of a ref under a prefix."""
@@ -166,15 +154,8 @@ class ObjectPages(Page):
         prefix, after = self._query_value("prefix"), self._query_value("after")
         found = list(islice(repository.ref(ref).list(prefix, after=after, delimiter="/"), OBJECTS + 1))
         shown: list[Entry | CommonPrefix] = found[:OBJECTS]
-        return self._of_ref(
-            "tree.html",
-            "objects",
-            items=shown,
-            prefix=prefix,
-            folders=list(_folders(prefix)),
-            after=after,
-            next_after=shown[-1].path if len(found) > OBJECTS else None,
-        )
+        more = shown[-1].path if len(found) > OBJECTS else None
+        return self._of_ref("tree.html", "objects", items=shown, next_after=more)
 
     def contents(self) -> str:
         """Show the attributes of an object and its preview."""
@@ -183,32 +164,16 @@ class ObjectPages(Page):
         at = repository.ref(ref)
         entry = at.stat(path)
         shown, problem = _previewed(at, entry)
-        return self._of_ref(
-            "object.html",
-            "objects",
-            item=_name(path),
-            entry=entry,
-            shown=shown,
-            problem=problem,
-            folders=list(_folders(path)),
-            uri=f"lakefs://{repository.id}/{ref}/{path}",
-        )
+        given = {"entry": entry, "shown": shown, "problem": problem, "uri": f"lakefs://{repository.id}/{ref}/{path}"}
+        return self._of_ref("object.html", "objects", item=_name(path), **given)
 
     def blame(self) -> str:
         """List the objects under a prefix with the commit that wrote each."""
         repository, ref = self._repository, self._path["ref"]
         prefix, after = self._query_value("prefix"), self._query_value("after")
         found = list(repository.ref(ref).blame(prefix, after=after, amount=TRACED + 1, depth=DEPTH))
-        return self._of_ref(
-            "blame.html",
-            "blame",
-            rows=found[:TRACED],
-            depth=DEPTH,
-            prefix=prefix,
-            folders=list(_folders(prefix)),
-            after=after,
-            next_after=found[TRACED - 1].path if len(found) > TRACED else None,
-        )
+        more = found[TRACED - 1].path if len(found) > TRACED else None
+        return self._of_ref("blame.html", "blame", rows=found[:TRACED], depth=DEPTH, next_after=more)
 
     def versions(self) -> str:
         """List the commits that wrote an object or removed it."""
@@ -220,47 +185,35 @@ class ObjectPages(Page):
             if Problem.of(error).is_damage:
                 raise
             found = []  # not committed yet
-        return self._of_ref(
-            "versions.html",
-            "blame",
-            item=_name(path),
-            path=path,
-            rows=found,
-            most=TRACED,
-            depth=DEPTH,
-            folders=list(_folders(path)),
-            changed=lambda one: self._address(
-                "change", before=next(iter(one.commit.parents), ""), after=one.commit.id, path=path
-            ),
-        )
+
+        def changed(one: Version) -> str:
+            before = next(iter(one.commit.parents), "")
+            return self._address("change", before=before, after=one.commit.id, path=path)
+
+        given = {"rows": found, "most": TRACED, "depth": DEPTH, "changed": changed}
+        return self._of_ref("versions.html", "blame", item=_name(path), **given)
 
     def change(self) -> str:
         """Show the attributes and the preview of an object before and after a change."""
         repository = self._repository
         path = self._query_value("path")
-        sides = [self._side_at(repository, self._query_value(name), path) for name in ("before", "after")]
+        sides = [_side_at(repository, self._query_value(name), path) for name in ("before", "after")]
         if all(side.entry is None for side in sides):
             raise ObjectNotFound(f"there is no object at {excerpt(path)}, neither before nor after")
         kinds = [dict(side.shown.schema) if side.shown else {} for side in sides]
         refs = {side: one.ref for side, one in zip(("left", "right"), sides, strict=True)}
         compared = self._address("diff", **refs, two_way="true") if all(refs.values()) else self._address("diff")
         columns = [(name, *(kind.get(name) for kind in kinds)) for name in {**kinds[0], **kinds[1]}]
-        return self._of_repository(
-            "change.html",
-            _name(path),
-            tab="compare",
-            crumbs=[("Compare", compared), (_name(path), None)],
-            path=path,
-            sides=sides,
-            columns=columns,
-            altered=[column for column in columns if column[1] != column[2]],
-            folders=list(_folders(path)),
-        )
+        altered = [column for column in columns if column[1] != column[2]]
+        given: dict[str, Any] = {"crumbs": [("Compare", compared), (_name(path), None)], "sides": sides}
+        given |= {"columns": columns, "altered": altered}
+        return self._of_repository("change.html", _name(path), tab="compare", **given)
 
-    def _side_at(self, repository: Repository, ref: str, path: str) -> Side:
-        at = repository.ref(ref) if ref else None
-        entry = at and at.find(path)
-        return Side(ref, None) if not at or not entry else Side(ref, entry, *_previewed(at, entry))
+
+def _side_at(repository: Repository, ref: str, path: str) -> Side:
+    at = repository.ref(ref) if ref else None
+    entry = at and at.find(path)
+    return Side(ref, None) if not at or not entry else Side(ref, entry, *_previewed(at, entry))
 
 
 def _previewed(at: Readable, entry: Entry) -> tuple[ObjectPreview | None, str | None]:
@@ -273,11 +226,3 @@ def _previewed(at: Readable, entry: Entry) -> tuple[ObjectPreview | None, str | 
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2] or path
-
-
-def _folders(path: str) -> Iterator[tuple[str, str]]:
-    end = path.find("/")
-    start = 0
-    while end >= 0:
-        yield path[start:end], path[: end + 1]
-        start, end = end + 1, path.find("/", end + 1)

@@ -1,7 +1,7 @@
 """The base of all pages: the site, the request, errors, links between pages, and the templates.
 
-Templates escape all text from a repository, and remove characters that turn or hide others. Style and script are
-inlined in each page, and the headers name their digests, so the browser applies and runs nothing else.
+Templates escape all text from a repository, and remove characters that turn or hide others. The headers name the
+digests of style and script, which each page has inside, so the browser applies and runs nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -97,16 +97,12 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_TEMPLATES.filters |= {"moment": moment, "human_size": human_size, "span": span}
+_TEMPLATES.filters |= {"ago": _ago, "middle": _middle, "with_code": _with_code}
 _TEMPLATES.filters |= {
-    "moment": moment,
-    "human_size": human_size,
-    "ago": _ago,
-    "middle": _middle,
     "lines": lambda text: Markup("\n").join(safe(line) for line in text.splitlines()),
-    "with_code": _with_code,
     "first_line": lambda text: (text.splitlines() or [""])[0],
     "short": lambda commit_id: commit_id[:SHORT],
-    "span": span,
 }
 _TEMPLATES.tests["web_address"] = is_web_address
 _TEMPLATES.globals |= {"STYLE": Markup(_STYLE), "SCRIPT": Markup(_SCRIPT), "counted": counted}  # noqa: S704 - files of this package
@@ -149,15 +145,12 @@ class Problem(NamedTuple):
     @classmethod
     def of(cls, error: LakeopsError) -> Self:
         """Translate an error to its status and advice."""
-        if type(error) is ObjectNotFound and isinstance(error.__cause__, ObjectNotFound):
-            # Nobody asked for this path: the store lacks a file that a commit needs.
-            return cls(error.message, 500, DAMAGED)
-        known = (
-            (status, advice)
-            for which, status, advice in STATUS
-            if (error.kind == which if isinstance(which, str) else isinstance(error, which))
-        )
-        return cls(error.message, *next(known, (500, DAMAGED)))
+        # If nobody asked for the path of a missing object, the store lacks a file that a commit needs.
+        is_damage = type(error) is ObjectNotFound and isinstance(error.__cause__, ObjectNotFound)
+        for which, status, advice in () if is_damage else STATUS:
+            if error.kind == which if isinstance(which, str) else isinstance(error, which):
+                return cls(error.message, status, advice)
+        return cls(error.message, 500, DAMAGED)
 
 
 MOST_QUERY = 2048
@@ -199,6 +192,14 @@ class Site:
         index = metadata.get("airflow_map_index", "-1")
         mapped = ("mapped", index) if index.isdigit() else ()
         return address(self.airflow, "dags", dag, "runs", run, "tasks", task, *mapped)
+
+
+def _folders(path: str) -> Iterator[tuple[str, str]]:
+    end = path.find("/")
+    start = 0
+    while end >= 0:
+        yield path[start:end], path[: end + 1]
+        start, end = end + 1, path.find("/", end + 1)
 
 
 class Page:
@@ -250,9 +251,11 @@ class Page:
         repository = self._repository
         trail = [(repository.id, self._address()), *(crumbs if crumbs is not None else [(title, None)])]
         acts = self._site.acts and (tab == "mirror" or not repository.record.read_only)
-        act = (lambda kind, **fields: self._address("act", kind, **fields)) if acts else None
-        given = {"repository": repository, "to": self._address, "tab": tab, "crumbs": trail, "act": act, **values}
-        return self._page(template, f"{title} · {repository.id}", **given)
+        given: dict[str, Any] = {name: self._query_value(name) for name in ("path", "prefix", "after")}
+        given["folders"] = list(_folders(given["path"] or given["prefix"]))
+        given["act"] = partial(self._address, "act") if acts else None
+        given |= {"repository": repository, "to": self._address, "tab": tab, "crumbs": trail}
+        return self._page(template, f"{title} · {repository.id}", **(given | values))
 
     def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401
         """Render a page. ``values`` are those of its template beside what every template gets."""

@@ -1,7 +1,7 @@
 """The pages of a lake and of refs. A page is a method of ``Pages``; ``ROUTES`` gives its address.
 
 A page reads a bounded amount, however large the repository is. Lists continue page by page from where the last one
-ended. Commits are immutable, so what was computed from them is cached by their ids.
+ended. What was computed from commits, which never change, is cached by their ids.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from starlette.responses import RedirectResponse, Response
 
 from lakeops.lake.mirror import Mirror
+from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror, StoreUnavailable
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
@@ -30,9 +31,10 @@ from lakeops.web.page import HEADERS, SHORT, Problem
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
-    from lakeops.model.records import ReflogRecord
 
 T = TypeVar("T")
+Values = dict[str, Any]
+"""The values of a template."""
 
 COUNTED = 50_000
 """Changes that are counted; with more the page says *at least*."""
@@ -69,10 +71,7 @@ _cache_lock = Lock()
 
 
 def cached(key: tuple[str, ...], make: Callable[[], T]) -> T:
-    """Compute a result from immutable commits, or take it from the cache of the process.
-
-    The key has a storage namespace, what is computed, and the ids that it is computed from.
-    """
+    """Compute a result from immutable commits, or take it from the cache of the process, by namespace, name and ids."""
     with _cache_lock:
         if key in _cache:
             _cache.move_to_end(key)
@@ -87,10 +86,9 @@ def cached(key: tuple[str, ...], make: Callable[[], T]) -> T:
 
 
 class Shown(NamedTuple):
-    """A page of the changes between two commits under a prefix.
+    """A page of the changes between two commits under a prefix, and of what changed in the Iceberg tables among them.
 
     ``sums`` is None on a later page, which reads no more than it lists. The next page begins after ``next_after``.
-    ``tables`` says what changed in the Iceberg tables among them.
     """
 
     prefix: str
@@ -119,8 +117,7 @@ def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tup
 def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None]:
     """The sizes of commits, each of its repository; None for one that cannot be read now.
 
-    Unknown ones are read with several requests in flight. A store that did not answer once is not asked again, so a
-    page waits for it once.
+    Unknown ones are read with several requests in flight. A store that did not answer once is not asked again.
     """
     down: set[str] = set()
 
@@ -154,15 +151,9 @@ class Pages(ObjectPages):
             {"repository": one, "about": about, "size": size, "problem": None if about.head else _problem(one)}
             for (one, about), size in zip(known, found, strict=True)
         ]
-        return self._page(
-            "repositories.html",
-            "Repositories",
-            rows=rows,
-            next_after=more,
-            q=self._query_value("q"),
-            most_branches=MOST_BRANCHES,
-            some=self._site.sees is not None,
-        )
+        given: Values = {"rows": rows, "next_after": more, "some": self._site.sees is not None}
+        given |= {"q": self._query_value("q"), "most_branches": MOST_BRANCHES}
+        return self._page("repositories.html", "Repositories", **given)
 
     def _seen(self, prefix: str, after: str) -> tuple[list[Repository], str | None]:
         shown: list[Repository] = []
@@ -187,25 +178,14 @@ class Pages(ObjectPages):
         repository, q = self._repository, check_asked(self._query_value("q").strip(), "what is searched for")
         catalog, below = self._lake.catalog, self._below()
         exact = None if below or not q else _resolved(repository, q)
-        named = (catalog.refs.branches, catalog.refs.tags)
-        branches, tags = ([] if below or not q else refs(repository.id, prefix=q, limit=NAMED + 1) for refs in named)
-        found = (
-            catalog.audit.search_messages(repository.id, q, below=below, looked_at=SEARCHED, limit=FOUND) if q else None
-        )
-        return self._of_repository(
-            "search.html",
-            "Search",
-            tab="search",
-            q=q,
-            exact=exact,
-            branches=branches,
-            tags=tags,
-            named=NAMED,
-            found=found,
-            below=below,
-            searched=SEARCHED,
-            next_below="" if found is None or found.next_below is None else "-".join(map(str, found.next_below)),
-        )
+        both = (catalog.refs.branches, catalog.refs.tags)
+        branches, tags = ([] if below or not q else refs(repository.id, prefix=q, limit=NAMED + 1) for refs in both)
+        look = partial(catalog.audit.search_messages, repository.id, q, below=below)
+        found = look(looked_at=SEARCHED, limit=FOUND) if q else None
+        more = "" if found is None or found.next_below is None else "-".join(map(str, found.next_below))
+        named = {"exact": exact, "branches": branches, "tags": tags, "named": NAMED}
+        given: Values = {**named, "q": q, "found": found, "below": below, "searched": SEARCHED, "next_below": more}
+        return self._of_repository("search.html", "Search", tab="search", **given)
 
     def _below(self) -> tuple[int, str] | None:
         asked = self._query_value("below")
@@ -224,9 +204,8 @@ class Pages(ObjectPages):
         shown = found[:REFS]
         if not q and not after:  # the default branch comes first, wherever its name would be
             first = repository.default_branch
-            mine = [
-                ref for ref in self._lake.catalog.refs.branches(repository.id, prefix=first, limit=1) if ref.id == first
-            ]
+            begin_so = self._lake.catalog.refs.branches(repository.id, prefix=first, limit=1)
+            mine = [ref for ref in begin_so if ref.id == first]
             shown = [*mine, *(ref for ref in shown if ref.id != first)]
         commits = self._lake.catalog.commits.get_many(repository.id, [ref.commit_id for ref in shown])
         verdicts = repository.verdicts_of(list(commits.values()))
@@ -234,20 +213,13 @@ class Pages(ObjectPages):
         own = repository.ref(f"{repository.default_branch}@").commit
         far = apart(repository, own.id, [ref.commit_id for ref in shown])
         staged = self._lake.catalog.staging.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
-        rows = [
-            {
-                "name": ref.id,
-                "commit": commits[ref.commit_id],
-                "verdicts": verdicts[ref.commit_id],
-                "pointed_by": ref.id in moves and moves[ref.id].pointed_by,
-                "apart": distance,
-                "beyond": own.generation - commits[ref.commit_id].generation,
-                "staged": staged.get(ref.id, 0),
-            }
-            for ref, distance in zip(shown, far, strict=True)
-            if ref.commit_id in commits
-        ]
-        given: dict[str, Any] = {"rows": rows, "next_after": found[REFS - 1].id if len(found) > REFS else None}
+        rows = []
+        for ref, distance in zip(shown, far, strict=True):
+            if (commit := commits.get(ref.commit_id)) is not None:
+                row: Values = {"name": ref.id, "commit": commit, "verdicts": verdicts[commit.id], "apart": distance}
+                row |= {"staged": staged.get(ref.id, 0), "beyond": own.generation - commit.generation}
+                rows.append({**row, "pointed_by": ref.id in moves and moves[ref.id].pointed_by})
+        given: Values = {"rows": rows, "next_after": found[REFS - 1].id if len(found) > REFS else None}
         return self._of_repository("branches.html", "Branches", tab="branches", q=q, most=STAGED, **given)
 
     def tags(self) -> str:
@@ -268,25 +240,20 @@ class Pages(ObjectPages):
         commits, rest = repository.walk(asked[:MOST_LANES] or [head.id], COMMITS)
         rows = charts.rows(commits, asked[:MOST_LANES])
         heads = {head.id: ref} if parse_ref(ref).is_name and ref != head.id else {}
-        return self._of_ref(
-            "history.html",
-            "history",
-            rows=rows,
-            verdicts=repository.verdicts_of([head])[head.id],
-            heads=heads,
-            beyond=len(asked) > 0,
-            next_from=",".join(rest[:MOST_LANES]),
-            cut=len(rest) > MOST_LANES,
-            ROW_HEIGHT=charts.ROW_HEIGHT,
-        )
+        given: Values = {"rows": rows, "heads": heads, "beyond": len(asked) > 0, "ROW_HEIGHT": charts.ROW_HEIGHT}
+        given |= {"next_from": ",".join(rest[:MOST_LANES]), "cut": len(rest) > MOST_LANES}
+        return self._of_ref("history.html", "history", verdicts=repository.verdicts_of([head])[head.id], **given)
 
     def deleted(self) -> str | None:
         """Show the last commit of a deleted branch or tag, whichever page of it was asked for; None for any other."""
         ref = self._path.get("ref")
-        deleted = None if ref is None else _deletion(self._repository, ref)
-        if deleted is None:
+        try:  # a text that is no ref's name has no log
+            last = None if ref is None else next(iter(self._repository.reflog(ref, limit=1)), None)
+        except LakeopsError:
+            last = None
+        if last is None or last.old is None or last.new is not None:
             return None
-        return self._of_repository("deleted.html", str(ref), tab="branches", name=ref, deleted=deleted)
+        return self._of_repository("deleted.html", str(ref), tab="branches", name=ref, deleted=last)
 
     def commit(self) -> str:
         """Show a commit and its changes against its first parent."""
@@ -301,19 +268,12 @@ class Pages(ObjectPages):
         except LakeopsError as error:  # the page shows the commit all the same
             problem = Problem.of(error)
         refs, whole = repository.containing(commit.id)
-        return self._of_repository(
-            "commit.html",
-            f"Commit {commit.id[:SHORT]}",
-            tab="branches",
-            crumbs=[(f"commit {commit.id[:SHORT]}", None)],
-            commit=commit,
-            verdicts=repository.verdicts_of([commit])[commit.id],
-            shown=sums,
-            problem=problem,
-            refs=refs,
-            whole=whole,
-            **self._change_links(commit.parents[0] if commit.parents else "", commit.id, "commit", commit.id),
-        )
+        verdicts = repository.verdicts_of([commit])[commit.id]
+        given = self._change_links(commit.parents[0] if commit.parents else "", commit.id, "commit", commit.id)
+        given |= {"commit": commit, "verdicts": verdicts, "shown": sums, "refs": refs, "whole": whole}
+        short, crumbs = commit.id[:SHORT], [(f"commit {commit.id[:SHORT]}", None)]
+        given |= {"problem": problem, "crumbs": crumbs}
+        return self._of_repository("commit.html", f"Commit {short}", tab="branches", **given)
 
     def compare(self) -> str:
         """Compare two refs, or the right one with their merge base."""
@@ -322,7 +282,7 @@ class Pages(ObjectPages):
         two_way = self._query_value("two_way").lower() in {"1", "true", "on", "yes"}
         catalog, known = self._lake.catalog, repository.id
         names = [ref.id for refs in (catalog.refs.branches, catalog.refs.tags) for ref in refs(known, limit=OFFERED)]
-        values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "shown": None}
+        values: Values = {"left": left, "right": right, "two_way": two_way, "names": names, "shown": None}
         sides = left, right
         if right:
             heads = [repository.ref(ref).commit for ref in (left, right)]
@@ -337,19 +297,11 @@ class Pages(ObjectPages):
             values["verdicts"] = repository.verdicts_of(heads[1:])[heads[1].id]
             values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]
             values["beyond"] = heads[0].generation - heads[1].generation
-        return self._of_repository(
-            "compare.html",
-            "Compare",
-            tab="compare",
-            **values,
-            **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
-        )
+        values |= self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else "")
+        return self._of_repository("compare.html", "Compare", tab="compare", **values)
 
     def _differing(self, left: str, right: str, before: str, *, two_way: bool) -> Shown:
-        """The difference of two commits, or the changes of the right one since their merge base, ``before``.
-
-        The first page caches the sums. A later page is read from where the one before ended.
-        """
+        """The difference of two commits, or the changes of the right one since their merge base, ``before``."""
         prefix, after = self._query_value("prefix"), self._query_value("after")
         sums = None if after else summed(self._repository, left, right, two_way=two_way, prefix=prefix)
         if sums is None:
@@ -375,11 +327,8 @@ class Pages(ObjectPages):
         repository = None if name is None else self._lake.repository(name)
         records = self._lake.catalog.audit.page(name, actor=actor or None, below=place, limit=RECORDS + 1)
         last = records[RECORDS - 1] if len(records) > RECORDS else None
-        values: dict[str, Any] = {
-            "records": records[:RECORDS],
-            "next_before": None if last is None else f"{last.at}-{last.sequence}",
-            "actor": actor,
-        }
+        more = None if last is None else f"{last.at}-{last.sequence}"
+        values: Values = {"records": records[:RECORDS], "next_before": more, "actor": actor}
         if repository is None:
             return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
         return self._of_repository("audit.html", "Audit", tab="audit", **values)
@@ -400,36 +349,23 @@ class Pages(ObjectPages):
         below = None if place is None else place[0]
         found = self._lake.catalog.refs.reflog(repository.id, ref or None, below=below, limit=RECORDS + 1)
         more = found[RECORDS - 1].sequence if len(found) > RECORDS else None
-        return self._of_repository(
-            "moves.html", "Reflog", tab="moves", records=found[:RECORDS], next_before=more, of=ref
-        )
+        given: Values = {"records": found[:RECORDS], "next_before": more, "of": ref}
+        return self._of_repository("moves.html", "Reflog", tab="moves", **given)
 
     def collection(self) -> str:
         """Show the rules of garbage collection, the marks, and the garbage that they found over time."""
         repository = self._repository
         marks = repository.gc.marks()[:RECORDS]
-        points = [
-            Point(
-                int(mark.created.timestamp()),
-                mark.bytes,
-                "done" if mark.state in FREED else "open",
-                f"{moment(int(mark.created.timestamp()))}: {human_size(mark.bytes)}, {mark.state.value}",
-            )
-            for mark in reversed(marks)
-        ]
+        points = []
+        for mark in reversed(marks):
+            at, kind = unix_seconds(mark.created), "done" if mark.state in FREED else "open"
+            points.append(Point(at, mark.bytes, kind, f"{moment(at)}: {human_size(mark.bytes)}, {mark.state.value}"))
         freed = sum(mark.bytes for mark in marks if mark.state in FREED)
         said = f"{counted(len(marks), 'mark')} of the last 30 days; those that were swept freed {human_size(freed)}."
-        return self._of_repository(
-            "gc.html",
-            "Garbage collection",
-            tab="gc",
-            rules=repository.gc.rules(),
-            grace=repository.gc.grace(),
-            marks=marks,
-            chart=size_bars("Garbage over time", said, points) if any(mark.bytes for mark in marks) else None,
-            sweepable=SWEEPABLE,
-            registrations=repository.registrations(),
-        )
+        chart = size_bars("Garbage over time", said, points) if any(mark.bytes for mark in marks) else None
+        given: Values = {"marks": marks, "chart": chart, "sweepable": SWEEPABLE, "rules": repository.gc.rules()}
+        given |= {"grace": repository.gc.grace(), "registrations": repository.registrations()}
+        return self._of_repository("gc.html", "Garbage collection", tab="gc", **given)
 
     def mirror(self) -> str:
         """Show the lag of a mirror, now and over time, and the mirrors of the repository."""
@@ -448,17 +384,10 @@ class Pages(ObjectPages):
             most = max((point.value for point in points), default=0)
             said = f"How far the ref that was furthest behind was behind its source: at most {span(most)}."
             chart = lag_area("Lag over time", said, points) if len(points) > 1 else None
-        return self._of_repository(
-            "mirror.html",
-            "Mirrors",
-            tab="mirror",
-            status=status,
-            refs=sorted(refs, key=lambda ref: -ref.lag_seconds)[:RECORDS],
-            count=len(refs),
-            chart=chart,
-            lags=lags[: -RECORDS - 1 : -1],
-            registrations=repository.registrations(),
-        )
+        furthest = sorted(refs, key=lambda ref: -ref.lag_seconds)[:RECORDS]
+        given: Values = {"status": status, "refs": furthest, "count": len(refs), "chart": chart}
+        given |= {"lags": lags[: -RECORDS - 1 : -1], "registrations": repository.registrations()}
+        return self._of_repository("mirror.html", "Mirrors", tab="mirror", **given)
 
     def integrity(self) -> str:
         """Show the findings of the last check."""
@@ -489,14 +418,6 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (
     ("/{repository}/audit", Pages.audit),
 )
 """Paths below the address of a lake. Names of repositories never begin with an underscore."""
-
-
-def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
-    try:
-        last = next(iter(repository.reflog(name, limit=1)), None)
-    except LakeopsError:  # no name of a ref
-        return None
-    return None if last is None or last.old is None or last.new is not None else last
 
 
 def _problem(repository: Repository) -> str:

@@ -346,7 +346,7 @@ def test_one_can_click_from_the_lakes_to_an_object(site: str, visit: Callable[..
             tab.get_by_role("link", name=link, exact=True).first.click()
         assert tab.get_by_role("heading", name="part-0.csv").is_visible()
         assert "EWR" in tab.inner_text("main")
-        tab.get_by_role("link", name="who wrote it, and its versions").click()
+        tab.get_by_role("link", name="blame and versions").click()
         tab.get_by_role("link", name="added").click()
         assert "There was no object" in tab.inner_text("main")
 

@@ -20,6 +20,7 @@ from support.errors import has_kind
 from lakeops.catalog.mirrors import Mirrors
 from lakeops.model.errors import (
     AlreadyExists,
+    LakeopsError,
     MirrorOvertaken,
     NamespaceTaken,
     NotAMirror,
@@ -27,7 +28,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RefNotFound,
 )
-from lakeops.model.mirrors import MirrorRef, RefKind, RefName
+from lakeops.model.mirrors import Inspection, MirrorRef, RefKind, RefName
 from lakeops.model.records import RepositoryRecord
 
 MAIN = RefName(RefKind.BRANCH, "main")
@@ -95,7 +96,7 @@ def test_a_name_and_a_namespace_are_taken_once(catalog):
         lambda c: c.mirrors.copy_commits(REPO, [ONE]),
         lambda c: c.mirrors.observe_source(REPO, {}, since=0, actor="ada"),
         lambda c: c.mirrors.give_up_candidate(REPO, MAIN, 1),
-        lambda c: c.mirrors.record_arrivals(REPO, MAIN, 1, {}, missing_objects=0, missing_bytes=0),
+        lambda c: c.mirrors.record_arrivals(REPO, MAIN, 1, Inspection()),
         lambda c: c.mirrors.promote(REPO, MAIN, 1, FIRST.id, token="t", actor="ada"),
         lambda c: c.mirrors.note(REPO, error=None),
         lambda c: c.mirrors.note_metadata(REPO, {}),
@@ -214,9 +215,9 @@ def test_heads_that_were_read_before_another_pass_went_on_are_refused(mirror):
 def test_what_arrived_is_remembered_until_the_ref_is_promoted(mirror):
     waiting = see(mirror, main=TWO, dev=SIDE)
     ticket = waiting[MAIN].ticket
-    mirror.mirrors.record_arrivals(HERE, MAIN, ticket, {"a": None, "b": "[1]"}, missing_objects=3, missing_bytes=30)
+    mirror.mirrors.record_arrivals(HERE, MAIN, ticket, Inspection({"a": None, "b": "[1]"}, 3, 30))
     mirror.mirrors.record_arrivals(
-        HERE, DEV, waiting[DEV].ticket, {"b": None}, missing_objects=1, missing_bytes=5, error="no"
+        HERE, DEV, waiting[DEV].ticket, Inspection({"b": None}, 1, 5, error=LakeopsError("no"))
     )
     assert mirror.mirrors.arrivals(HERE) == {"a": None, "b": None}
     refs = {ref.ref: ref for ref in mirror.mirrors.mirror_state(HERE).refs}
@@ -224,7 +225,7 @@ def test_what_arrived_is_remembered_until_the_ref_is_promoted(mirror):
     assert refs[DEV].error == "no"
     assert refs[DEV].checked == int(mirror.now().timestamp()) or mirror.database.dialect.name == "postgresql"
     many = {f"f{number}": None for number in range(1200)}
-    mirror.mirrors.record_arrivals(HERE, MAIN, ticket, {**many, "b": "[2]"}, missing_objects=2, missing_bytes=20)
+    mirror.mirrors.record_arrivals(HERE, MAIN, ticket, Inspection({**many, "b": "[2]"}, 2, 20))
     assert mirror.mirrors.arrivals(HERE) == {**many, "a": None, "b": None}
     promote(mirror, refs[DEV])
     assert mirror.mirrors.arrivals(HERE)["b"] == "[2]"
@@ -237,7 +238,7 @@ def test_arrivals_of_an_older_wait_are_remembered_but_say_nothing_of_the_new_one
     waiting = see(mirror, main=ONE)[MAIN]
     see(mirror, main=TWO)
     mirror.mirrors.give_up_candidate(HERE, MAIN, waiting.ticket)
-    mirror.mirrors.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=3, missing_bytes=30)
+    mirror.mirrors.record_arrivals(HERE, MAIN, waiting.ticket, Inspection({"a": None}, 3, 30))
     (ref,) = mirror.mirrors.mirror_state(HERE).refs
     assert ref.missing_objects == 0
     assert mirror.mirrors.arrivals(HERE) == {"a": None}
@@ -248,13 +249,13 @@ def test_arrivals_of_a_ref_that_is_gone_or_promoted_are_not_kept(mirror, after):
     """A pass that was overtaken tells what it saw."""
     waiting = see(mirror, main=FIRST, dev=SIDE)[DEV]
     after(mirror, waiting)
-    mirror.mirrors.record_arrivals(HERE, DEV, waiting.ticket, {"a": None}, missing_objects=0, missing_bytes=0)
+    mirror.mirrors.record_arrivals(HERE, DEV, waiting.ticket, Inspection({"a": None}, 0, 0))
     assert mirror.mirrors.arrivals(HERE) == {}
 
 
 def test_arrivals_go_when_the_source_is_back_at_what_is_shown(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
-    mirror.mirrors.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=1, missing_bytes=1)
+    mirror.mirrors.record_arrivals(HERE, MAIN, waiting.ticket, Inspection({"a": None}, 1, 1))
     see(mirror, main=FIRST)
     assert mirror.mirrors.give_up_candidate(HERE, MAIN, waiting.ticket).candidate is None
     assert mirror.mirrors.arrivals(HERE) == {}

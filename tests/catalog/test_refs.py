@@ -182,7 +182,7 @@ def test_a_protected_branch_refuses_staging_and_deletion_but_not_reset(catalog):
     catalog.refs.protect(REPO, "dev")
     for refused in (
         lambda: put(catalog, an_entry("b"), branch="dev"),
-        lambda: catalog.staging.stageable(REPO, "dev"),
+        lambda: catalog.staging.staging_time(REPO, "dev"),
         lambda: catalog.staging.begin_upload(REPO, "dev", "data/x/", upload="u"),
         lambda: catalog.refs.delete_branch(REPO, "dev", actor="ada"),
     ):

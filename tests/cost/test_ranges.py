@@ -9,11 +9,11 @@ from support.rows import Pointer, RecordingStore, attempt
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.records import Split
-from lakeops.ranges.apply import Applied, apply, apply_plan
+from lakeops.ranges.apply import Applied, apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.merge import plan_merge
+from lakeops.ranges.merge import apply_plan, plan_merge
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_file import write_metarange
 from lakeops.ranges.read import RangeReader

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import typer
-from support.doc_pages import DOCS, ROOT, first_cells
+from support.doc_pages import DOCS, ROOT
 from typer.core import TyperGroup
 
 from lakeops.catalog import marks
@@ -25,10 +25,14 @@ from lakeops.model.errors import LakeopsError
 from lakeops.model.records import Split
 from lakeops.ops import deletion_limit
 from lakeops.ops.gc import mark, sweep
+from lakeops.ranges import metarange
 from lakeops.serving import LIMITS
 from lakeops.settings import Settings
+from lakeops.store import foreign
+from lakeops.store.base import StoreSettings
 from lakeops.store.open import BUCKETS
 from lakeops.version import __version__
+from lakeops.web import objects, pages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -60,6 +64,11 @@ PYTHON = f"Python {PROJECT['requires-python'].removeprefix('>=')} or newer"
 AIRFLOW = f"{_needed('airflow')}"
 SPLIT = f"{Split().min_entries:,}, {Split().target_entries:,} and {Split().max_entries:,} entries"
 A_RANGE = f"{Split().min_entries + Split().target_entries:,}"
+ENTRY_BYTES = 68
+"""Bytes of metadata for an entry, as ``make bench`` measured."""
+RANGE_KB = (Split().min_entries + Split().target_entries) * ENTRY_BYTES // 10_000 * 10
+PREVIEW = f"{foreign.PAGE_BYTES >> 20} MiB and {foreign.PAGE_SECONDS} seconds of CPU"
+NUMBERS = ["no", "one", "two", "three", "four", "five", "six"]
 SHORT = ".".join(__version__.split(".")[:2])
 
 FACTS = [
@@ -69,7 +78,7 @@ FACTS = [
     (f"| version | {SHORT}, beta", "docs/status.md"),
     (f"[{PROJECT['license']}](LICENSE)", "README.md"),
     (f"yes, {PROJECT['license']}", "docs/comparison.md"),
-    *((f"Airflow {AIRFLOW}", page) for page in ("docs/install.md", "docs/provider.md")),
+    *((f"Airflow {AIRFLOW}", page) for page in ("docs/airflow.md", "docs/install.md", "docs/provider.md")),
     (f"| Airflow | {AIRFLOW} (", "docs/status.md"),
     (f"lakeops needs Airflow {AIRFLOW.split(maxsplit=1)[0]}", "docs/provider.md"),
     (f"(Spark {_needed('spark')})", "docs/install.md"),
@@ -106,6 +115,27 @@ FACTS = [
     (f"| connections | {LIMITS.connections:,}", "docs/gateway.md"),
     (f"| body of a request | {LIMITS.body_bytes >> 30} GiB", "docs/gateway.md"),
     *((f"| {role} |", "docs/team.md") for role in ROLES),
+    (f"[{NUMBERS[len(ROLES)]} roles](team.md#roles)", "docs/index.md"),
+    (f"| permissions | {NUMBERS[len(ROLES)]} roles,", "docs/comparison.md"),
+    (f"about {ENTRY_BYTES} bytes of metadata for each committed entry", "docs/operating.md"),
+    (f"about {RANGE_KB} kB each", "docs/operating.md"),
+    (f"about {RANGE_KB} kB of metadata for each range", "docs/faq.md"),
+    (f"{NUMBERS[len(ROLES)]} [roles](team.md#roles)", "docs/faq.md"),
+    (f"above {metarange.MOST_INLINE:,} ranges", "docs/operating.md"),
+    (f"Above {metarange.MOST_INLINE:,} ranges", "docs/faq.md"),
+    (f"more than {metarange.MOST_INLINE:,} ranges", "docs/adr/0081-a-range-is-a-file.md"),
+    (f"`cache_mb` ({Settings.model_fields['cache_mb'].default} MiB)", "docs/operating.md"),
+    (f"up to {Settings.model_fields['disk_cache_mb'].default >> 10} GiB (`disk_cache_mb`)", "docs/stores.md"),
+    (f"| attempts of one request | {StoreSettings().max_attempts} |", "docs/stores.md"),
+    (f"{StoreSettings().connect_timeout:g} s to connect, {StoreSettings().read_timeout:g} s between", "docs/stores.md"),
+    (f"part of a big upload | {StoreSettings().part_bytes >> 20} MiB", "docs/stores.md"),
+    (f"which may take {PREVIEW}", "docs/pages.md"),
+    (f"a process that may take {PREVIEW}", "SECURITY.md"),
+    (f"counted up to {pages.COUNTED:,} changes", "docs/pages.md"),
+    (f"A page searches {pages.SEARCHED:,} commits", "docs/pages.md"),
+    (f"number of branches (counted to {pages.MOST_BRANCHES:,})", "docs/pages.md"),
+    (f"not committed (counted to {pages.STAGED:,})", "docs/pages.md"),
+    (f"The page looks at {objects.DEPTH} commits", "docs/pages.md"),
     *((f"`{scheme}://", page) for scheme in ("file", *BUCKETS) for page in ("docs/stores.md", "docs/write.md")),
     *((f"`{extra}`", "docs/install.md") for extra in EXTRAS),
     *(
@@ -150,6 +180,13 @@ def test_every_promise_has_tests_and_the_harnesses_their_last_runs() -> None:
     )
 
 
+def first_column(text: str) -> set[str]:
+    """The first cells of the rows of the first table of a text."""
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table
+    return {row.split("|")[1].strip() for row in table[0].splitlines()[2:]}
+
+
 def test_every_row_of_the_comparison_names_what_shows_it() -> None:
     compared, shown = (
         [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
@@ -157,8 +194,10 @@ def test_every_row_of_the_comparison_names_what_shows_it() -> None:
     )
     assert [row[0] for row in compared] == [row[0] for row in shown]
     assert len(compared) > 10
-    for _, pages, tests in shown:
-        assert re.search(r"\]\([\w-]+\.md(#[\w-]+)?\)", pages)
+    front = first_column(PAGES["README.md"].split("## How it compares")[1])
+    assert front - {row[0] for row in compared} == {"choose it when"}
+    for _, where, tests in shown:
+        assert re.search(r"\]\([\w-]+\.md(#[\w-]+)?\)", where)
         assert re.search(r"`tests/\w+/test_\w+\.py`", tests)
 
 
@@ -193,7 +232,9 @@ def test_commands_within_sentences_exist(page: str) -> None:
         if given[0].isupper() or given[0] in {"connections", "range", "leaf", "metarange"}:
             continue  # COMMAND, a group of Airflow's command line, the bytes before an id
         left, options = (
-            ("", {"--config", "--install-completion", "--version"}) if given[0][0] == "-" else _resolved(given)
+            ("", {"--config", "--engine", "--install-completion", "--version"})
+            if given[0][0] == "-"
+            else _resolved(given)
         )
         own = given[: given.index("--")] if "--" in given else given
         used = {word.split("=")[0] for word in own if word.startswith("-") and word != "-"}
@@ -229,45 +270,95 @@ def test_every_command_has_an_example_that_is_understood(name: str) -> None:
     assert {word for word in words if word.startswith("--") and word != "--"} <= options
 
 
-LAKECTL = [
-    "actions",
-    "annotate",
-    "auth",
-    "bisect",
-    "branch",
-    "branch-protect",
-    "cat-hook-output",
-    "cat-sst",
-    "cherry-pick",
-    "commit",
-    "completion",
-    "config",
-    "dbt",
-    "diff",
-    "docs",
-    "doctor",
-    "find-merge-base",
-    "fs",
-    "gc",
-    "identity",
-    "import",
-    "local",
-    "log",
-    "merge",
-    "metastore",
-    "refs-dump",
-    "refs-restore",
-    "repo",
-    "show",
-    "tag",
-    "usage",
-]
-"""The commands of ``lakectl``, as its reference lists them."""
+LIST = "--after --amount --prefix"
+MOVING = "--no-progress --parallelism --pre-sign"
+LAKECTL = {
+    "actions runs describe": "--after --amount",
+    "actions runs list": "--after --amount --branch --commit",
+    "actions validate": "",
+    "annotate": "--first-parent --recursive",
+    "auth users": "",
+    "auth groups": "",
+    "auth policies": "",
+    **dict.fromkeys([f"bisect {verb}" for verb in ("start", "good", "bad", "run", "reset", "log", "view")], ""),
+    "branch create": "--source",
+    "branch delete": "--yes",
+    "branch list": LIST,
+    "branch reset": "--object --prefix --yes",
+    "branch revert": "--allow-empty-commit --parent-number --yes",
+    "branch show": "",
+    "branch-protect add": "",
+    "branch-protect delete": "",
+    "branch-protect list": "",
+    "cat-hook-output": "",
+    "cat-sst": "--amount --file",
+    "cherry-pick": "--parent-number",
+    "commit": "--allow-empty-commit --allow-empty-message --message --meta",
+    "completion": "",
+    "config": "",
+    "diff": "--prefix --two-way",
+    "docs": "",
+    "doctor": "",
+    "find-merge-base": "",
+    "fs cat": "--pre-sign",
+    "fs download": f"--part-size --recursive {MOVING}",
+    "fs ls": "--recursive",
+    "fs presign": "",
+    "fs rm": "--concurrency --recursive",
+    "fs stage": "--checksum --content-type --location --meta --mtime --size",
+    "fs stat": "--pre-sign",
+    "fs update-metadata": "--metadata",
+    "fs upload": f"--content-type --recursive --source {MOVING}",
+    "gc check-async": "--id",
+    "gc delete-config": "",
+    "gc get-config": "--json",
+    "gc prepare-async": "",
+    "gc set-config": "--filename",
+    "identity": "",
+    "import": "--allow-empty-message --from --message --meta --no-progress --to",
+    "local checkout": f"--all --ref --yes {MOVING}",
+    "local clone": f"--gitignore {MOVING}",
+    "local commit": f"--allow-empty-message --force --message --meta {MOVING}",
+    "local init": "--force --gitignore",
+    "local list": "",
+    "local pull": f"--force {MOVING}",
+    "local status": "--local",
+    "log": "--after --amount --dot --first-parent --limit --no-merges --objects --prefixes --show-meta-range-id "
+    "--since --stop-at",
+    "login": "",
+    "merge": "--allow-empty --allow-empty-message --force --message --meta --squash --strategy",
+    "plugin list": "",
+    "refs-dump": "--output --poll-interval --timeout",
+    "refs-restore": "--manifest --poll-interval --timeout",
+    "repo create": "--default-branch --sample-data",
+    "repo create-bare": "",
+    "repo delete": "--yes",
+    "repo list": LIST,
+    "show commit": "--show-meta-range-id",
+    "tag create": "--force",
+    "tag delete": "",
+    "tag list": LIST,
+    "tag show": "",
+    "usage summary": "",
+}
+"""The commands of ``lakectl`` and the options of each, as its reference lists them."""
+OF_LAKECTL = "--base-uri --config --log-format --log-level --log-output --no-color --no-progress --verbose --version"
+ROWS = [row for row in PAGES["docs/lakefs.md"].splitlines() if row.startswith("| `")]
 
 
-def test_every_command_of_lakectl_stands_beside_ours() -> None:
-    told = {name.split()[0] for name in first_cells(PAGES["docs/lakefs.md"]) if not name.startswith("-")}
-    assert sorted({*LAKECTL} - told) == []
+@pytest.mark.parametrize("name", LAKECTL)
+def test_every_command_and_option_of_lakectl_stands_beside_ours(name: str) -> None:
+    """An option is one of ours with the same name, or the row of its command names it."""
+    row = next((row for row in ROWS if re.search(rf"`{name}( -[^`]*)?`", row.split(" | ")[0])), None)
+    assert row, "docs/lakefs.md has no row for it"
+    ours = re.search(r"`lakeops ([a-z -]+?)(?: --[^`]*)?`", row.split(" | ")[1])
+    same = _resolved(ours[1].split())[1] if ours else set()
+    assert sorted({*LAKECTL[name].split()} - same - {*re.findall(r"--[\w-]+", row)}) == []
+
+
+def test_every_option_of_lakectl_itself_has_a_row() -> None:
+    told = {name for row in ROWS for name in re.findall(r"--[\w-]+", row)}
+    assert sorted({*OF_LAKECTL.split()} - told) == []
 
 
 def test_the_glossary_is_short_and_in_use() -> None:

@@ -49,10 +49,10 @@ def test_a_containers_quota_is_what_counts(container, files, expected):
 def test_engines_have_a_thread_for_each_core_that_they_may_use(container):
     container({"cpu.max": "200000 100000\n"})
     assert LocalEngine().threads == 2
-    engine = ChoosingEngine(LocalEngine(), lambda: SparkEngine("local[64]"))
+    engine = ChoosingEngine(lambda: SparkEngine("local[64]"))
     assert engine.for_work(120).name == "on spark"
     # Sixty-four cores do this in two seconds, so Spark would not be worth while.
-    assert ChoosingEngine(LocalEngine(), lambda: SparkEngine("local[64]"), cores=64).for_work(120).name == "in process"
+    assert ChoosingEngine(lambda: SparkEngine("local[64]"), 64).for_work(120).name == "in process"
 
 
 def test_one_core_of_a_bigger_machine(monkeypatch, tmp_path):

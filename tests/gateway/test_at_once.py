@@ -59,8 +59,9 @@ def status_of(work: Callable[[], Any]) -> int:
     return int(answer["ResponseMetadata"]["HTTPStatusCode"])
 
 
-@pytest.mark.parametrize("moment", ["stageable", "put_staged"])
-@pytest.mark.parametrize("key", ["main/old", "main/new"])
+@pytest.mark.parametrize(
+    ("key", "moment"), [("main/old", "pin"), ("main/old", "put_staged"), ("main/new", "put_staged")]
+)
 def test_a_copy_on_a_condition_is_one_of_the_object_that_was_named(
     main: Branch, s3: Any, before: Before, key: str, moment: str
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_commit_with_a_list_that_lies_is_not_shown(pair: Pair, first: Commit, 
     made = scattered(pair, "1")
     changes = RangeReader(pair.replicator.source).metarange(made).delta
     assert changes is not None
-    sides = [changes.before, changes.after]
+    sides = list(changes.rows)
     sides[side] = LIES[how](sides[side])
     with_list(pair, made, *sides)
     other = pair.arrived("dev", b="1")
@@ -98,7 +98,7 @@ def test_a_list_about_a_commit_that_is_no_parent_is_compared_with_that(pair: Pai
     made = scattered(pair, "2")
     changes = RangeReader(pair.replicator.source).metarange(made).delta
     assert changes is not None
-    with_list(pair, made, changes.before, changes.after, since=first.meta_range_id)
+    with_list(pair, made, *changes.rows, since=first.meta_range_id)
     pair.replicator.settle()
     with pytest.raises(RecordRefused, match="list of changes"):
         pair.mirror.sync()
@@ -111,7 +111,8 @@ def test_what_a_list_is_about_may_come_later(pair: Pair, first: Commit) -> None:
     third = scattered(pair, "2")
     changes = RangeReader(pair.replicator.source).metarange(third).delta
     assert changes is not None
-    lying = with_list(pair, third, changes.before.slice(1), changes.after)
+    before, after = changes.rows
+    lying = with_list(pair, third, before.slice(1), after)
     pair.replicator.hold(metarange_key(second.meta_range_file))
     pair.catch_up()
     assert pair.head() == lying.id

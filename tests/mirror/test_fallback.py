@@ -6,7 +6,7 @@ import pytest
 from support.mirrors import Pair, check_whole
 
 from lakeops.model.errors import LakeopsError
-from lakeops.model.mirrors import RefKind, RefName, Remaining, Wait
+from lakeops.model.mirrors import Inspection, RefKind, RefName, Remaining, Wait
 from lakeops.ops.mirror.sync import is_due
 from lakeops.store import layout
 
@@ -149,7 +149,8 @@ def test_what_arrives_makes_less_remain() -> None:
     looks = [Remaining(1), Remaining(0, 3), Remaining(0, 2, 50), Remaining(0, 2, 49), Remaining(0, 0, 7), Remaining()]
     wait = Wait(0, 0)
     for now, remaining in enumerate(looks, 1):
-        wait = wait.seen(now, remaining, ())
+        wait = wait.seen(now, Inspection(remaining=remaining))
         assert wait.progressed == (now if now > 1 else 0)
-    assert wait.seen(99, Remaining(0, 0, 1), ()).progressed == len(looks), "what goes again is no progress"
+    later = wait.seen(99, Inspection(remaining=Remaining(0, 0, 1)))
+    assert later.progressed == len(looks), "what goes again is no progress"
     assert Wait.from_json(wait.to_json()) == wait

@@ -17,7 +17,7 @@ from lakeops import Lake
 from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark.jobs import explained
 from lakeops.model.errors import Corrupted, NamespaceTaken, NotAMirror, PreconditionFailed
-from lakeops.ops.mirror.copying import CopyTask, DeleteTask, copy_objects, delete_objects
+from lakeops.ops.mirror.copying import CopyTask, copy_objects, delete_objects
 from lakeops.ops.mirror.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -102,7 +102,7 @@ def test_a_task_asks_at_its_start(pair, shown):
     with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
         copy_objects(CopyTask(0, source, (item,), known), destination)
     with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
-        delete_objects(DeleteTask(0, source, ("data/2026010100/none",), known), destination)
+        list(delete_objects(source, destination, ["data/2026010100/none"], known))
 
 
 def test_a_worker_tells_the_driver_why_it_stopped():

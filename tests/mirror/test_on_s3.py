@@ -9,7 +9,7 @@ import pytest
 from support.mirrors import SPLIT, read_whole
 
 from lakeops import Lake, Mirror, Repository, Settings
-from lakeops.ops.mirror.setup_s3 import carry_out, make_plan
+from lakeops.ops.mirror.setup_s3 import carry_out, make_plan, replication_of
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 
@@ -57,7 +57,7 @@ def check(repo: Repository, mirror: Mirror, store: S3Store) -> dict[str, bytes]:
 
 
 def set_up(source: S3Store, mirror: S3Store) -> None:
-    carry_out(make_plan(source.url, mirror.url, source.settings, role=ROLE))
+    carry_out(make_plan(replication_of(source.url, mirror.url, role=ROLE), source.settings))
 
 
 def test_the_buckets_replication_serves_a_mirror(mirrored):

@@ -10,7 +10,7 @@ from support.rows import THOROUGH, Groups, built, change_sets, numbered, reposit
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import Transient
 from lakeops.model.records import Split
-from lakeops.ops.mirror.presence import CheckOptions, check_presence, is_memorable, plan_presence, remember
+from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence, remember
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import StoreSettings
 
@@ -23,7 +23,7 @@ def address(value) -> str:
 
 def run(store, wanted, known, arrived, engine=None):
     planned = plan_presence(wanted, known, arrived)
-    return list(check_presence(planned, engine=engine or LocalEngine(threads=2), store=store, options=TERMS))
+    return list(check_presence(planned, engine or LocalEngine(threads=2), store, TERMS))
 
 
 @given(st.data())
@@ -47,7 +47,7 @@ def test_what_is_missing_is_missing_and_arrives_step_by_step(fresh_store, data):
     arrived: dict[str, str | None] = {}
     for step in range(3):
         proofs = run(store, wanted, known, arrived, data.draw(st.sampled_from([None, Groups()])))
-        arrived |= {proof.file: remember(proof) for proof in proofs if is_memorable(proof)}
+        arrived |= remember(proofs)
         missing = {one.address for proof in proofs for one in proof.missing}
         gone = {row.file for row in hidden} if step == 0 else set()
         assert {proof.file for proof in proofs if not proof.arrived} == gone
@@ -72,7 +72,7 @@ def test_a_file_of_a_known_range_is_looked_for_alone(store):
     wanted = built(store, numbered(range(200)))  # the same ranges, in files of other names
     assert known.id == wanted.id
     planned = plan_presence(wanted, known, {})
-    assert (planned.rows.num_rows, len(planned.files)) == (0, len(wanted))
+    assert (len(planned.rows), len(planned.files)) == (0, len(wanted))
     proofs = run(store, wanted, known, {})
     assert all(proof.complete for proof in proofs)
     store.delete([wanted.row(2).key])
@@ -104,7 +104,7 @@ def test_every_byte_of_a_file_counts(store):
         [proof] = run(store, wanted, known, {})
         assert not proof.complete, start
         assert row.file in (proof.damage or "")
-        assert not is_memorable(proof)
+        assert not remember([proof])
     store.put(row.key, good)
     assert all(proof.complete for proof in run(store, wanted, known, {}))
 
@@ -114,7 +114,7 @@ def test_an_object_of_another_size_is_no_arrival(store):
     store.put("data/2026010100/1-1", b"too long")
     [proof] = run(store, wanted, Metarange.empty(), {})
     assert not proof.complete
-    assert not is_memorable(proof)
+    assert not remember([proof])
     assert "'a'" in (proof.mismatch or "")
 
 
@@ -123,10 +123,11 @@ def test_an_object_of_another_size_is_no_arrival(store):
     [("0" * 32, True, True), ("1" * 32, True, False), ("0" * 32, False, False), ("0" * 31 + "-2", True, False)],
 )
 def test_etags_are_compared_where_they_say_something(etag, etags, differs):
-    from lakeops.ops.mirror.presence import MissingObject, _mismatch
+    from lakeops.model.mirrors import Missing
+    from lakeops.ops.mirror.presence import _mismatch
     from lakeops.store.base import StoredObject
 
-    one = MissingObject("a", "data/1/x", "1" * 32, 5)
+    one = Missing("data/1/x", "a", 5, "1" * 32)
     found = _mismatch(one, StoredObject("data/1/x", 5, 0, etag=etag), CheckOptions(StoreSettings(), etags=etags))
     assert (found is not None) == differs
 
@@ -148,7 +149,7 @@ def test_imported_objects_are_looked_for_where_they_are_or_trusted(store, tmp_pa
     assert [one.path for one in proof.missing] == ["b"]
     planned = plan_presence(wanted, Metarange.empty(), {})
     trusting = CheckOptions(StoreSettings(), imported=False)
-    assert all(one.complete for one in check_presence(planned, engine=LocalEngine(), store=store, options=trusting))
+    assert all(one.complete for one in check_presence(planned, LocalEngine(), store, trusting))
 
 
 class Forgetful(LocalEngine):

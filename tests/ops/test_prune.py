@@ -198,7 +198,7 @@ def test_a_mirror_ends_where_its_source_was_pruned(old: Repository, lake: Lake, 
     from lakeops.ops.mirror.source import Source
     from lakeops.ops.mirror.sync import copy_history
 
-    copy_history(mirror._ctx, Source(lake.catalog, "repo"), [old.ref("main").commit.id])
+    copy_history(mirror._ctx, Source(lake, "repo"), [old.ref("main").commit.id])
     copied = lake.catalog.commits.all("far")
     assert {commit.id for commit in old.log("main")} <= copied.keys()
     assert lake.catalog.retention.pruned("far")

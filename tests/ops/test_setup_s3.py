@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import boto3
@@ -17,7 +18,7 @@ from support.http_answers import Answers, error
 from lakeops import Lake, Settings, Split
 from lakeops.model.errors import InvalidInput, LakeopsError, PreconditionFailed, StoreError, Transient
 from lakeops.ops.mirror import setup_s3
-from lakeops.ops.mirror.setup_s3 import carry_out, make_plan, make_removal_plan
+from lakeops.ops.mirror.setup_s3 import carry_out, make_plan, make_removal_plan, replication_of
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 from lakeops.store.s3.replication_rules import lifecycle_id, replication_id
@@ -28,7 +29,9 @@ OTHERS = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expi
 
 def plan_for(stores: tuple[S3Store, S3Store], **more: object) -> setup_s3.ReplicationSetup:
     source, mirror = stores
-    return make_plan(source.url, mirror.url, source.settings, **{"role": ROLE, **more})  # type: ignore[arg-type]
+    batch_role: Any = more.pop("batch_role", "")
+    wish = replication_of(source.url, mirror.url, **{"role": ROLE, **more})
+    return make_plan(wish, source.settings, batch_role=batch_role)
 
 
 @pytest.fixture(params=["moto", "ministack"])
@@ -235,12 +238,12 @@ def test_the_rule_is_taken_away_again(on_ministack):
     source, mirror = on_ministack
     carry_out(plan_for(on_ministack))
     source.put("data/before", b"1")
-    carry_out(removal := make_removal_plan(source.url, mirror.url, source.settings))
+    carry_out(removal := make_removal_plan(replication_of(source.url, mirror.url), source.settings))
     assert [(step.setting, step.after) for step in removal.changes] == [("replication", None)]
     source.put("data/after", b"1")
     source.delete(["data/before"])
     assert [item.key for item in mirror.list()] == ["data/before"], "nothing arrives any more, deletes neither"
-    assert make_removal_plan(source.url, mirror.url, source.settings).changes == []
+    assert make_removal_plan(replication_of(source.url, mirror.url), source.settings).changes == []
     assert [step.setting for step in plan_for(on_ministack).changes] == ["replication"]
 
 
@@ -250,7 +253,7 @@ def test_taking_a_rule_away_leaves_the_others(on_ministack):
     client(source.settings).create_bucket(Bucket=third.bucket)
     for store in (mirror, third):
         carry_out(plan_for((source, store)))
-    carry_out(make_removal_plan(source.url, mirror.url, source.settings))
+    carry_out(make_removal_plan(replication_of(source.url, mirror.url), source.settings))
     (rule,) = client(source.settings).get_bucket_replication(Bucket=source.bucket)["ReplicationConfiguration"]["Rules"]
     assert rule["Destination"]["Bucket"] == f"arn:aws:s3:::{third.bucket}"
 
@@ -260,7 +263,7 @@ def test_replication_both_ways_is_warned_of(on_ministack):
     carry_out(plan_for(on_ministack))
     (warning,) = plan_for((mirror, source)).warnings
     assert "--remove" in warning
-    carry_out(make_removal_plan(source.url, mirror.url, source.settings))
+    carry_out(make_removal_plan(replication_of(source.url, mirror.url), source.settings))
     assert plan_for((mirror, source)).warnings == ()
 
 
@@ -276,7 +279,7 @@ def test_replication_both_ways_is_warned_of(on_ministack):
 )
 def test_places_that_s3_cannot_replicate_between(source, mirror, words):
     with pytest.raises(InvalidInput, match=words):
-        make_plan(source, mirror, QUICK, role=ROLE)
+        replication_of(source, mirror, role=ROLE)
 
 
 def test_no_role(on_moto):
@@ -349,11 +352,11 @@ def test_the_batch_job_is_started(as_on_aws, monkeypatch):
     source.put("data/before", b"1")
     plan = plan_for(as_on_aws)
     assert plan.batch is not None
-    assert plan.batch.region == "us-east-1"
+    assert plan.batch["region"] == "us-east-1"
     control = boto3.client("s3control", region_name="us-east-1")  # type: ignore[call-overload]
     monkeypatch.setattr(setup_s3, "control_client", {"us-east-1": control}.__getitem__)
     with Stubber(control) as stub:
-        stub.add_response("create_job", {"JobId": "job-1"}, plan.batch.job)
+        stub.add_response("create_job", {"JobId": "job-1"}, plan.batch["job"])
         assert setup_s3.start_batch(plan) == "job-1"
         stub.add_client_error("create_job", "AccessDenied", "something secret")
         with pytest.raises(StoreError, match="s3:CreateJob") as caught:
@@ -365,8 +368,8 @@ def test_the_job_may_run_as_another_role(as_on_aws):
     as_on_aws[0].put("data/before", b"1")
     plan = plan_for(as_on_aws, batch_role="arn:aws:iam::210987654321:role/batch")
     assert plan.batch is not None
-    assert plan.batch.job["AccountId"] == "210987654321"
-    assert "210987654321" in plan.batch.command
+    assert plan.batch["job"]["AccountId"] == "210987654321"
+    assert "210987654321" in plan.batch["command"]
 
 
 def test_servers_other_than_aws_have_no_batch_jobs(on_moto):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from support.rows import (
     SMALL,
     THOROUGH,
-    Elsewhere,
     Groups,
     Pointer,
     applied,
@@ -28,10 +27,10 @@ from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.ranges import range_file
-from lakeops.ranges.apply import FEWEST_RANGES, apply, apply_plan
+from lakeops.ranges.apply import FEWEST_RANGES, apply
 from lakeops.ranges.diff import diff, diff_batches, summary, written
 from lakeops.ranges.digest import with_digests
-from lakeops.ranges.merge import plan_merge, preview
+from lakeops.ranges.merge import apply_plan, plan_merge, preview
 from lakeops.ranges.metarange import Delta, Metarange
 from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows, write_metarange
 from lakeops.ranges.range_merge import sides_behind
@@ -132,16 +131,13 @@ def test_a_merge_with_lists_is_the_merge_without(fresh_store, data, split, strat
     shown = as_told(preview(reader, *plain, strategy))
     assert as_told(preview(reader, base, source, dest, strategy)) == shown
     without = None if expected.conflicts else merged(store, expected, plain[1], split)
-    for plan in (
-        plan_merge(reader, base, source, dest, strategy),
-        plan_merge(reader, base, source, dest, strategy, engine=Elsewhere(2)),
-    ):
-        assert plan.changes.equals(expected.changes)
-        assert (plan.conflicts, plan.summary) == (expected.conflicts, expected.summary)
-        if without is not None:
-            found = merged(store, plan, source, split)
-            assert (found.metarange.id, found.summary) == (without.metarange.id, without.summary)
-            assert list_flaw(reader, reread(store, found.metarange), dest) is None
+    plan = plan_merge(reader, base, source, dest, strategy)
+    assert plan.changes.equals(expected.changes)
+    assert (plan.conflicts, plan.summary) == (expected.conflicts, expected.summary)
+    if without is not None:
+        found = merged(store, plan, source, split)
+        assert (found.metarange.id, found.summary) == (without.metarange.id, without.summary)
+        assert list_flaw(reader, reread(store, found.metarange), dest) is None
 
 
 def merged(store, plan, source, split):
@@ -187,7 +183,7 @@ def test_a_merge_of_two_sides_with_lists_opens_nothing(store):
     store.forget()
     plan = plan_merge(RangeReader(store), base, source, dest, Strategy.SOURCE_WINS)
     assert as_told(preview(RangeReader(store), base, source, dest, None)) == shown
-    assert plan_merge(RangeReader(store), base, source, dest, None, engine=Elsewhere(2)).conflicts == [paths[2]]
+    assert plan_merge(RangeReader(store), base, source, dest, None).conflicts == [paths[2]]
     assert store.read == []
     assert (plan.changes, plan.summary) == (expected.changes, expected.summary)
 
@@ -255,17 +251,6 @@ def test_a_thousand_changes_take_less_than_a_quarter_of_a_megabyte(store):
     assert len(found.data) < 1600 * 150
 
 
-def test_lists_join(store):
-    base = built(store, BASE)
-    one, other = (changed(store, base, scattered(base, "1", column)) for column in ("first_path", "last_path"))
-    both = one.delta.then(other.delta)
-    assert both.since == base.id
-    assert both.after.num_rows == one.delta.after.num_rows + other.delta.after.num_rows
-    assert both.after["path"].to_pylist() == sorted(both.after["path"].to_pylist())
-    empty = Delta.empty(base.id).then(one.delta)
-    assert (empty.before.equals(one.delta.before), empty.after.equals(one.delta.after)) == (True, True)
-
-
 # --- lists that were made on purpose, in files whose digests are right ---
 
 
@@ -329,7 +314,7 @@ def other_size(side: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_fsck_finds_a_list_that_says_something_else(store, how, side):
     base, after, attachment = told(store)
-    sides = {name: getattr(after.delta, name) for name in ("before", "after")}
+    sides = dict(zip(("before", "after"), after.delta.rows, strict=True))
     sides[side] = how(sides[side])
     data = encode_rows(pa.concat_tables(sides.values()))
     lying = forged(store, after, Attachment(f"{base.id} {sides['before'].num_rows}", data))
@@ -348,7 +333,8 @@ def test_fsck_finds_a_list_with_more_in_it(store):
     more = with_digests(
         staged_table({"zzz": ("1", 1)}).drop_columns("tombstone").cast(pa.schema(list(RANGE_SCHEMA)[:-1]))
     )
-    longer = Delta.of(base.id, after.delta.before, pa.concat_tables([after.delta.after, more]))
+    removed, added = after.delta.rows
+    longer = Delta.of(base.id, removed, pa.concat_tables([added, more]))
     flaw = list_flaw(RangeReader(store), after.with_delta(longer), base)
     assert flaw is not None
     assert "more" in flaw.message

@@ -115,7 +115,7 @@ def replaced(
     table = base.leaves.root.table
     if leaf is not None:
         data = encode_metarange(leaf.table)
-        key = rows_of(base)[number].hex_id if not told.pop("own_id", False) else None
+        key = rows_of(base)[number].id.hex() if not told.pop("own_id", False) else None
         file = f"{key or leaf_row(leaf).column('id')[0].as_py().hex()}-{attempt()}.parquet"
         store.put(range_key(file), data)
         row = leaf_row(leaf, file, len(data), sha256(data).digest())
@@ -180,7 +180,7 @@ def test_a_leaf_of_other_ranges_is_corrupted(store, base, change):
     number = leaf_with(base)
     (leaf,) = base.leaves.get([number])
     data, row = encode_metarange(change(leaf).table), rows_of(base)[number]
-    file = f"{row.hex_id}-{attempt()}.parquet"
+    file = f"{row.id.hex()}-{attempt()}.parquet"
     store.put(range_key(file), data)
     told = {"file": file, "file_bytes": len(data), "file_digest": sha256(data).digest()}
     for use in everything(store, replaced(base, store, number, **told)):

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from support.rows import (
     SMALL,
     THOROUGH,
-    Elsewhere,
     Groups,
     applied,
     attempt,
@@ -21,11 +20,10 @@ from support.rows import (
     summed,
 )
 
-from lakeops.model.errors import Transient
 from lakeops.model.records import Split, Strategy, Summary
-from lakeops.ranges.apply import Applied, apply, apply_plan
+from lakeops.ranges.apply import Applied, apply
 from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff
-from lakeops.ranges.merge import plan_merge, preview
+from lakeops.ranges.merge import apply_plan, plan_merge, preview
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
@@ -128,11 +126,10 @@ def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
     base = data.draw(repositories())
     source, dest = (applied(base, data.draw(change_sets(base))) for _ in range(2))
     split = data.draw(st.sampled_from([SMALL, WIDE]))
-    engine = data.draw(st.sampled_from([None, Elsewhere(1), Elsewhere(3)]))
     metaranges = [built(store, side, split) for side in (base, source, dest)]
     for strategy in STRATEGIES:
         expected, conflicts = model(base, source, dest, strategy)
-        plan = plan_merge(RangeReader(store), *metaranges, strategy, engine=engine)
+        plan = plan_merge(RangeReader(store), *metaranges, strategy)
         assert plan.conflicts == (conflicts if strategy is None else [])
         if plan.conflicts:
             continue
@@ -281,48 +278,13 @@ def test_the_first_changes_are_told_before_the_last_are_read(store, strategy):
     assert len(store.read) < sum(map(len, sides)) / 4
 
 
-# --- planning a merge in stretches on an engine gives what a single walk gives ---
-
-
-@pytest.fixture
-def sides(store):
-    base = numbered(range(700))
-    source = base | numbered(range(0, 700, 7), "1")
-    dest = base | numbered(range(3, 700, 7), "2")
-    return [built(store, side) for side in (base, source, dest)]
-
-
-def test_a_large_walk_becomes_many_tasks(reader, sides):
-    engine = Elsewhere(2)
-    plan = plan_merge(reader, *sides, None, engine=engine)
-    assert plan.summary.changed == 100
-    assert engine.tasks > len(sides[0]) / 8
-    assert plan.changes.equals(plan_merge(reader, *sides, None).changes)
-
-
-def test_counting_what_a_merge_by_reference_brings_is_work_too(reader, sides):
-    base, source, _ = sides
-    engine = Elsewhere(2)
-    plan = plan_merge(reader, base, source, base, None, engine=engine)
+def test_a_merge_by_reference_is_counted_without_a_change(store, reader):
+    base = built(store, numbered(range(700)))
+    source = built(store, numbered(range(700)) | numbered(range(0, 700, 7), "1"))
+    plan = plan_merge(reader, base, source, base, None)
     assert plan.result is source
     assert (plan.summary.changed, plan.changes.num_rows) == (100, 0)
-    assert engine.tasks > len(base) / 8
-
-
-def test_nothing_to_do_is_seen_at_once(reader, sides):
-    base, _, dest = sides
-    engine = Elsewhere(2)
-    assert plan_merge(reader, base, base, dest, None, engine=engine).result is dest
-    assert engine.tasks == 0
-
-
-def test_a_lost_part_is_noticed(reader, sides):
-    class Losing(Elsewhere):
-        def run(self, work, tasks, store):
-            return super().run(work, list(tasks)[1:], store)
-
-    with pytest.raises(Transient, match="gave back"):
-        plan_merge(reader, *sides, None, engine=Losing(2))
+    assert plan_merge(reader, base, base, source, None).result is source
 
 
 def test_conflicts_come_all_and_in_order(store, reader):

@@ -57,7 +57,7 @@ def test_rows_come_and_go_as_plain_data(whole):
     assert whole.at(np.array([5, 2])) == [rows[5], rows[2]]
     assert sum(row.count for row in rows) == whole.count == 1_200
     assert sum(row.size_bytes for row in rows) == whole.size_bytes
-    assert rows[0].key == f"_lakefs/ranges/{rows[0].hex_id}-{rows[0].file[65:]}"
+    assert rows[0].key == f"_lakefs/ranges/{rows[0].id.hex()}-{rows[0].file[65:]}"
 
 
 def test_slices_of_a_table_make_a_whole_metarange(whole):

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from support.rows import SMALL, THOROUGH, Groups, applied, attempt, built, numbered
 
 from lakeops.model.records import Split, Summary
-from lakeops.ranges.apply import apply_plan
-from lakeops.ranges.merge import plan_merge
+from lakeops.ranges.merge import apply_plan, plan_merge
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import merge_ranges
 from lakeops.ranges.read import RangeReader

@@ -44,7 +44,7 @@ def ready(cores: int) -> Cluster:
 
 
 def chosen(ranges: int, spark: SparkEngine, cores: int = 2) -> str:
-    return ChoosingEngine(LocalEngine(), lambda: spark, cores=cores).for_work(ranges * RANGE_SECONDS).name
+    return ChoosingEngine(lambda: spark, cores).for_work(ranges * RANGE_SECONDS).name
 
 
 def crossover(make: Callable[[], SparkEngine], cores: int = 2) -> int | None:
@@ -65,7 +65,7 @@ def test_the_engine_that_is_chosen_is_the_right_one(here, there, seconds):
     """Within a third of the quicker one, start included, and never half as quick as it could be by much work."""
     for cold in (True, False):
         spark = Cluster(there, cold=cold)
-        engine = ChoosingEngine(LocalEngine(), lambda spark=spark: spark, cores=here)
+        engine = ChoosingEngine(lambda spark=spark: spark, here)
         name = engine.for_work(seconds).name
         assert engine.for_work(seconds).name == name, "it decides again as it did"
         started = spark.starts * 7.0
@@ -130,7 +130,7 @@ def test_small_work_asks_for_no_spark():
     def make() -> SparkEngine:
         raise AssertionError("nobody needs it")
 
-    engine = ChoosingEngine(LocalEngine(), make, cores=2)
+    engine = ChoosingEngine(make, 2)
     assert engine.for_work(1.6) is engine.for_work(0)
     engine.close()
 
@@ -162,22 +162,22 @@ def test_a_plan_says_where_it_will_run(store):
     base = built(store, repository)
     planned = plan(base, staged_table(dict.fromkeys(repository)), split=SMALL, attempt=attempt())
     begin = f"will rewrite {len(planned.touched)} of {len(base)} ranges, "
-    choosing = ChoosingEngine(LocalEngine(), lambda: SparkEngine("spark://somewhere:7077"))
+    choosing = ChoosingEngine(lambda: SparkEngine("spark://somewhere:7077"))
     assert planned.describe(choosing).startswith(begin)
     assert planned.describe(choosing).endswith(" kB, in process")
     assert planned.describe(SparkEngine()).endswith(" kB, on spark")
 
 
 def test_a_lake_works_with_the_engine_of_its_settings(tmp_path):
-    for engine, name in {"auto": "in process or on spark", "local": "in process", "spark": "on spark"}.items():
+    for engine, name in {"auto": "in process", "local": "in process", "spark": "on spark"}.items():
         with Lake.open(settings=Settings.load(home=tmp_path, engine=engine)) as lake:
             assert lake._range_engine().name == name
             assert lake._range_engine() is lake._range_engine()
 
 
 def test_work_of_an_unknown_size_stays_here(store):
-    engine = ChoosingEngine(LocalEngine(2), lambda: SparkEngine("spark://127.0.0.1:1"))
+    engine = ChoosingEngine(lambda: SparkEngine("spark://127.0.0.1:1"), 2)
     assert list(engine.run(lambda task, _: task + 1, [1], store)) == [2]
     assert engine.group(10) == LocalEngine(2).group(10)
-    assert engine.name == "in process or on spark"
+    assert engine.name == "in process"
     engine.close()

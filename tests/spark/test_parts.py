@@ -62,7 +62,7 @@ class Late:
 
     def __init__(self) -> None:
         self.told = [Event(), Event()]
-        self.here, self.session, self.jobs = True, None, self
+        self.here = True
 
     def run(self, perform, packed_tasks, tag):
         for time in self.told:

@@ -28,10 +28,10 @@ from support.spark_work import (
 )
 
 from lakeops import Lake, Settings
-from lakeops.engine.base import LocalEngine
 from lakeops.engine.choose import ChoosingEngine
 from lakeops.engine.spark.engine import SparkEngine
-from lakeops.engine.spark.session import Connection, active
+from lakeops.engine.spark.jobs import Jobs
+from lakeops.engine.spark.session import active
 from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable, Transient
 from lakeops.ranges.apply import apply
 from lakeops.ranges.read import RangeReader
@@ -73,9 +73,9 @@ def test_an_executor_without_the_package_is_said_clearly(tmp_path, monkeypatch, 
 class Cut(SparkEngine):
     """An engine on another one's session, with tasks of a given size."""
 
-    def __init__(self, connection: Connection, size: int = 1) -> None:
+    def __init__(self, jobs: Jobs, size: int = 1) -> None:
         super().__init__()
-        self._connection = connection
+        self._jobs = jobs
         self._size = size
 
     def group(self, items: int, *, at_once: bool = False) -> int:
@@ -194,10 +194,10 @@ def test_a_session_of_somebody_else_is_used_and_left_alone(spark, store):
 
 
 def test_a_planner_finds_the_active_session(spark):
-    chooser = ChoosingEngine(LocalEngine(), SparkEngine, cores=1)
+    chooser = ChoosingEngine(SparkEngine, 1)
     assert chooser.for_work(0.01).name == "in process"
     assert chooser.for_work(600).name == "in process"  # two threads do not do it in half the time
-    assert ChoosingEngine(LocalEngine(), lambda: FourCores(spark._connected()), cores=1).for_work(6).name == "on spark"
+    assert ChoosingEngine(lambda: FourCores(spark._connected()), 1).for_work(6).name == "on spark"
 
 
 class FourCores(Cut):

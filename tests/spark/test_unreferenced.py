@@ -92,7 +92,7 @@ def test_an_interrupted_join_ends_its_jobs(spark, store, monkeypatch):
             return real(*waiting, **how)
         raise Interrupted
 
-    jobs, metarange = spark._connected().jobs, referring(store, LISTED[:7])
+    jobs, metarange = spark._connected(), referring(store, LISTED[:7])
     monkeypatch.setattr(unreferenced, "read_references", reading_for_ever)
     monkeypatch.setattr(engine, "wait", interrupted)
     monkeypatch.setattr(jobs, "cancel", lambda tag, real=jobs.cancel: (told.append(tag), real(tag)))

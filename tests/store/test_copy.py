@@ -18,10 +18,10 @@ from lakeops.ops.mirror import replicate
 from lakeops.store.base import MIN_PART_BYTES, ObjectStore, StoredObject
 from lakeops.store.copy import copy_object
 from lakeops.store.local import LocalStore
-from lakeops.store.reader import CheckedFile
+from lakeops.store.reader import CheckedFile, EtagProof
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
-from lakeops.store.s3.upload import EtagProof, part_count
+from lakeops.store.s3.upload import part_count
 from lakeops.testing import Faults
 
 BIG = bytes(range(256)) * 4096 * 11  # 11 MiB: three parts of the smallest size

@@ -70,6 +70,6 @@ def test_objects_sought_are_those_that_asking_for_each_gives(there, asked, list_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "LIST_FROM", list_from)
         patch.setattr(listing, "SHOWN_FOR_ASKED", shown)
-        found = present(store, [*asked, *asked], at_once=2)  # type: ignore[arg-type]
+        found = present(store, [*asked, *asked])  # type: ignore[arg-type]
     assert found.keys() == there & asked
     assert all(item.key == key and item.size_bytes == len(key) for key, item in found.items())

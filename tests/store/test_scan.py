@@ -282,7 +282,6 @@ def test_a_directory_that_goes_before_it_is_read(source, monkeypatch):
 
 
 def test_big_directories_are_read_in_pages(source, monkeypatch):
-    monkeypatch.setattr(local, "_LISTING_PAGE", 2)
     monkeypatch.setattr(local, "_SCAN_PAGE", 2)
     for number in range(7):
         (source.root / "a" / f"f{number}").touch()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lakeops.model.errors import ObjectNotFound
+from lakeops.store.disk_cache import with_scratch
 from lakeops.store.local import LocalStore
-from lakeops.store.scratch import with_scratch
 
 
 @pytest.fixture

@@ -150,28 +150,9 @@ def hooked(at: Scene) -> None:
     at.patch.syspath_prepend(str(site))
 
 
-def loaded_daily(at: Scene) -> None:
-    """A repository that got a load a day. The third one is bad."""
-    at.patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # a script calls lakeops
-    repo = Lake.open().create_repository("shop")
-    repo.branch("main").put("customers.csv", b"id,name\n1,Ada\n2,Grace\n")
-    repo.branch("main").commit("Customers")
-    for day, amount in enumerate([10, 20, -30, 40, 50], 1):
-        load = repo.create_branch("load", source="main")
-        load.put(f"orders/day-{day}.csv", f"id,amount\n{day},{amount}\n".encode())
-        load.commit(f"Load day {day}")
-        repo.merge("load", "main", message=f"Publish day {day}")
-        repo.delete_branch("load")
-        if day == 1:
-            repo.create_tag("v1", "main")
-
-
-def released(at: Scene) -> None:
-    """A repository with customers and a folder of orders."""
-    main = Lake.open().create_repository("shop").branch("main")
-    main.put("customers.csv", b"id,name\n1,Ada\n2,Grace\n")
-    main.put("orders/day-1.csv", b"id,amount\n1,10\n")
-    main.commit("Orders of November")
+def called_by_scripts(at: Scene) -> None:
+    """A script of the page calls ``lakeops``."""
+    at.patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def trying_collection(at: Scene) -> Iterator[str]:
@@ -362,13 +343,13 @@ PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
     "python.md": flights_made,
     "quickstart.md": nothing,
     "read.md": partitioned,
-    "releases.md": released,
+    "releases.md": nothing,
     "replication.md": replication,
     "roll-back.md": overwritten,
     "settings.md": nothing,
     "team.md": teamed,
     "try-gc.md": trying_collection,
-    "who-broke-it.md": loaded_daily,
+    "who-broke-it.md": called_by_scripts,
     "write.md": written,
 }
 """Pages whose blocks need no service, and what is done before and between them."""

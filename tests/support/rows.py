@@ -94,18 +94,6 @@ class Groups(LocalEngine):
         return self._size
 
 
-class Elsewhere(Groups):
-    """Work that leaves the process, each task run twice; remembers how many tasks there were."""
-
-    in_process = False
-    tasks = 0
-
-    def run(self, work, tasks, store):
-        for task in tasks:
-            self.tasks += 1
-            yield from (work(task, store) for _ in range(2))
-
-
 class Pointer(NamedTuple):
     """What a commit says of its metarange."""
 

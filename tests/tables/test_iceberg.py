@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import bz2
 import json
+import os
+import random
 import re
+import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
+    CommitStateUnknownException,
     ForbiddenError,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
@@ -33,6 +38,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table.update import AddSnapshotUpdate, UpgradeFormatVersionUpdate
+from support.served import KEYS
 
 from lakeops import Lake, Repository
 from lakeops.gateway.app import serving
@@ -131,6 +137,64 @@ def test_writers_at_once_lose_no_row(published: Repository, catalog: Open) -> No
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(write, range(3)))
     assert amounts(catalog("main")) == [1, 2, 100, 101, 102]
+
+
+@contextmanager
+def gateway(home: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A gateway in a process of its own, and its port. It is killed at the end."""
+    keys = {"LAKEOPS_GATEWAY_ACCESS_KEY": KEYS.access_key, "LAKEOPS_GATEWAY_SECRET_KEY": KEYS.secret_key}
+    command = [sys.executable, "-m", "lakeops", "gateway", "--write", "--port", str(port), "--json"]
+    environment = {**os.environ, **keys, "LAKEOPS_HOME": str(home)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stdout is not None
+            yield server, urlsplit(json.loads(server.stdout.readline())["url"]).port or 0
+        finally:
+            server.kill()
+
+
+@pytest.mark.slow
+def test_a_killed_server_loses_and_doubles_no_row(shop: Repository, lake: Lake, alone: Open) -> None:
+    """Writers whose append got no answer look for it, and append again where it is not there."""
+    publish(shop, alone("main"))
+    home, dice, done = lake.settings.home, random.Random(5), threading.Event()
+
+    def write(port: int, numbers: range) -> None:
+        endpoint = {"aws_endpoint_url": f"http://127.0.0.1:{port}"}
+        keys = {"aws_access_key_id": KEYS.access_key, "aws_secret_access_key": KEYS.secret_key}
+        properties = rest_properties({**endpoint, **keys})
+        for number in numbers:
+            while True:
+                try:
+                    main = load_catalog("shop", **properties, warehouse="shop/main/warehouse")
+                    table = main.load_table("web.sales")
+                    if any(one.summary and one.summary["run"] == str(number) for one in table.snapshots()[1:]):
+                        break
+                    table.append(rows(number), snapshot_properties={"run": str(number)})
+                    break
+                except (CommitFailedException, CommitStateUnknownException, requests.RequestException):
+                    continue
+
+    with gateway(home, 0) as (_, port):
+        pass
+    with ThreadPoolExecutor(3) as pool:
+        writers = [pool.submit(write, port, range(at, at + 4)) for at in (100, 200, 300)]
+        for writer in writers:
+            writer.add_done_callback(lambda _: done.set() if all(one.done() for one in writers) else None)
+        kills = 0
+        while not done.is_set():
+            with gateway(home, port) as (server, _):
+                before = len(alone("main").load_table("web.sales").snapshots())
+                while not done.is_set() and len(alone("main").load_table("web.sales").snapshots()) < before + 2:
+                    assert server.poll() is None
+                # So that it dies anywhere in the next append.
+                kills += not done.wait(dice.uniform(0, 0.2))
+        for writer in writers:
+            writer.result()
+    assert kills > 1
+    assert amounts(alone("main")) == [1, 2, *range(100, 104), *range(200, 204), *range(300, 304)]
+    shop.branch("main").commit("Append")
+    assert [one.kind for one in shop.fsck(data=True) if one.severity != "info"] == []
 
 
 def test_appends_on_two_branches_conflict_in_the_merge(published: Repository, catalog: Open) -> None:
@@ -243,6 +307,17 @@ def test_an_unknown_ref_has_no_tables_and_is_no_namespace(published: Repository,
             refs.create_table(("none", "web", "sales"), rows().schema)
         with pytest.raises(BadRequestError, match="use lakeops branch"):
             refs.create_namespace("none")
+
+
+@pytest.mark.parametrize("warehouse", ["shop/main/tables", "shop/main/views", "shop/tables"])
+def test_a_warehouse_may_have_the_name_of_a_resource(published: Repository, lake: Lake, warehouse: str) -> None:
+    published.create_branch("tables")
+    with serving(lake, write=True) as options:
+        catalog = load_catalog("shop", **rest_properties(options), warehouse=warehouse)
+        catalog.create_namespace("views")
+        catalog.create_table("views.tables", rows().schema)
+        catalog.rename_table("views.tables", "views.transactions")
+        assert (catalog.list_namespaces(), catalog.list_tables("views")) == ([("views",)], [("views", "transactions")])
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"[1]", b"{"])

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,11 +24,14 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 from support.budget import examples
 from support.errors import has_kind
+from support.scenes import files
 from typer.testing import CliRunner
 
 from lakeops import Lake, MergeConflict, Repository, Settings
 from lakeops.cli.app import app
 from lakeops.model.errors import InvalidInput
+from lakeops.store import layout
+from lakeops.testing import ManualClock
 
 FOLDER = "warehouse/web/sales/"
 
@@ -228,6 +232,33 @@ def test_a_change_follows_the_other_sides(shop: Shop, name: str) -> None:
     shop.repo.delete_branch("dev")
     assert shop.amounts("main") == expected
     assert shop.repo.preview_merge("main~1", "main", tables="rebase").up_to_date
+
+
+@pytest.mark.parametrize(
+    "name", ["both append", "a compaction after an append", "an append after a compaction whose files are expired"]
+)
+def test_garbage_collection_keeps_what_the_merged_table_names(tmp_path: Path, name: str) -> None:
+    """Files of the dropped branch's own snapshots go. Its data files that the destination's table got stay."""
+    clock = ManualClock(datetime.now(UTC))
+    with Lake.open(settings=Settings.model_construct(home=tmp_path, fsync=False), clock=clock) as lake:
+        shop = Shop(lake.create_repository("shop"), tmp_path)
+        theirs, ours, expected = FOLLOWING[name]
+        for branch, steps in (("dev", theirs), ("main", ours)):
+            for step in steps:
+                step(shop, branch)
+            shop.commit(branch)
+        own = {shop.table("dev").metadata_location, shop.table("dev").current_snapshot().manifest_list}
+        shop.merge()
+        shop.repo.delete_branch("dev")
+        shop.repo.gc.set_rules({"default_retention_days": 1, "branches": []})
+        clock.advance(days=9)
+        swept = shop.repo.gc.sweep(shop.repo.gc.mark().id)
+        there = {one.split("/")[-1] for one in files(shop.repo, layout.DATA)}
+        assert swept.deleted > 0
+        assert not there & {one.rpartition("/")[2] for one in own}
+        assert [one.kind for one in shop.repo.fsck(data=True) if one.severity != "info"] == []
+        assert shop.amounts("main") == expected
+        shop.check("main")
 
 
 CONTRADICTING: dict[str, tuple[list[Step], list[Step], str]] = {

@@ -268,7 +268,7 @@ def test_a_mirror_whose_source_is_down(lake: Lake, repo: Repository, tmp_path: P
         mirror.sync()
     with asking(lake) as ask:
         answer = ask("/copy/mirror")
-        told(answer, 200, "The last pass ended with", "has not seen its source yet")
+        told(answer, 200, "The last sync failed", "not synced yet")
         assert "tag good" not in answer.text
         for path in ADDRESSES.values():
             if path.startswith("/repo"):

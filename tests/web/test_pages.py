@@ -164,7 +164,7 @@ def test_a_commit_sums_up_what_it_changed(flights: Repository, ask: Any) -> None
     assert "2 added" in text
     assert "raw/ 1 · ·" in text, "folders with counts come before the list"
     assert text.index("By folder") < text.index("Every path")
-    assert "dev Look" in text, "the refs that have it"
+    assert "Branches and tags dev Links" in text, "the refs that have it"
     page = ask(f"/flights/commit/{head}").text
     assert 'href="https://airflow.example/x"' in page
     assert 'href="javascript' not in page
@@ -187,8 +187,8 @@ def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> No
     assert "1 ahead 1 behind" in text
     assert "raw/" in shown(ask("/flights/diff?left=main&right=dev&prefix=raw/"))
     assert "Choose what to compare" in shown(ask("/flights/diff"))
-    assert "Both are the same commit" in shown(ask("/flights/diff?left=main&right=main"))
-    assert "They differ, but only main changed since they parted" in shown(ask("/flights/diff?left=main&right=main~1"))
+    assert "Both refs are the same commit" in shown(ask("/flights/diff?left=main&right=main"))
+    assert "Only main changed since the merge base" in shown(ask("/flights/diff?left=main&right=main~1"))
     assert "Nothing differs" in shown(ask("/flights/diff?left=main&right=main~1&prefix=none/"))
 
 
@@ -278,7 +278,7 @@ def test_a_change_shows_both_sides(flights: Repository, ask: Any) -> None:
         texts.append(shown(ask(html.unescape(link[1]))))
     for text in texts:
         assert "2 rows" in text.partition("3 rows")[0]
-        for told in ("changed delay int64 double", "removed gate", "added plane", "1 column as before", "LGA 0.0 z"):
+        for told in ("changed delay int64 double", "removed gate", "added plane", "1 column unchanged", "LGA 0.0 z"):
             assert told in text
     assert "There was no object" in shown(ask(address("", "flights", "change", after="dev", path="t.parquet")))
     assert "The object is gone" in shown(
@@ -339,11 +339,11 @@ def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: A
 
 
 def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
-    assert "never checked" in shown(ask("/flights/integrity"))
+    assert "fsck has not run yet" in shown(ask("/flights/integrity"))
     check = flights.fsck()
     assert list(check) == []
     assert check.note()
-    assert "everything is in order" in shown(ask("/flights/integrity"))
+    assert "no errors" in shown(ask("/flights/integrity"))
     entry = next(iter(flights.ref("main").list("flights/")))
     Path(entry.physical_address.removeprefix("file://")).unlink()
     check = flights.fsck(data=True)
@@ -362,7 +362,7 @@ def test_garbage_is_drawn_and_stands_in_a_table(tmp_path: Path) -> None:
         TestClient(application(lake), base_url="http://127.0.0.1") as client,
     ):
         repo = lake.create_repository("flights")
-        assert "Nothing was ever marked" in shown(client.get("/flights/gc"))
+        assert "There is no mark yet" in shown(client.get("/flights/gc"))
         repo.gc.mark()
         nothing = shown(client.get("/flights/gc"))
         assert "No mark of the last 30 days has found garbage" in nothing
@@ -487,7 +487,7 @@ def test_the_list_tells_branches_size_and_health(
     objects_of = list(flights.ref("main").list())
     answer = ask("/")
     assert f'title="{len(objects_of)} objects at the last commit of main">' in answer.text
-    assert "never checked" in shown(answer)
+    assert "no fsck yet" in shown(answer)
     flights.fsck()
     lake.catalog.audit.add_report("flights", ReportKind.CHECK, {"severities": {"error": 2}}, actor="ada")
     lake.create_repository("empty")
@@ -579,14 +579,14 @@ def test_collection_and_mirrors_are_told_in_words(flights: Repository, lake: Lak
     flights.gc.mark()
     text = shown(ask("/flights/gc"))
     assert "21 days" in text
-    assert "Nothing younger than 24 h, the grace period, is deleted" in text
+    assert "Files younger than the grace period of 24 h are never deleted" in text
     assert "Branch main : commits are kept for 365 days" in text
     assert "marked" in text
     lake.create_mirror("copy", source=f"{lake.settings.home}#flights").sync()
     text = shown(ask("/copy/mirror"))
     assert "waits for replication" in text
     assert " main branch " in text
-    assert "This repository is no mirror" in shown(ask("/flights/mirror"))
+    assert "This repository is not a mirror" in shown(ask("/flights/mirror"))
     assert "Commits kept for it" in shown(ask("/flights/mirror"))
 
 
@@ -619,3 +619,30 @@ def test_narrow_screens_show_who_committed(flights: Repository, ask: Any, path: 
     rows = text.partition("<tbody>")[2].partition("</tbody>")[0].count("<tr>")
     assert rows
     assert text.count('class="narrow"') == rows
+
+
+TABS = ["Branches", "Tags", "Compare", "Garbage collection", "Mirrors", "Integrity", "Reflog", "Audit"]
+VIEWS = ["History", "Objects", "Blame", "Uncommitted changes", "Compare"]
+BUTTONS = {
+    *("Merge", "Tag", "Revert", "Reset", "Move", "Move branch", "Create branch", "Delete", "Delete branch"),  # git
+    *("Restore", "Restore branch", "Sync", "Sweep", "Collect garbage", "Run fsck"),  # the command line
+    *("Trigger", "Search", "Compare", "copy"),  # Airflow, and any page
+}
+TEMPLATES = Path(pages.__file__).with_name("templates")
+
+
+def test_labels_are_words_of_git_airflow_and_the_command_line() -> None:
+    """Tabs, views and buttons of all templates."""
+    texts = {file.name: file.read_text(encoding="utf-8") for file in TEMPLATES.glob("*.html")}
+    buttons: set[str] = set()
+    for text in texts.values():
+        for label in (
+            r"\('([^']+?) ?'(?: ~ [^,()]+)*, act\(",
+            r'href="\{\{ act\((?:[^{}]|\{[^{])*?\}\}">([^<{]+)<',
+            r"<button[^>]*>([^<{]+)<",
+        ):
+            buttons |= {*re.findall(label, text)}
+    assert buttons == BUTTONS
+    assert re.findall(r"\('\w+', '([\w ]+)', to\(", texts["page.html"]) == TABS
+    views = texts["parts.html"].partition('aria-label="Views of')[2].partition("</nav>")[0]
+    assert re.findall(r">([A-Z][\w ]+)</a>", views) == VIEWS

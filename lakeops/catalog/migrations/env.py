@@ -5,8 +5,8 @@ from __future__ import annotations
 from alembic import context
 
 from lakeops.catalog.database import VERSION_TABLE
-from lakeops.catalog.migrations.run import CONNECTION
 
-context.configure(connection=context.config.attributes[CONNECTION], version_table=VERSION_TABLE, transactional_ddl=True)
+connection = context.config.attributes["connection"]  # see ``run``
+context.configure(connection=connection, version_table=VERSION_TABLE, transactional_ddl=True)
 with context.begin_transaction():
     context.run_migrations()

@@ -8,8 +8,6 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
-CONNECTION = "connection"
-
 
 def config() -> Config:
     """Alembic's configuration: the scripts beside this file."""
@@ -22,5 +20,5 @@ def config() -> Config:
 def run_migrations(conn: Connection) -> None:
     """Bring the schema to the newest revision."""
     settings = config()
-    settings.attributes[CONNECTION] = conn
+    settings.attributes["connection"] = conn
     command.upgrade(settings, "head")

@@ -15,9 +15,9 @@ from itertools import chain, islice
 from threading import Lock
 from typing import Any
 
-from lakeops.engine.base import R, T
+from lakeops.engine.base import Engine, R, T
 from lakeops.engine.spark.jobs import PARK_ABOVE, Jobs, Outcome, PackedTask, Parking, Performer, translated, warm_up
-from lakeops.engine.spark.session import Connection, active, connect, is_local
+from lakeops.engine.spark.session import active, connect, is_local
 from lakeops.model.clock import Ids
 from lakeops.model.errors import LakeopsError, Transient
 from lakeops.store.base import ObjectStore
@@ -45,7 +45,7 @@ def tasks_for(items: int, cores: int) -> int:
     return min(items, max(_TASKS_PER_CORE * cores, -(-items // _MOST_IN_A_TASK)))
 
 
-class SparkEngine:
+class SparkEngine(Engine):
     """Runs tasks on Spark. Connects when it is first given work.
 
     Args:
@@ -54,24 +54,24 @@ class SparkEngine:
         conf: Spark settings for a session of our own.
     """
 
-    name: str = "on spark"
-    in_process: bool = False
+    name = "on spark"
+    in_process = False
 
     def __init__(self, master: str | None = None, *, conf: Mapping[str, str] | None = None) -> None:
         self.master = master
         self._conf = dict(conf or {})
-        self._connection: Connection | None = None
+        self._jobs: Jobs | None = None
         self._lock = Lock()
 
     @property
     def ready(self) -> bool:
         """Whether work can be handed over without starting anything."""
-        return self._connection is not None or active() is not None
+        return self._jobs is not None or active() is not None
 
     @property
     def cores(self) -> int:
         """The number of tasks that run at the same time. Connects."""
-        jobs = self._connected().jobs
+        jobs = self._connected()
         with translated():
             return jobs.cores
 
@@ -83,11 +83,7 @@ class SparkEngine:
     def estimate(self, seconds: float, cores_here: int) -> float:
         """Seconds that work takes here which one core would take ``seconds`` for. Connects only to what is ready.
 
-        A cluster that has not started yet gets the estimate of the largest one.
-
-        Args:
-            seconds: the work.
-            cores_here: how many this process may use, which ``local[*]`` has too.
+        A cluster that has not started yet gets the estimate of the largest one. ``local[*]`` has ``cores_here``.
         """
         start, master = (0.0 if self.ready else _START_SECONDS) + _JOB_SECONDS, self.master or ""
         if self.ready:
@@ -100,35 +96,29 @@ class SparkEngine:
         tasks = max(_TASKS_PER_CORE * cores, seconds / _LARGEST_TASK_SECONDS)
         return start + (seconds + tasks * _TASK_SECONDS) / cores
 
-    def for_work(self, seconds: float) -> SparkEngine:  # noqa: ARG002 - the protocol's
-        """The engine itself."""
-        return self
-
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
         """The result of each task, as jobs finish. See ``Engine.run``.
 
-        Raises:
-            LakeopsError: ``unsupported``: workers lack a package, or do not see the store.
-            Transient: ``engine_unavailable``: Spark gave up after all retries.
-            The error of the first task that failed, as it was.
+        Raises ``LakeopsError`` (``unsupported``) where workers lack a package, or do not see the store; ``Transient``
+        (``engine_unavailable``) when Spark gave up; and the error of the first task that failed, as it was.
         """
         source = iter(tasks)
         first = list(islice(source, 1))
         if not first:
             return
-        connection = self._connected()
+        jobs = self._connected()
         with translated():
-            performer = Performer(work, store, last_try=connection.jobs.tries - 1)
-            size = connection.jobs.cores
+            performer = Performer(work, store, last_try=jobs.tries - 1)
+            size = jobs.cores
         # A directory that only this machine has would swallow what workers elsewhere write: let them prove they see it.
-        everything = not connection.here and store.url.startswith("file:")
+        everything = not jobs.here and store.url.startswith("file:")
         parking = Parking(store, -1 if everything else PARK_ABOVE)
         packed_tasks = (parking.pack(task) for task in chain(first, source))
-        with closing(parking), closing(_run(connection.jobs, performer, packed_tasks, size)) as outcomes:
+        with closing(parking), closing(_run(jobs, performer, packed_tasks, size)) as outcomes:
             for outcome in outcomes:
                 yield outcome.value()
 
-    def group(self, items: int, *, at_once: bool = False) -> int:  # noqa: ARG002 - the protocol's
+    def group(self, items: int, *, at_once: bool = False) -> int:  # noqa: ARG002 - as for every engine
         """A few tasks a core. Connects when there is more than one piece of work to divide."""
         if items <= 1:
             return 1
@@ -137,22 +127,22 @@ class SparkEngine:
     def close(self) -> None:
         """Stop Spark, if it was started here."""
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            if self._jobs is not None:
+                self._jobs.close()
+                self._jobs = None
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> Jobs:
         with self._lock:
-            if self._connection is None or not self._connection.jobs.alive:
-                self._connection = None
-                connection = connect(self.master, self._conf)
+            if self._jobs is None or not self._jobs.alive:
+                self._jobs = None
+                jobs = connect(self.master, self._conf)
                 try:
-                    _await_worker(connection)
+                    _await_worker(jobs)
                 except BaseException:
-                    connection.close()
+                    jobs.close()
                     raise
-                self._connection = connection
-            return self._connection
+                self._jobs = jobs
+            return self._jobs
 
 
 def _run(
@@ -177,10 +167,7 @@ def _run(
 
 
 def _cancel(jobs: Jobs, tag: str, running: Iterable[Future[Any]]) -> None:
-    """End the jobs under a tag and wait until they have ended.
-
-    A thread may be on its way to Spark with a job when the others are ended, so this is said until all have.
-    """
+    """End the jobs under a tag. One may be on its way to Spark meanwhile, so this is said until all have ended."""
     left = {future for future in running if not future.cancel()}
     while left:
         with suppress(LakeopsError), translated():
@@ -188,17 +175,13 @@ def _cancel(jobs: Jobs, tag: str, running: Iterable[Future[Any]]) -> None:
         left = wait(left, _AGAIN).not_done
 
 
-def _await_worker(connection: Connection) -> None:
-    """Wait until a first worker has run something: before, a cluster does not say how many cores it has.
-
-    Raises ``Transient`` (``engine_unavailable``) when that takes too long, ``unsupported`` when the worker cannot
-    import lakeops.
-    """
+def _await_worker(jobs: Jobs) -> None:
+    """Wait until a first worker has run something: before, a cluster does not say how many cores it has."""
     tag = f"lakeops-{Ids().new()}"
     with ThreadPoolExecutor(1) as pool, translated():
-        first = pool.submit(connection.jobs.run, warm_up, [PackedTask(None)], tag)
+        first = pool.submit(jobs.run, warm_up, [PackedTask(None)], tag)
         if not wait([first], PATIENCE).done:
-            _cancel(connection.jobs, tag, {first})
+            _cancel(jobs, tag, {first})
             raise Transient(
                 f"Spark gave no worker within {PATIENCE:.0f} s: see whether the cluster has free cores, or set "
                 "engine=local",

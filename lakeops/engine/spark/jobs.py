@@ -61,12 +61,7 @@ class PackedTask(Generic[T]):
 
 
 class Parking:
-    """Parks the big fields of one run's tasks.
-
-    Args:
-        store: the namespace that workers read from.
-        above: size in bytes from which on a field is parked. 0 parks every one.
-    """
+    """Parks the fields of one run's tasks that are larger than ``above`` bytes in the namespace that workers read."""
 
     def __init__(self, store: ObjectStore, above: int = PARK_ABOVE) -> None:
         self._store = store
@@ -99,12 +94,7 @@ class Parking:
 
 
 def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
-    """The task as it was packed.
-
-    Raises:
-        LakeopsError: ``unsupported``: this machine does not see the store that the driver wrote to.
-        Corrupted: the driver wrote something else there.
-    """
+    """The task as it was packed. Raises ``LakeopsError`` (``unsupported``), ``Corrupted``."""
     found: dict[str, bytes | TaskRows] = {}
     for parked in packed.parked:
         try:
@@ -141,10 +131,7 @@ class Outcome(Generic[R]):
 class Performer(Generic[T, R]):
     """The function over partitions that a job takes along.
 
-    Attributes:
-        work: runs one task.
-        store: the namespace. It pickles.
-        last_try: the number, from 0, of the try after which Spark would give up.
+    ``work`` runs one task. ``last_try`` is the number, from 0, of the try after which Spark would give up.
     """
 
     work: Callable[[T, ObjectStore], R]
@@ -161,9 +148,12 @@ class Performer(Generic[T, R]):
         try:
             return Outcome((self.work(unpack(packed, self.store), self.store),))
         except Exception as error:
-            may_go_away = isinstance(error, Transient) or not isinstance(error, LakeopsError)
-            if may_go_away and _this_try() < self.last_try:
-                raise
+            if isinstance(error, Transient) or not isinstance(error, LakeopsError):  # it may go away
+                from pyspark import TaskContext
+
+                context = TaskContext.get()
+                if (context.attemptNumber() if context else 0) < self.last_try:
+                    raise
             return Outcome(error=_portable(error))
 
 
@@ -183,13 +173,6 @@ def warm_up(packed_tasks: Iterable[PackedTask[T]]) -> Iterator[Outcome[R]]:
 
     _freeze()
     yield from (Outcome() for _ in packed_tasks)
-
-
-def _this_try() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return int(context.attemptNumber()) if context else 0
 
 
 def _portable(error: Exception) -> Exception:
@@ -213,9 +196,6 @@ def _freeze() -> None:
     gc.freeze()
 
 
-# --- the driver's side ---
-
-
 Perform = Callable[[Iterable[PackedTask[Any]]], Iterator[Outcome[Any]]]
 """A function over the packed tasks of one partition. It is pickled, so it is defined at a module's top level."""
 
@@ -237,12 +217,22 @@ def tries_of(master: str, setting: str | None) -> int:
 
 
 class Jobs:
-    """The jobs of a Spark session, whether its JVM belongs to this process or is elsewhere (Spark Connect)."""
+    """The jobs of a Spark session, whether its JVM belongs to this process or is elsewhere (Spark Connect).
 
-    def __init__(self, session: SparkSession) -> None:
+    ``here``: its workers run on this machine, with its disks and this Python. ``own``: it was started here.
+    """
+
+    def __init__(self, session: SparkSession, *, here: bool, own: bool = False) -> None:
+        self.here = here
+        self._own = own
         self._session = session
         self._context = getattr(session, "_sc", None)
         self._cores: int | None = None
+
+    def close(self) -> None:
+        """Stop the session, if it was started here."""
+        if self._own:
+            self._session.stop()
 
     @property
     def alive(self) -> bool:
@@ -288,10 +278,7 @@ class Jobs:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Inside the block PySpark takes this session for the process's one, and whatever was before it afterwards.
-
-        PySpark would make it so for good, and somebody else may have a session, or none on purpose.
-        """
+        """Inside the block PySpark takes this session for the process's one, and what was before it afterwards."""
         if self._context is None:
             yield
             return

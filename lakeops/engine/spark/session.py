@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -84,26 +83,6 @@ _ALWAYS = {
 _starting = Lock()
 
 
-@dataclass(frozen=True)
-class Connection:
-    """A Spark to work on.
-
-    Attributes:
-        jobs: runs functions there.
-        here: whether its workers run on this machine, with its disks and this Python.
-        stop: ends the session that was started here. None when somebody else started it.
-    """
-
-    jobs: Jobs
-    here: bool
-    stop: Callable[[], None] | None = None
-
-    def close(self) -> None:
-        """Stop the session, if it was started here."""
-        if self.stop is not None:
-            self.stop()
-
-
 def active() -> SparkSession | SparkContext | None:
     """The session or context that is active in this process. Imports nothing to find out."""
     if sys.modules.get("pyspark") is None:
@@ -129,7 +108,7 @@ def is_here(master: str) -> bool:
     return is_local(master) or (bool(hosts) and all(_LOOPBACK.fullmatch(host) for host in hosts))
 
 
-def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
+def connect(master: str | None, conf: Mapping[str, str]) -> Jobs:
     """The active session, else a new one at ``master`` (``local[*]`` when None).
 
     Raises:
@@ -137,31 +116,35 @@ def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
         Transient: ``engine_unavailable``: the master does not answer, or Spark does not start.
         InvalidInput: ``invalid_settings``: the master's URL makes no sense.
     """
-    try:
-        from pyspark import SparkContext
-    except ImportError:
-        raise LakeopsError(
-            "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local", kind="unsupported"
-        ) from None
+    _require_pyspark()
+    from pyspark import SparkContext
+
     with _starting, translated():
         found = active()
         if isinstance(found, SparkContext):  # somebody else started it, and will stop it
-            connection = Connection(Jobs(_on_context(found)), is_here(str(found.master)))
+            jobs = Jobs(_on_context(found), here=is_here(str(found.master)))
         elif found is not None:
-            connection = Connection(Jobs(found), here=False)
+            jobs = Jobs(found, here=False)
         elif (master or "").startswith(_CONNECT):
-            connection = _remote(str(master))
+            jobs = _remote(str(master))
         else:
-            connection = _started(master or "local[*]", conf)
-        if not connection.here:
-            connection.jobs.ship(_package())
-    return connection
+            jobs = _started(master or "local[*]", conf)
+        if not jobs.here:
+            jobs.ship(_package())
+    return jobs
+
+
+def _require_pyspark() -> None:
+    if find_spec("pyspark") is None:
+        raise LakeopsError(
+            "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local", kind="unsupported"
+        )
 
 
 def _on_context(context: SparkContext) -> SparkSession:
-    """The session that this process has on its context, else one of our own that nobody else gets.
+    """The session that this process has on its context, else one of our own, which nobody else sees.
 
-    A session that can be seen tells ``output`` that somebody writes tables with Spark.
+    ``output`` takes a session that can be seen for somebody who writes tables with Spark.
     """
     from pyspark.sql import SparkSession
 
@@ -186,10 +169,7 @@ def _package() -> Path:
 
 
 def write_package(folder: Path) -> Path:
-    """A zip file in ``folder`` with the parts of lakeops that workers run, so that both sides run the same version.
-
-    What the code needs (Python, pyarrow, numpy, boto3 for buckets) must be on the executors already.
-    """
+    """A zip file in ``folder`` with the parts of lakeops that workers run. What these need must be there already."""
     root = Path(__file__).parents[2]
     target = folder / "lakeops-workers.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -200,7 +180,7 @@ def write_package(folder: Path) -> Path:
     return target
 
 
-def _remote(url: str) -> Connection:
+def _remote(url: str) -> Jobs:
     require_answer(url)
     try:
         from pyspark.sql.connect.session import SparkSession
@@ -208,11 +188,10 @@ def _remote(url: str) -> Connection:
         raise LakeopsError(
             f"Spark Connect needs more packages: pip install 'pyspark[connect]' ({error})", kind="unsupported"
         ) from None
-    session = SparkSession.builder.remote(url).create()
-    return Connection(Jobs(session), is_here(url), session.stop)
+    return Jobs(SparkSession.builder.remote(url).create(), here=is_here(url), own=True)
 
 
-def _started(master: str, conf: Mapping[str, str]) -> Connection:
+def _started(master: str, conf: Mapping[str, str]) -> Jobs:
     """A context of our own, in a JVM that is started unless this process has one."""
     from pyspark import SparkConf, SparkContext
 
@@ -229,8 +208,7 @@ def _started(master: str, conf: Mapping[str, str]) -> Connection:
             changes["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
         with _environment(changes):
             context = _context(settings, said)
-    session = _on_context(context)
-    return Connection(Jobs(session), here, session.stop)
+    return Jobs(_on_context(context), here=here, own=True)
 
 
 def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - pyspark is not imported here
@@ -251,11 +229,8 @@ def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - 
 def java_environment(folder: Path) -> dict[str, str]:
     """The environment in which Spark's launcher finds a Java that works. Empty when it does already.
 
-    Args:
-        folder: where a launcher may be written. Needed only until the JVM has started.
-
-    Raises:
-        LakeopsError: ``unsupported``: there is no Java 17 or newer.
+    A launcher may be written to ``folder``, which is needed until the JVM has started. Raises ``LakeopsError``
+    (``unsupported``) where there is no Java 17 or newer.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -322,10 +297,7 @@ def _addresses(master: str) -> list[tuple[str, int]]:
 
 def check_master(master: str | None) -> None:
     """Find out, without starting anything, whether Spark may be used. Raises as ``connect`` would."""
-    if find_spec("pyspark") is None:
-        raise LakeopsError(
-            "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local", kind="unsupported"
-        )
+    _require_pyspark()
     if not (master or "").startswith(_CONNECT):
         with tempfile.TemporaryDirectory(prefix="lakeops-") as folder:
             java_environment(Path(folder))

@@ -350,7 +350,6 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
 def _check_committed(
     ctx: Context, records: CatalogSnapshot, inventory: Inventory, entries: Entries, checked: Counter[str]
 ) -> Iterator[Finding]:
-    """Everything from live commits down to the objects of their entries."""
 
     def live(commits: Sequence[str]) -> list[str]:
         """The commits that are live now, read from the catalog anew."""

@@ -38,16 +38,9 @@ class Kind:
 class Finding(JsonRecord):
     """A finding of ``fsck``.
 
-    Attributes:
-        kind: a stable word.
-        severity: ``error``, ``warning`` or ``info``.
-        where: the place: ``branch main``, ``commit <id>``, a file's key in the namespace, ``object <path>`` ...
-        message: the fault, in one line.
-        advice: the remedy.
-        commits: ids of a few of the live commits that are affected.
-        commit_count: how many are affected in all.
-        count: how many files or rows the finding sums up.
-        size_bytes: the sum of their sizes, where that is known.
+    ``kind`` is a stable word, ``where`` the place: ``branch main``, ``commit <id>``, a file's key, ``object <path>``.
+    ``message`` says in one line what is wrong, ``advice`` what to do. ``commits`` names a few of the ``commit_count``
+    live commits that are affected. ``count`` and ``size_bytes`` are of the files or rows that the finding sums up.
     """
 
     kind: str

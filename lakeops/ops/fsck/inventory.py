@@ -19,17 +19,16 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.audit import Upload
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import LakeopsError, ObjectNotFound
+from lakeops.model.errors import LakeopsError
 from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import Finding, found
-from lakeops.ops.overlap import claim_of, is_claim_of
+from lakeops.ops.overlap import claim_of, is_claim_of, read_claim
 from lakeops.ops.owner import find_owner
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, owner_key
-from lakeops.store.reader import parse_json, read_small
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -177,18 +176,19 @@ def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime
 def check_claim(store: ObjectStore, repository: RepositoryRecord) -> Iterator[Finding]:
     """Whether the namespace says that it is this repository's, with the ranges cut as the catalog says."""
     try:
-        claim = parse_json(read_small(store, CLAIM))
-    except ObjectNotFound:
-        yield found("claim_missing", CLAIM, "the file is not there")
-        return
-    except (LakeopsError, ValueError) as error:
+        claim = read_claim(store)
+    except LakeopsError as error:
         yield found("claim_mismatch", CLAIM, f"the file cannot be read: {' '.join(str(error).split())}")
         return
-    expected = claim_of(repository)
-    if not isinstance(claim, dict) or not is_claim_of(claim, repository):
-        other = excerpt(claim.get("repository")) if isinstance(claim, dict) else "nothing"
-        yield found("claim_mismatch", CLAIM, f"the namespace belongs to {other}, by this file")
-    elif claim.get("split") != expected["split"]:
+    if claim is None:
+        yield found("claim_missing", CLAIM, "the file is not there")
+    elif not claim:
+        yield found("claim_mismatch", CLAIM, "the file cannot be read: it is no claim")
+    elif not is_claim_of(claim, repository):
+        yield found(
+            "claim_mismatch", CLAIM, f"the namespace belongs to {excerpt(claim.get('repository'))}, by this file"
+        )
+    elif claim.get("split") != claim_of(repository)["split"]:
         yield found("claim_mismatch", CLAIM, "it was created with ranges cut in another way than the catalog says")
 
 

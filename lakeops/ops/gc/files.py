@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -28,8 +28,7 @@ from lakeops.model.names import check_asked
 from lakeops.ops.context import Context
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, managed, read_stream
 from lakeops.store import layout
-from lakeops.store.base import Listing
-from lakeops.store.listing import present
+from lakeops.store.listing import gathered, present
 from lakeops.store.reader import parse_json, read_small
 
 SAMPLE = 20
@@ -147,31 +146,10 @@ def list_store(ctx: Context, cutoff: datetime, folder: Path) -> StoreListing:
     found = StoreListing(folder / "objects.arrow", cutoff)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(found.objects, LISTED_SCHEMA, options=options) as spool:
-        for table in _tables(ctx.store.scan(skip_special=True, moving=True)):
-            found.sort(table, spool)
+        for listing in gathered(ctx.store.scan(skip_special=True, moving=True), _TOGETHER):
+            found.sort(pa.table([listing.keys, listing.sizes, listing.mtimes], schema=LISTED_SCHEMA), spool)
             ctx.progress("listing", found.listed.count, 0)
     return found
-
-
-def _tables(listings: Iterable[Listing]) -> Iterator[pa.Table]:
-    """Listings as tables of ``LISTED_SCHEMA``, small ones joined: a store may give one for each directory."""
-    waiting, count = list[Listing](), 0
-
-    def table() -> pa.Table:
-        columns = [
-            pa.chunked_array([pa.array(getattr(listing, name), field.type) for listing in waiting], field.type)
-            for name, field in zip(("keys", "sizes", "mtimes"), LISTED_SCHEMA, strict=True)
-        ]
-        return pa.table(columns, schema=LISTED_SCHEMA).combine_chunks()
-
-    for listing in listings:
-        waiting.append(listing)
-        count += len(listing.keys)
-        if count >= _TOGETHER:
-            yield table()
-            waiting, count = [], 0
-    if waiting:
-        yield table()
 
 
 MARK_SCHEMA = pa.schema(
@@ -224,12 +202,9 @@ class MarkWriter:
                 count, size = self.hours.get(row["hour"], (0, 0))
                 self.hours[row["hour"]] = [count + row["size_count"], size + row["size_sum"]]
 
-    def digest(self) -> str:
-        """The SHA-256 of the file, once it is closed."""
-        return _digest(self.file)
 
-
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """The SHA-256 of a file in hex."""
     with path.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
@@ -259,7 +234,7 @@ def opened(ctx: Context, mark: Mark) -> Iterator[pq.ParquetFile]:
             raise Corrupted(
                 f"{ctx.store.url}/{key} is gone, so nothing of mark {mark.id} can be deleted; make a new mark"
             ) from None
-        found = _digest(copy)
+        found = digest(copy)
         if found != mark.digest:
             raise Corrupted(
                 f"{ctx.store.url}/{key} is not what the mark wrote: its digest is {found[:16]}, not "
@@ -307,12 +282,10 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
 
 
 def own_objects(ctx: Context, addresses: pa.ChunkedArray) -> pa.Array:
-    """The addresses that are names of lakeops in the namespace, in any spelling. They are relative to it.
+    """The addresses that are names of lakeops in the namespace, in any spelling, relative to it.
 
     What somebody else put below ``data/`` is never collected, and is the caller's word, as imported objects are.
-
-    Raises:
-        InvalidInput: one of them is lakeops' own metadata, or lies elsewhere in the namespace.
+    Raises ``InvalidInput`` for lakeops' own metadata, and for other places in the namespace.
     """
     inside = managed(ctx.repository.storage_namespace, addresses)
     strange = inside.filter(pc.invert(pc.starts_with(inside, layout.DATA)))
@@ -326,12 +299,8 @@ def cleared(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """The marks that hold none of these objects and never will, or are swept; and those that are not known to.
 
-    Args:
-        objects: addresses as ``own_objects`` gives them.
-        written: when the store says that files of tables were written, in Unix seconds. Others count as old.
-
-    Raises:
-        PreconditionFailed: ``object_collected``: one of them holds one of the objects.
+    ``objects`` are as ``own_objects`` gives them. ``written`` is when the store says that files of tables were written,
+    in Unix seconds; others count as old. Raises ``PreconditionFailed`` (``object_collected``) where a mark holds one.
     """
     found, unclear = set(), set()
     for mark in ctx.catalog.marks.on_record(ctx.repository_id):

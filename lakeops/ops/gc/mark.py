@@ -36,6 +36,7 @@ from lakeops.ops.gc.files import (
     VERSIONED,
     MarkWriter,
     StoreListing,
+    digest,
     list_store,
     mark_key,
     write_report,
@@ -73,17 +74,7 @@ class DryRun:
 
 
 def mark(ctx: Context) -> Mark:
-    """Make a mark of the repository, ready to be swept.
-
-    Raises:
-        PreconditionFailed: ``read_only_repository``: the repository is a mirror. Its source collects, and deletions
-            are replicated.
-        PreconditionFailed: ``not_the_owner``: another catalog may delete in the namespace. `lakeops repo adopt` takes
-            it over.
-        MarkRefused: the database's clock was set back or is ahead of the store's, the run took too long, or the mark
-            was restored meanwhile.
-        Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
-    """
+    """Make a mark of the repository, ready to be swept: see ``GarbageCollection.mark``."""
     _check_writable(ctx)
     renew_lease(ctx)
     if ctx.catalog.mirrors.unproved(ctx.repository_id):
@@ -111,7 +102,7 @@ def mark(ctx: Context) -> Mark:
         return ctx.catalog.marks.finish_mark(
             ctx.repository_id,
             mark_id,
-            digest=found.digest(),
+            digest=digest(found.file),
             rows=found.rows,
             objects=found.kinds["object"].count,
             size_bytes=found.kinds["object"].size_bytes,
@@ -133,7 +124,7 @@ def dry_run(ctx: Context) -> DryRun:
     planned = Mark("", MarkState.MARKING, now, now - grace)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder:
         listing = list_store(ctx, planned.cutoff, Path(folder))
-        decided = make_plan(ctx, unix_seconds(now)).decision()
+        decided = make_plan(ctx, unix_seconds(now)).decided
         roots = ctx.catalog.retention.roots(ctx.repository_id)
         live = [commit for commit in roots.commits if commit.id not in decided.expired]
         live += ctx.catalog.commits.get_many(ctx.repository_id, decided.revived).values()
@@ -154,7 +145,7 @@ def _check_writable(ctx: Context) -> None:
 
 def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
     """Refuse to go by a database clock that is far ahead of the store's: everything would look old at once."""
-    if not (ctx.catalog.marks.has_own_clock or (ctx.store.remote and ctx.catalog.marks.has_real_clock)):
+    if not ctx.catalog.marks.has_real_clock(remote=ctx.store.remote):
         return
     key = mark_key(mark_id, BEGUN)
     ctx.store.put(key, b"")
@@ -168,13 +159,9 @@ def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
 
 
 def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: MarkWriter) -> int:
-    """Write down what no root needs: metadata files first, then objects, each sorted by address.
-
-    Returns how many of the objects that are old enough something needs.
-    """
+    """Write down what no root needs, and return how many of the objects that are old enough something needs."""
     commits = sorted(roots.commits, key=lambda commit: (commit.generation, commit.id))
     metaranges = {commit.meta_range_file: commit for commit in commits if commit.meta_range_file}
-
     leaves = set[str]()
 
     def read() -> Iterator[Metarange]:
@@ -220,9 +207,9 @@ def _report(
     found: MarkWriter,
     referenced: int,
 ) -> dict[str, Any]:
-    """Say what the mark holds, what was kept and why, and what is not lakeops' own."""
     objects, versions = found.kinds["object"], ctx.store.keeps_versions()
     now = unix_seconds(mark.created)
+    registered = ctx.catalog.mirrors.registrations(ctx.repository_id)
     mirrors: list[dict[str, Any]] = [
         {
             "id": mirror.id,
@@ -231,9 +218,7 @@ def _report(
             "commits": len(mirror.commits),
             "only_for_it": len(decided.only_for_mirrors.get(mirror.id, ())),
         }
-        for mirror in sorted(
-            ctx.catalog.mirrors.registrations(ctx.repository_id), key=lambda mirror: (mirror.at, mirror.id)
-        )
+        for mirror in sorted(registered, key=lambda mirror: (mirror.at, mirror.id))
     ]
     silent = [
         f"mirror {mirror['id']} has not reported for {mirror['silent_days']} days, and {mirror['only_for_it']:,} "

@@ -17,7 +17,7 @@ from typing import Any
 
 from lakeops.catalog.records import ChangeCounter, ExpectedState
 from lakeops.catalog.retention import ExpiryStep
-from lakeops.model.clock import parse_grace, retry, unix_seconds
+from lakeops.model.clock import parse_grace, retry
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, MarkRefused, NotAsSeen, RefNotFound
 from lakeops.model.graph import Lineage, RefMove
@@ -27,7 +27,7 @@ from lakeops.model.records import RefRecord
 from lakeops.model.retention import DAY, RetentionReason, Rules, live, only_for_mirrors, parse_rules, read_rules
 from lakeops.ops.branch import delete_branch, delete_tag
 from lakeops.ops.context import Context, pages
-from lakeops.ops.diff import uncommitted_page
+from lakeops.ops.diff import uncommitted
 
 STEP = 500
 """Commits of one transaction."""
@@ -36,45 +36,40 @@ _TRIES = 4
 """How often rules may change under a plan."""
 
 
-@dataclass
-class GcPlan:
-    """Which commits live and why, and which do not.
+@dataclass(frozen=True, slots=True)
+class MarkDecision:
+    """The decision of a mark about commits: which live and why, and which do not.
 
-    ``only_for_mirrors`` has, by mirror, the commits that would not live but for it. ``doomed`` are live commits that
-    expire, and pending ones that stay expired, by generation.
+    ``carried`` were expired by an earlier mark that was not swept, and stay expired. ``revived`` of them live again.
+    ``only_for_mirrors`` has, by mirror, the commits that would not live but for it.
     """
 
-    lineage: Lineage
     kept: dict[str, RetentionReason]
-    only_for_mirrors: dict[str, frozenset[str]] = field(default_factory=dict)
-    doomed: list[str] = field(init=False)
+    expired: frozenset[str]
+    carried: frozenset[str]
+    revived: frozenset[str]
+    only_for_mirrors: dict[str, frozenset[str]]
+
+
+@dataclass
+class GcPlan:
+    """A plan. ``doomed`` are the expired and carried commits of what was ``decided``, by generation."""
+
+    lineage: Lineage
+    decided: MarkDecision
+    doomed: list[str]
     _spared: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        commits = self.lineage.commits.values()
-        gone = [node for node in commits if not node.expired and node.id not in self.kept]
-        self.doomed = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]
-        self._heads = {*self.lineage.branches.values()}
-
-    def decision(self) -> MarkDecision:
-        """The decision about the commits when nothing moves meanwhile."""
-        commits = self.lineage.commits
-        carried = {commit_id for commit_id in self.doomed if commits[commit_id].pending}
-        revived = {commit_id for commit_id in self.kept if commits[commit_id].pending}
-        gone = frozenset({*self.doomed} - carried)
-        return MarkDecision(self.kept, gone, frozenset(carried), frozenset(revived), self.only_for_mirrors)
 
     def choose(self, moves: Iterable[RefMove]) -> list[str]:
         """The next commits to expire, the last of ``doomed``, once refs have made these moves.
 
-        What refs came to show since the plan was made lives, and all that it descends from. What a new commit is on
-        top of was a head when the plan was made, or was made since: it lives anyway. If not, an old commit was merged,
-        and counts as shown.
+        What refs came to show since the plan was made lives, and all that it descends from. What a new commit is on top
+        of was a head then or since, or an old commit was merged, and counts as shown.
         """
-        commits, shown = self.lineage.commits, list[str | None]()
+        commits, shown, heads = self.lineage.commits, list[str | None](), {*self.lineage.branches.values()}
         for move in moves:
             shown += [move.old, move.new, *(() if move.new in commits else move.parents)]
-        waiting = [commit_id for commit_id in shown if commit_id is not None and commit_id not in self._heads]
+        waiting = [commit_id for commit_id in shown if commit_id is not None and commit_id not in heads]
         while waiting:
             commit_id = waiting.pop()
             if commit_id in commits and commit_id not in self._spared:
@@ -82,21 +77,6 @@ class GcPlan:
                 waiting += commits[commit_id].parents
         some = self.doomed[-STEP:]
         return [commit_id for commit_id in some if commit_id not in self._spared or commits[commit_id].pending]
-
-
-@dataclass(frozen=True, slots=True)
-class MarkDecision:
-    """The decision of a mark about commits.
-
-    ``carried`` were expired by an earlier mark that was not swept, and stay expired. ``revived`` are those of them that
-    live again. ``only_for_mirrors`` has, by mirror, the commits that would not live but for it.
-    """
-
-    kept: dict[str, RetentionReason]
-    expired: frozenset[str]
-    carried: frozenset[str]
-    revived: frozenset[str]
-    only_for_mirrors: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 def make_plan(ctx: Context, now: int) -> GcPlan:
@@ -109,7 +89,16 @@ def make_plan(ctx: Context, now: int) -> GcPlan:
         lineage = ctx.catalog.retention.lineage(ctx.repository_id, left_since=now - window)
         if lineage.rules != text:
             return None
-        return GcPlan(lineage, live(lineage, rules, now), only_for_mirrors(lineage, rules, now))
+        kept, commits = live(lineage, rules, now), lineage.commits.values()
+        gone = [node for node in commits if not node.expired and node.id not in kept]
+        doomed = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]
+        pending = {node.id for node in commits if node.pending}
+        sides = (
+            frozenset({*doomed} - pending),
+            frozenset(pending.intersection(doomed)),
+            frozenset(pending & kept.keys()),
+        )
+        return GcPlan(lineage, MarkDecision(kept, *sides, only_for_mirrors(lineage, rules, now)), doomed)
 
     return retry(attempt, _TRIES, lambda: _rules_keep_changing(ctx))
 
@@ -117,13 +106,13 @@ def make_plan(ctx: Context, now: int) -> GcPlan:
 def expire_commits(ctx: Context, mark: Mark, since: int, now: int) -> MarkDecision:
     """Expire what the rules do not keep, and let live again what an earlier mark expired and they keep.
 
-    ``since`` is the newest move of a ref when the mark began. ``now`` is the time to decide by, in Unix seconds.
+    ``since`` is the newest move of a ref when the mark began, ``now`` the time to decide by, in Unix seconds.
     """
     expired: set[str] = set()
 
     def attempt() -> MarkDecision | None:
         plan, carried = make_plan(ctx, now), set[str]()
-        decided, total = plan.decision(), len(plan.doomed)
+        decided, total = plan.decided, len(plan.doomed)
         for step in steps(ctx, mark, since, plan):
             if step.rules_changed:
                 return None
@@ -185,7 +174,7 @@ def live_commits(ctx: Context) -> set[str]:
 
     The next mark lets the other commits expire.
     """
-    return set(make_plan(ctx, unix_seconds(ctx.catalog.now())).kept)
+    return set(make_plan(ctx, ctx.seconds()).decided.kept)
 
 
 def get_grace(ctx: Context) -> dict[str, Any]:
@@ -249,17 +238,19 @@ def idle_refs(ctx: Context) -> list[IdleRef]:
     rules = get_rules(ctx)
     if rules is None:
         return []
-    now = unix_seconds(ctx.catalog.now())
+    now = ctx.seconds()
     protections = ctx.catalog.refs.all_protections(ctx.repository_id)
+    kinds = (
+        ("branch", ctx.catalog.refs.branches, rules.branch_expiry_days),
+        ("tag", ctx.catalog.refs.tags, rules.tag_expiry_days),
+    )
     found = []
-    for ref in pages(partial(ctx.catalog.refs.branches, ctx.repository_id)):
-        days = _idle_days(ctx, ref, now, rules.branch_expiry_days(ref.id))
-        if days is not None:
-            found.append(IdleRef("branch", ref.id, ref.commit_id, days, _kept(ctx, ref.id, protections)))
-    for ref in pages(partial(ctx.catalog.refs.tags, ctx.repository_id)):
-        days = _idle_days(ctx, ref, now, rules.tag_expiry_days(ref.id))
-        if days is not None:
-            found.append(IdleRef("tag", ref.id, ref.commit_id, days, _protected(ref.id, protections, tag=True)))
+    for kind, listing, limit_of in kinds:
+        for ref in pages(partial(listing, ctx.repository_id)):
+            days = _idle_days(ctx, ref, now, limit_of(ref.id))
+            if days is not None:
+                kept = _kept(ctx, ref.id, protections, is_tag=kind == "tag")
+                found.append(IdleRef(kind, ref.id, ref.commit_id, days, kept))
     return found
 
 
@@ -305,20 +296,13 @@ def _idle_days(ctx: Context, ref: RefRecord, now: int, limit: int | None) -> int
     return days if days >= limit else None
 
 
-def _protected(name: str, protections: list[Protection], *, tag: bool) -> str | None:
-    patterns = (one.pattern for one in protections if (one.kind == TAG_PROTECTION) == tag)
-    pattern = next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
-    return None if pattern is None else f"it is protected by {pattern!r}"
-
-
-def _kept(ctx: Context, branch: str, protections: list[Protection]) -> str | None:
-    """Why an idle branch stays all the same. None: it goes."""
-    if branch == ctx.repository.default_branch:
+def _kept(ctx: Context, name: str, protections: list[Protection], *, is_tag: bool) -> str | None:
+    """Why an idle ref stays all the same. None: it goes."""
+    if not is_tag and name == ctx.repository.default_branch:
         return "it is the default branch"
-    protected = _protected(branch, protections, tag=False)
-    if protected is not None:
-        return protected
-    found, after = uncommitted_page(ctx, branch)
-    while not found and after is not None:
-        found, after = uncommitted_page(ctx, branch, after=after)
-    return f"it has uncommitted changes, {found[0].path!r} for one" if found else None
+    patterns = (one.pattern for one in protections if (one.kind == TAG_PROTECTION) == is_tag)
+    pattern = next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+    if pattern is not None:
+        return f"it is protected by {pattern!r}"
+    change = None if is_tag else next(uncommitted(ctx, name), None)
+    return None if change is None else f"it has uncommitted changes, {change.path!r} for one"

@@ -59,7 +59,6 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     What the store refuses to delete is named in ``mark.failures`` of the result, and the next mark holds it too.
 
     Args:
-        mark_id: the mark's id.
         force: sweep even a mark that holds a large share of the repository.
 
     Raises:
@@ -126,7 +125,6 @@ def _prepare(ctx: Context, mark: Mark, *, force: bool) -> None:
 
 
 def _skip_rows(batches: Iterator[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
-    """The rows behind the first ``skip`` ones."""
     for batch in batches:
         rest = batch.slice(min(skip, batch.num_rows))
         skip -= batch.num_rows - rest.num_rows
@@ -217,9 +215,6 @@ class RestoredMark(JsonRecord):
 
 def restore(ctx: Context, mark_id: str) -> RestoredMark:
     """Take back a mark before its sweep begins: its commits live again, and it can never be swept.
-
-    Args:
-        mark_id: the mark's id.
 
     Raises:
         NotFound: ``mark_not_found``: this repository has no such mark.

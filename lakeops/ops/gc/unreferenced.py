@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 from zlib import crc32
@@ -103,21 +103,15 @@ def unreferenced(
     """The objects of a listing that nothing refers to, usable inside the block.
 
     Args:
-        store: the namespace.
-        listing: gives the objects, taken before it was decided what is live. It is called twice. Repeated names are
-            dropped.
+        listing: gives the objects in byte order, taken before it was decided what is live. It is called twice.
         ranges: what is live: ``METARANGE_SCHEMA``, in any order (see ``distinct_ranges``). Each file is opened once.
-        engine: where ranges are read and joined.
         addresses: what else is referred to: ``string`` columns, relative or absolute.
         prefixes: everything under these is kept: places that somebody writes to.
-        folder: where on this machine the scratch directory goes, by default the system's place. It takes the text of
-            both sides (with Spark: none), and of what is found.
+        folder: where on this machine the scratch directory goes. It takes the text of both sides (with Spark: none).
         on_progress: called with (ranges read, ranges in all).
 
-    Raises:
-        InvalidInput: the listing has other columns.
-        Corrupted: a range is not what was written. ``ObjectNotFound``: it is gone.
-        Transient: ``engine_unavailable``: the scratch directory is full, or Spark gave up.
+    Raises ``InvalidInput`` for a listing with other columns, ``Corrupted`` or ``ObjectNotFound`` for a range, and
+    ``Transient``: ``engine_unavailable`` where the scratch directory is full, or Spark gave up.
     """
     ranges = _one_each([ranges], "id")
     with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
@@ -154,7 +148,7 @@ def unreferenced(
                 pa.default_memory_pool().release_unused()
 
                 def joins() -> Iterator[JoinTask]:
-                    for number, rows in listed.slices(scratch):
+                    for number, rows in listed.slices():
                         slices.add(number)
                         yield JoinTask(number, TaskRows(rows), tuple(references[number]))
 
@@ -198,42 +192,39 @@ class Unreferenced:
 
 
 class Listed:
-    """A listing in slices.
+    """A listing in slices. The listing is in byte order.
 
-    ``borders`` are names at regular distances, the smallest one and one past the largest among them. So slices of a
-    listing in order have equal sizes, and those of another listing similar ones.
+    ``borders`` are names at regular distances, the smallest one and one past the largest among them. So slices have
+    equal sizes, and those of another listing similar ones.
     """
 
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
-        self._ascends = True
-        samples, count, size, low, high = list[pa.Array](), 0, 0, "", ""
+        samples, count, size, last = list[pa.Array](), 0, 0, ""
         step = max(1, SLICE // _SAMPLES)
-        for rows in filter(len, map(checked, listing())):
+        for rows in self._batches():
             names = in_one(rows.column(0))
             samples.append(names.take(from_numpy(np.arange(-count % step, len(names), step))))
-            self._ascends = self._ascends and high < names[0].as_py() and _ascend(names)
-            least, most = (names[0].as_py(), names[-1].as_py()) if self._ascends else pc.min_max(names).as_py().values()
-            low, high = min(low, least) if count else least, max(high, most)
-            count, size = count + len(names), size + names.nbytes
+            count, size, last = count + len(names), size + names.nbytes, names[-1].as_py()
         self.count: int = count
         slices = min(SLICES, max(-(-count // SLICE), -(-size // SLICE_BYTES)))
         chosen = in_one(pa.chunked_array(samples, pa.string()))
-        chosen = chosen.take(pc.sort_indices(chosen))
-        inner = chosen.take(from_numpy(np.arange(1, slices) * len(chosen) // max(1, slices)))
-        ends = [array([name], pa.string()) for name in (low, high + "\0")]
-        self.borders: pa.Array = pc.unique(pa.concat_arrays([ends[0], inner, ends[1]])) if count else inner
+        places = np.arange(slices) * len(chosen) // max(1, slices)
+        ends = array([f"{last}\0"] if count else [], pa.string())
+        self.borders: pa.Array = pc.unique(pa.concat_arrays([chosen.take(from_numpy(places)), ends]))
 
-    def slices(self, scratch: Path) -> Iterator[tuple[int, pa.Table]]:
-        """The number and the rows of every slice. A listing out of order is cut on the disk first."""
-        batches = filter(len, map(checked, self._listing()))
-        if self._ascends:
-            parts = (part for rows in batches for part in _by_slice(rows, self.borders))
-        else:
-            place = _Scratch(scratch / "listed")
-            cutter = Cutter(place, "", self.borders)
-            cut = sorted((piece for rows in batches for piece in cutter.cut(rows)), key=attrgetter("slice"))
-            parts = ((one.slice, rows) for one, rows in zip(cut, _read_pieces(place, cut), strict=True))
+    def _batches(self) -> Iterator[pa.Table]:
+        last = ""
+        for rows in filter(len, map(checked, self._listing())):
+            names = in_one(rows.column(0))
+            if names[0].as_py() <= last or not _ascend(names):
+                raise Transient("the listing of the storage namespace is out of order; nothing was deleted; try again")
+            last = names[-1].as_py()
+            yield rows
+
+    def slices(self) -> Iterator[tuple[int, pa.Table]]:
+        """The number and the rows of every slice."""
+        parts = (part for rows in self._batches() for part in _by_slice(rows, self.borders))
         for number, some in groupby(parts, key=itemgetter(0)):
             yield number, pa.concat_tables(rows for _, rows in some)
 
@@ -356,9 +347,7 @@ class JoinedSlice:
 
 def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...]) -> JoinedSlice:
     """Find the rows of a slice that nothing refers to. Raises ``Corrupted`` where a piece is not what was written."""
-    rows, name = task.listed.table.combine_chunks(), LISTED_SCHEMA.names[0]
-    if not _ascend(in_one(rows.column(0))):
-        rows = _one_each([rows.sort_by(name)], name)
+    rows = task.listed.table.combine_chunks()
     names = in_one(rows.column(0))
     met = _lie_under(names, prefixes)
     held, count = list[pa.Table](), 0
@@ -390,10 +379,7 @@ def _read_pieces(place: ObjectStore, pieces: Sequence[Piece]) -> Iterator[pa.Tab
 
 
 def distinct_ranges(metaranges: Iterable[Metarange]) -> pa.Table:
-    """Every range file of some metaranges, one row a file: ``METARANGE_SCHEMA``. Files may hold the same range.
-
-    Costs what each differs in from the one before, and the memory of the distinct ones.
-    """
+    """Every range file of some metaranges, one row a file: ``METARANGE_SCHEMA``. Files may hold the same range."""
     last = Metarange.empty().table
     tables, count = [last], 0
     for metarange in metaranges:
@@ -454,12 +440,7 @@ _BLOCK = 8_192
 
 
 def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The addresses that lie in the namespace, relative to it, in any order and with repetitions.
-
-    Args:
-        namespace: the store's URL.
-        addresses: ``string`` or ``large_string``, relative or absolute.
-    """
+    """The addresses (any URLs, or relative) that lie in a namespace, relative to it, with repetitions."""
     addresses = in_one(addresses)
     if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
         return addresses

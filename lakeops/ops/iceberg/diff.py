@@ -112,17 +112,14 @@ def table_diffs(ctx: Context, left: str, right: str, paths: Iterable[str]) -> li
             delta = FileDelta.of(io, old, new)
         except (LakeopsError, FileNotFoundError):
             continue
-        rows = [
+        added, removed = (
             sum(one.record_count for one in files.values() if not one.content) for files in (delta.added, delta.removed)
-        ]
-        known = {one.snapshot_id for one in old.snapshots} if old else set()
-        columns = [
-            {one.name: str(one.field_type) for one in each.schema().fields} if each else {} for each in (old, new)
-        ]
-        fresh = sum(one.snapshot_id not in known for one in new.snapshots) if new else 0
-        found.append(
-            TableDiff(
-                path.removesuffix(f"/{POINTER}"), (rows[0], rows[1]), delta.deletes, fresh, (columns[0], columns[1])
-            )
         )
+        known = {one.snapshot_id for one in old.snapshots} if old else set()
+        fresh = sum(one.snapshot_id not in known for one in new.snapshots) if new else 0
+        before, after = (
+            {one.name: str(one.field_type) for one in each.schema().fields} if each else {} for each in (old, new)
+        )
+        table = path.removesuffix(f"/{POINTER}")
+        found.append(TableDiff(table, (added, removed), delta.deletes, fresh, (before, after)))
     return found

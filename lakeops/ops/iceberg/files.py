@@ -142,7 +142,6 @@ def _avro_long(file: BytesIO) -> int:
 
 
 def _decoded_size(codec: bytes, block: bytes, most: int) -> int:
-    """Bytes that a block decodes to, counted up to ``most``."""
     import pyarrow as pa
 
     if codec == b"null":

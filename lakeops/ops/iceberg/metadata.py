@@ -50,14 +50,8 @@ def table_change(
 ) -> TableChange:
     """The objects that a table's new metadata adds to its folder, and those that it removes.
 
-    Args:
-        io: reads manifests.
-        folder: the table's folder, with a slash at its end.
-        before: the metadata that the new one follows.
-        after: the new metadata.
-        name: the name of its file below the table's location.
-        last: the address of the metadata file before.
-        every: add the files that are live, too, and not those alone that new snapshots add.
+    The new metadata file gets a ``name`` below the table's location, and follows the one at the address ``last``. With
+    ``every`` the files that are live are added, too, and not those alone that new snapshots add.
 
     Raises:
         InvalidInput: the metadata names files elsewhere, or is too large.

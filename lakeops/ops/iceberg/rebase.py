@@ -48,54 +48,37 @@ class NotRebased(Exception):
     """Iceberg's rules do not let a source's change follow that of the destination. The message says why."""
 
 
+_NOT_REBASED = (NotRebased, InvalidInput, ObjectNotFound, FileNotFoundError, ValidationException, ValueError)
+
+
 def rebase(
     ctx: Context, base: Ancestor, source: Metarange, dest: Metarange, plan: MergePlan, *, publish: bool
 ) -> tuple[MergePlan, list[str]]:
     """Settle the conflicts of a merge that are tables, as far as their changes can follow one another.
 
-    Args:
-        ctx: the repository.
-        base: the merge base.
-        source: what is merged.
-        dest: what it is merged into.
-        plan: the plan of the merge, path by path.
-        publish: write the metadata that the plan refers to.
-
-    Returns:
-        The plan with the conflicts that are left, and for each table among them why it is one.
+    With ``publish`` the metadata that the plan refers to is written. Returns the plan with the conflicts that are left,
+    and for each table among them why it is one.
     """
     reasons = []
     for path in plan.conflicts:
-        if path.rpartition("/")[2] == POINTER:
-            sides = [
-                reader.stat(side, path)
-                for reader, side in ((base.reader, base.metarange), (ctx.reader, source), (ctx.reader, dest))
-            ]
-            if all(sides):
-                folder = path.removesuffix(POINTER)
-                try:
-                    table = _RebasedTable(ctx, folder, [one for one in sides if one])
-                    table.check()
-                    plan = _with_table(ctx, base, (source, dest), plan, table, publish=publish)
-                except (
-                    NotRebased,
-                    InvalidInput,
-                    ObjectNotFound,
-                    FileNotFoundError,
-                    ValidationException,
-                    ValueError,
-                ) as error:
-                    reasons.append(f"table {folder[:-1]}: {error}")
+        if path.rpartition("/")[2] != POINTER:
+            continue
+        sides = [base.reader.stat(base.metarange, path), ctx.reader.stat(source, path), ctx.reader.stat(dest, path)]
+        folder, pointers = path.removesuffix(POINTER), [one for one in sides if one]
+        if len(pointers) == len(sides):
+            try:
+                table = _RebasedTable(ctx, folder, pointers)
+                table.check()
+                plan = _with_table(ctx, base, (source, dest), plan, table, publish=publish)
+            except _NOT_REBASED as error:
+                reasons.append(f"table {folder[:-1]}: {error}")
     return plan, reasons
 
 
 class _RebasedTable:
     """A table as three commits have it, with what the source changed made again on the destination's.
 
-    Args:
-        ctx: the repository.
-        folder: the table's folder, with a slash at its end.
-        pointers: the table's current metadata file at the merge base, the source and the destination.
+    ``pointers`` are the table's current metadata files at the merge base, the source and the destination.
     """
 
     def __init__(self, ctx: Context, folder: str, pointers: list[Entry]) -> None:
@@ -287,7 +270,6 @@ def _below(root: str, entry: Entry | None) -> bool:
 
 
 def _rows(column: pa.ChunkedArray) -> list[Entry | None]:
-    """Rows of one side of a diff as records."""
     found = iter(entries(pa.Table.from_struct_array(column.drop_null())))
     return [next(found) if there else None for there in column.is_valid().to_pylist()]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput
@@ -25,7 +24,7 @@ from lakeops.ops.read import require_folder
 
 
 @dataclass(frozen=True)
-class LocalStatus:
+class LocalStatus(JsonRecord):
     """A clone beside its ref, after a call.
 
     ``commit_id`` is the commit that it was last made equal to (empty: none yet), ``head_id`` the one that the ref
@@ -44,13 +43,6 @@ class LocalStatus:
     conflicts: Sequence[str] = ()
     special: Sequence[str] = ()
     interrupted: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The record's JSON keys and values."""
-        changes = {name: [change.to_json() for change in getattr(self, name)] for name in ("local", "remote", "taken")}
-        lists = {"conflicts": list(self.conflicts), "special": list(self.special)}
-        texts = {name: getattr(self, name) for name in ("directory", "uri", "commit_id", "head_id", "interrupted")}
-        return {**texts, **changes, **lists}
 
 
 @dataclass(frozen=True)
@@ -174,7 +166,6 @@ def checkout(ctx: Context, directory: str | Path, ref: str, *, force: bool = Fal
     Files that were changed in the directory stay changed, as with git.
 
     Args:
-        ref: any ref of the repository.
         force: also take files that were changed on both sides, and give up the directory's version.
 
     Raises:

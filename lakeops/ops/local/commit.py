@@ -10,12 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
 from lakeops.catalog.records import Staged
-from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.errors import InvalidInput, MergeConflict, NoChanges
 from lakeops.model.ids import check_commit_metadata, check_message
 from lakeops.model.names import check_path
@@ -34,8 +32,10 @@ from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
 from lakeops.ops.local.tree import WorkTree, compare, find_clashes, read_tree, wanted_at
-from lakeops.ops.publish import CommitPlan, CommitResult, apply_changes, in_turn, publish, require_clean, snapshot
+from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, require_clean, snapshot, write_ranges
 from lakeops.ops.put import write
+from lakeops.ops.read import as_table
+from lakeops.ranges.apply import apply
 from lakeops.store.in_flight import in_parallel
 
 MOST_ASKED = 1000
@@ -56,8 +56,6 @@ def commit(
     Content type and metadata of an object stay when its contents change.
 
     Args:
-        message: what the commit is about; not empty.
-        metadata: key/value pairs kept with the commit.
         skip_special: leave out links, pipes and devices. Without it they are an error.
 
     Raises:
@@ -74,7 +72,13 @@ def commit(
     folder = indexes.find(directory)
     with indexes.alone(folder):
         index = indexes.read(folder)
-        branch = _branch(ctx, index.ref)
+        branch = index.ref
+        if lookup(ctx).branch(branch) is None:
+            raise InvalidInput(
+                f"{branch!r} is no branch, and only a branch takes commits; follow one with `lakeops local checkout "
+                "--ref`",
+                kind="invalid_ref",
+            )
         begun = begin_staging(ctx, branch)
         tree = read_tree(ctx, folder, index)
         _check_committable(folder, index, tree, skip_special=skip_special)
@@ -99,13 +103,12 @@ def commit(
             indexes.write(folder, replace(index, files=files, whole=False))
             raise NoChanges(f"branch {branch!r} has the changes of {excerpt(str(folder))} already")
         sent = _send(ctx, folder, sides.here, there, begun)
-        rows = [Staged(paths[name], one[0] if one else None) for name, one in sent.items()]
-
+        changes = as_table(Staged(paths[name], one[0] if one else None) for name, one in sent.items())
         request = IdempotentRequest("commit", branch, {}, message, pairs)
 
         def attempt(publisher: str | None) -> CommitResult:
             seen = snapshot(ctx, branch)
-            require_clean(ctx, branch, seen.head, seen.staged)
+            require_clean(ctx, seen)
             now = there if seen.head.id == head.id else _entries_at(ctx, seen.head, index.prefix, paths, folder)
             moved = [
                 name for name in sent if getattr(now[name], "identity", None) != getattr(there[name], "identity", None)
@@ -114,7 +117,8 @@ def commit(
                 moved += clashes(seen.head)
             if moved:
                 raise MergeConflict(str(folder), branch, moved, kind="clone_conflict")
-            metarange, summary = apply_changes(ctx, seen.head, _table(rows), started=seen.started)
+            work = partial(apply, base=ctx.metarange(seen.head), changes=changes)
+            metarange, summary = write_ranges(ctx, "commit", (seen.head,), seen.started, work)
             plan = CommitPlan(metarange, (seen.head,), message, pairs, summary, begun=begun)
             return publish(ctx, request, seen, plan, publisher)
 
@@ -126,16 +130,6 @@ def commit(
         whole = index.whole and index.commit == head.id and made.parents == (head.id,)
         indexes.write(folder, replace(index, files=files, whole=whole, commit=made.id if whole else index.commit))
         return made
-
-
-def _branch(ctx: Context, ref: str) -> str:
-    """The ref, when it is a branch. Raises ``InvalidInput`` (``invalid_ref``)."""
-    if lookup(ctx).branch(ref) is None:
-        raise InvalidInput(
-            f"{ref!r} is no branch, and only a branch takes commits; follow one with `lakeops local checkout --ref`",
-            kind="invalid_ref",
-        )
-    return ref
 
 
 def _check_committable(folder: Path, index: Index, tree: WorkTree, *, skip_special: bool) -> None:
@@ -154,7 +148,6 @@ def _check_committable(folder: Path, index: Index, tree: WorkTree, *, skip_speci
 def _entries_at(
     ctx: Context, commit: Commit, prefix: str, paths: Mapping[str, str], folder: Path
 ) -> dict[str, Entry | None]:
-    """A commit's entries at these paths, by name."""
     if len(paths) <= MOST_ASKED:
         return {name: ctx.reader.stat(ctx.metarange(commit), path) for name, path in paths.items()}
     found = wanted_at(ctx, commit, prefix, folder)
@@ -189,17 +182,3 @@ def _send(
         return change.path, (entry, Known(entry.checksum, entry.size_bytes, status.st_mtime_ns, entry.checksum))
 
     return dict(in_parallel(here, send))
-
-
-def _table(rows: Sequence[Staged]) -> pa.Table:
-    """Changes in path order, as a commit takes them."""
-    entries = [row.entry for row in rows]
-    columns = {
-        name: [getattr(entry, name) if entry else None for entry in entries] for name in STAGED_SCHEMA.names[2:-1]
-    }
-    pairs = [list(entry.metadata.items()) if entry else None for entry in entries]
-    paths = [row.path for row in rows]
-    return pa.table(
-        {"path": paths, "tombstone": [entry is None for entry in entries], **columns, "metadata": pairs},
-        schema=STAGED_SCHEMA,
-    )

@@ -14,7 +14,7 @@ import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, TextIO
@@ -58,12 +58,15 @@ def check_names(names: Iterable[str], *, folds: bool) -> None:
         if other != name:
             raise InvalidPath(f"{excerpt(name)} and {excerpt(other)} are one file on this disk; nothing was written")
     for key, name in shown.items():
-        at = key.find("/")
-        while at >= 0:
-            if key[:at] in shown:
-                other = excerpt(shown[key[:at]])
+        for folder in folders_of(key):
+            if folder in shown:
+                other = excerpt(shown[folder])
                 raise InvalidPath(f"{other} cannot be a file and the folder of {excerpt(name)}; nothing was written")
-            at = key.find("/", at + 1)
+
+
+def folders_of(name: str) -> list[str]:
+    """The folders that lead to a name."""
+    return [name[:at] for at, letter in enumerate(name) if letter == "/"]
 
 
 def folds_letters(folder: Path) -> bool:
@@ -201,10 +204,7 @@ def write(folder: Path, index: Index) -> None:
     document = {
         "version": VERSION,
         **{name: getattr(index, name) for name in ("repository", "ref", "prefix", "commit", "whole")},
-        "files": {
-            name: [known.checksum, known.size_bytes, known.mtime_ns, known.sha256]
-            for name, known in index.files.items()
-        },
+        "files": {name: astuple(known) for name, known in index.files.items()},
     }
     with translated(place / "index.json"):
         place.mkdir(parents=True, exist_ok=True)
@@ -223,17 +223,10 @@ class Journal:
         self._file = file
         self._lock = Lock()
 
-    def appears(self, name: str, known: Known) -> None:
-        """A file is about to get its name."""
-        self._add(["file", name, [known.checksum, known.size_bytes, known.mtime_ns, known.sha256]])
-
-    def goes(self, name: str) -> None:
-        """A file is about to be removed."""
-        self._add(["gone", name])
-
-    def _add(self, words: list[Any]) -> None:
+    def add(self, what: str, name: str, known: Known | None = None) -> None:
+        """Note what is about to be so: a ``file`` has got its name, is ``gone``, or a clone follows another ``ref``."""
         with self._lock:
-            self._file.write(json.dumps(words) + "\n")
+            self._file.write(json.dumps([what, name, *([astuple(known)] if known else [])]) + "\n")
             self._file.flush()
 
 
@@ -242,9 +235,9 @@ def journal(folder: Path, ref: str) -> Iterator[Journal]:
     """A journal of a call that makes a clone equal to a ref. ``write`` ends it."""
     place = folder / PLACE / "journal"
     with translated(place), place.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(["ref", ref]) + "\n")
-        file.flush()
-        yield Journal(file)
+        noted = Journal(file)
+        noted.add("ref", ref)
+        yield noted
 
 
 @contextmanager

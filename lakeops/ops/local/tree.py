@@ -25,6 +25,7 @@ from lakeops.ops.local.index import (
     Journal,
     Known,
     check_names,
+    folders_of,
     folds_letters,
     journal,
     write,
@@ -37,8 +38,8 @@ from lakeops.store.in_flight import in_parallel
 class WorkTree:
     """A clone's files as they are now, by name. The checksum of one that is not known to be like an object is empty.
 
-    ``special`` names links, pipes, devices, other clones' own files, and names that are not UTF-8 (escaped). ``here``
-    is what changed since the directory was last made equal to a commit, in byte order.
+    ``special`` names links, devices, other clones' own files, and names that are not UTF-8 (escaped). ``here`` is what
+    changed since the directory was last made equal to a commit, in byte order.
     """
 
     files: dict[str, Known] = field(default_factory=dict)
@@ -60,11 +61,7 @@ class Sides:
 
 
 def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
-    """The files of a clone as they are now. Only those are read that may differ from the index.
-
-    Raises:
-        InvalidInput: a file or directory cannot be read.
-    """
+    """The files of a clone as they are now. Only those are read that may differ from the index."""
     tree, unread = WorkTree(), list[tuple[str, os.stat_result]]()
     for name, status in walk(folder, lambda name: not is_clone_state(name) and _is_text(name)):
         if name == PLACE:
@@ -96,7 +93,7 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
         tree.files[name] = known
     tree.here.extend(_changes(index.files, tree.files, lambda known: known.sha256))
     hidden = set(tree.special)
-    tree.here[:] = [change for change in tree.here if not hidden.intersection(_name_and_folders(change.path))]
+    tree.here[:] = [change for change in tree.here if not hidden.intersection([change.path, *folders_of(change.path)])]
     tree.special.sort(key=os.fsencode)
     return tree
 
@@ -109,18 +106,6 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _name_and_folders(name: str) -> Iterator[str]:
-    """A name, and the folders that lead to it."""
-    yield name
-    while name:
-        name = name.rpartition("/")[0]
-        yield name
-
-
-def _folders(name: str) -> list[str]:
-    return [folder for folder in _name_and_folders(name) if folder not in ("", name)]
-
-
 def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Change]) -> list[str]:
     """The names that a change adds where a commit has a folder, or below what is an object of the commit."""
     added = [change.path for change in here if change.type == ChangeType.ADDED]
@@ -128,7 +113,7 @@ def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Chang
     metarange = ctx.metarange(commit)
     files = {
         folder
-        for folder in {folder for name in added for folder in _folders(name)} - gone
+        for folder in {folder for name in added for folder in folders_of(name)} - gone
         if ctx.reader.stat(metarange, prefix + folder) is not None
     }
 
@@ -139,7 +124,7 @@ def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Chang
             for item in below
         )
 
-    return [name for name in added if not files.isdisjoint(_folders(name)) or is_folder(name)]
+    return [name for name in added if not files.isdisjoint(folders_of(name)) or is_folder(name)]
 
 
 def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Entry]) -> Sides:
@@ -150,15 +135,15 @@ def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Ent
     agreed: dict[str, str | None] = {}
     conflicts = list[str]()
     added = {change.path for change in tree.here if change.type == ChangeType.ADDED}
-    folders = {folder for name in added for folder in _folders(name)}
+    folders = {folder for name in added for folder in folders_of(name)}
     for change in there:
         name = change.path
-        if name in wanted and (name in folders or not added.isdisjoint(_folders(name))):
+        if name in wanted and (name in folders or not added.isdisjoint(folders_of(name))):
             conflicts.append(name)  # a file here and a folder there, or the other way round
             continue
         if name in changed and _has_contents(folder, tree.files.get(name), wanted.get(name), name):
             agreed[name] = wanted[name].checksum if name in wanted else None
-        elif name in changed or special.intersection(_name_and_folders(name)):
+        elif name in changed or special.intersection([name, *folders_of(name)]):
             conflicts.append(name)
     rest = [[change for change in side if change.path not in agreed] for side in (tree.here, there)]
     return Sides(rest[0], rest[1], conflicts, agreed)
@@ -216,14 +201,10 @@ def take(
 ) -> tuple[list[Change], list[Change]]:
     """Make a clone equal to a commit of ``ref``, which has ``wanted`` under the prefix. It follows the ref then.
 
-    Files that were changed here alone stay. Returns what they are, and what was taken.
-
-    Raises:
-        MergeConflict: ``clone_conflict``: files were changed here and there, and ``force`` does not give them up.
-            Nothing was written; or
-            a file was changed while this ran, and it stays as it is.
-        InvalidPath: the objects cannot be files there. Nothing was written.
-        InvalidInput: the disk is full, or the operating system refuses.
+    Files that were changed here alone stay. Returns what they are, and what was taken. Raises ``MergeConflict``
+    (``clone_conflict``) for files that were changed here and there unless ``force`` gives them up, before anything is
+    written, and for a file that was changed while this ran, which stays; ``InvalidPath`` or ``InvalidInput`` where the
+    objects cannot be files there, or the disk is full.
     """
     tree = read_tree(ctx, folder, index)
     sides = compare(folder, index, tree, wanted)
@@ -266,14 +247,9 @@ def take(
 
 def _check_ways(folder: Path, wanted: Mapping[str, Entry], taken: set[str]) -> None:
     """Refuse to write through a link, before anything is written. Raises ``InvalidPath``."""
-    for parent in {Path(name).parent for name in taken if name in wanted}:
-        current = folder
-        for part in parent.parts:
-            current /= part
-            if current.is_symlink():
-                raise InvalidPath(
-                    f"{excerpt(str(current))} is a symbolic link that leads elsewhere; nothing was written"
-                )
+    for way in {folder / parent for name in taken if name in wanted for parent in folders_of(name)}:
+        if way.is_symlink():
+            raise InvalidPath(f"{excerpt(str(way))} is a symbolic link that leads elsewhere; nothing was written")
 
 
 def _check_room(folder: Path, needed: int) -> None:
@@ -290,7 +266,7 @@ def _remove(folder: Path, name: str, noted: Journal, check_unchanged: Callable[[
     target = folder / name
     with translated(target):
         check_unchanged(name)
-        noted.goes(name)
+        noted.add("gone", name)
         target.unlink(missing_ok=True)
         with suppress(OSError):  # the first folder that is not empty
             for parent in target.relative_to(folder).parents:
@@ -301,7 +277,6 @@ def _remove(folder: Path, name: str, noted: Journal, check_unchanged: Callable[[
 def _download(
     ctx: Context, folder: Path, wanted: Mapping[str, Entry], noted: Journal, check_unchanged: Callable[[str], None]
 ) -> dict[str, Known]:
-    """Download objects to drafts, each of which then takes its name at once."""
     counter = ByteCounter(ctx.progress, "Downloading", sum(entry.size_bytes for entry in wanted.values()))
 
     def fetch(name: str) -> Known:
@@ -309,26 +284,21 @@ def _download(
         target = folder / name
         try:
             with translated(target):
-                known = _draft(ctx, wanted[name], draft, counter)
+                total, entry = hashlib.sha256(), wanted[name]
+                with open_entry(ctx, entry, verify=True) as source, draft.open("xb") as file:
+                    while piece := source.read(PIECE):
+                        file.write(piece)
+                        total.update(piece)
+                        counter.add(len(piece))
+                    file.flush()
+                    status = os.fstat(file.fileno())
+                known = Known(entry.checksum, status.st_size, status.st_mtime_ns, total.hexdigest())
                 target.parent.mkdir(parents=True, exist_ok=True)
                 check_unchanged(name)
-                noted.appears(name, known)
+                noted.add("file", name, known)
                 draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
         return known
 
     return dict(zip(wanted, in_parallel(list(wanted), fetch), strict=True))
-
-
-def _draft(ctx: Context, entry: Entry, draft: Path, counter: ByteCounter) -> Known:
-    """Write an object's contents to a new file."""
-    total = hashlib.sha256()
-    with open_entry(ctx, entry, verify=True) as source, draft.open("xb") as file:
-        while piece := source.read(PIECE):
-            file.write(piece)
-            total.update(piece)
-            counter.add(len(piece))
-        file.flush()
-        status = os.fstat(file.fileno())
-    return Known(entry.checksum, status.st_size, status.st_mtime_ns, total.hexdigest())

@@ -1,4 +1,4 @@
-"""Copying and deleting objects as plain tasks: in threads of this process or on a cluster.
+"""Copying objects as plain tasks, in threads of this process or on a cluster; and deleting them.
 
 A task brings the store that it copies from, and is given the one that it copies to. An object that fails is reported,
 and the rest goes on. A task gives up only when a store refuses again and again.
@@ -31,12 +31,8 @@ _BYTES_PER_SECOND = 50e6
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class CopyFailure:
-    """An object that was not copied or not deleted, and why."""
-
-    key: str
-    error: LakeopsError
+Failure = tuple[str, LakeopsError]
+"""The key of an object that was not copied or not deleted, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +46,6 @@ class CopyTask:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTask:
-    """Keys to delete, unless ``source`` has them after all. ``known`` owner records there mean nothing."""
-
-    index: int
-    source: ObjectStore
-    keys: tuple[str, ...]
-    known: Known = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Moved:
     """The result of a task: objects and bytes copied or deleted, how many the source had no longer, and failures."""
 
@@ -67,7 +53,7 @@ class Moved:
     objects: int = 0
     size_bytes: int = 0
     vanished: int = 0
-    failures: tuple[CopyFailure, ...] = ()
+    failures: tuple[Failure, ...] = ()
 
 
 def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
@@ -92,17 +78,24 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
     return Moved(task.index, len(done), size, len(copied) - len(done), tuple(failures))
 
 
-def delete_objects(task: DeleteTask, destination: ObjectStore) -> Moved:
-    """Delete objects that the source lacks, having asked for each key once more.
+def delete_objects(
+    source: ObjectStore, destination: ObjectStore, keys: Iterable[str], known: Known = frozenset()
+) -> Iterator[Moved]:
+    """Delete objects that the source lacks, a batch at a time, having asked for each key once more.
 
     Raises ``PreconditionFailed`` (``not_the_owner``).
     """
-    asked, failures = _do_each(lambda key: _is_there(task.source, key), task.keys)
-    doomed = [key for key, is_there in asked if not is_there]
-    check_nobody_owns(destination, task.known)
-    refused = destination.delete(doomed) if doomed else []
-    failures += [CopyFailure(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]
-    return Moved(task.index, objects=len(doomed) - len(refused), failures=tuple(failures))
+    remaining = iter(keys)
+    for index in count():
+        some = tuple(islice(remaining, _BATCH))
+        if not some:
+            return
+        asked, failures = _do_each(lambda key: _is_there(source, key), some)
+        doomed = [key for key, is_there in asked if not is_there]
+        check_nobody_owns(destination, known)
+        refused = destination.delete(doomed) if doomed else []
+        failures += [(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]
+        yield Moved(index, objects=len(doomed) - len(refused), failures=tuple(failures))
 
 
 def copy_tasks(source: ObjectStore, items: Iterable[StoredObject], known: Known = frozenset()) -> Iterator[CopyTask]:
@@ -118,20 +111,9 @@ def copy_tasks(source: ObjectStore, items: Iterable[StoredObject], known: Known 
         yield CopyTask(index, source, tuple(held), known)
 
 
-def delete_tasks(source: ObjectStore, keys: Iterable[str], known: Known = frozenset()) -> Iterator[DeleteTask]:
-    """Keys divided into tasks of one batch delete each."""
-    remaining = iter(keys)
-    for index in count():
-        some = tuple(islice(remaining, _BATCH))
-        if not some:
-            return
-        yield DeleteTask(index, source, some, known)
-
-
-def gives_up(failures: Sequence[CopyFailure]) -> bool:
+def gives_up(failures: Sequence[Failure]) -> bool:
     """Whether trying more is in vain: it was the store that refused so often, and not single objects that failed."""
-    errors = [failure.error for failure in failures]
-    refused = [isinstance(one, StoreError | StoreUnavailable) or one.kind == "unsupported" for one in errors]
+    refused = [isinstance(one, StoreError | StoreUnavailable) or one.kind == "unsupported" for _, one in failures]
     return sum(refused) >= GIVE_UP
 
 
@@ -140,10 +122,10 @@ def copy_seconds(items: Sequence[StoredObject]) -> float:
     return len(items) * _OBJECT_SECONDS + sum(item.size_bytes for item in items) / _BYTES_PER_SECOND
 
 
-def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[CopyFailure]]:
+def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[Failure]]:
     """Call ``do`` for each item. Returns results and failures. After ``GIVE_UP`` refusals the rest is left out."""
     done: list[tuple[Item, bool]] = []
-    failures: list[CopyFailure] = []
+    failures: list[Failure] = []
 
     def attempt(item: Item) -> None:
         if len(failures) >= GIVE_UP and gives_up(failures):
@@ -151,7 +133,7 @@ def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tu
         try:
             done.append((item, do(item)))
         except LakeopsError as error:
-            failures.append(CopyFailure(item.key if isinstance(item, StoredObject) else str(item), error))
+            failures.append((item.key if isinstance(item, StoredObject) else str(item), error))
 
     for _ in in_flight(attempt, items, _THREADS):
         pass

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model import graph
 from lakeops.model.arrow import array
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, LakeopsError, NamespaceTaken, NotFound
@@ -25,10 +26,9 @@ from lakeops.model.mirrors import MirrorRecord, MirrorState, RefName
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context, history_of, lookup
 from lakeops.ops.mirror.create import unregister
-from lakeops.ops.mirror.inspection import check_options, disagreement, list_error
+from lakeops.ops.mirror.inspection import behind, check_options, disagreement, list_error
 from lakeops.ops.mirror.presence import check_presence, plan_presence
-from lakeops.ops.mirror.source import Source
-from lakeops.ops.mirror.status import behind
+from lakeops.ops.mirror.source import Reach, SourceLake, if_reached
 from lakeops.ops.overlap import claim
 from lakeops.ops.owner import take_for_writing
 from lakeops.ranges.metarange import Metarange
@@ -61,14 +61,9 @@ def verify_history(ctx: Context) -> VerifiedHistory:
     if not unproved:
         return VerifiedHistory(0, 0)
     commits = ctx.catalog.commits.all(ctx.repository_id)
-    below, waiting = set[str](), [commit.id for commit in commits.values() if not commit.expired]
-    while waiting:
-        one = waiting.pop()
-        if one not in below and one in commits:
-            below.add(one)
-            waiting += commits[one].parents
-    newest_first = sorted(unproved & below, key=lambda one: (-commits[one].generation, one))
-    older = [commits[one] for one in newest_first]
+    get, live = lookup(ctx).get, (commit.id for commit in commits.values() if not commit.expired)
+    newest_first, _ = graph.walk(lambda one: commits.get(one) or get(one), live, len(commits))
+    older = [commit for commit in newest_first if commit.id in unproved]
     check = _HistoryCheck(ctx, commits)
     known = check.newest_live(commits)
     proved = 0
@@ -114,8 +109,7 @@ class _HistoryCheck:
                 continue
             files = {*wanted.table.column("file").to_pylist()}
             if not files & broken:
-                planned = plan_presence(wanted, known, whole)
-                for one in check_presence(planned, engine=ctx.engine, store=ctx.store, options=self._options):
+                for one in check_presence(plan_presence(wanted, known, whole), ctx.engine, ctx.store, self._options):
                     if one.complete:
                         whole[one.file] = None
                     else:
@@ -166,36 +160,42 @@ class Loss:
 
     def to_json(self) -> dict[str, Any]:
         """The loss, for programs."""
-        return {
-            "refs": [ref.to_json() for ref in self.refs],
-            "source_asked": self.asked,
-            "last_sync": self.last_sync,
-        }
+        return {"refs": [ref.to_json() for ref in self.refs], "source_asked": self.asked, "last_sync": self.last_sync}
 
 
-def loss(ctx: Context, source: Source | None) -> Loss:
-    """Find refs that do not show what the source shows: see ``Mirror.loss``. No ``source``: it is down."""
+def loss(ctx: Context, reach: Reach, source: SourceLake | None = None) -> Loss:
+    """Find the commits that ``promote_writable`` would lose. Asks the source, or takes the last pass if it is down.
+
+    Raises:
+        NotAMirror: it was promoted before.
+    """
     state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
-    if source is not None:
-        with contextlib.suppress(LakeopsError):
-            get = history_of(source.catalog, source.repository_id)
-            return Loss(_lost_refs(state, source.heads(state.mirror), get), True, state.mirror.last_sync)
+    with if_reached(reach, source) as origin, contextlib.suppress(LakeopsError):
+        if origin is not None:
+            get = history_of(origin.catalog, origin.repository_id)
+            return Loss(_lost_refs(state, origin.heads(state.mirror), get), True, state.mirror.last_sync)
     seen = {ref.ref: ref.source_head for ref in state.refs}
     return Loss(_lost_refs(state, seen, lookup(ctx).get), False, state.mirror.last_sync)
 
 
-def promote_writable(ctx: Context, source: Source | None) -> MirrorRecord:
-    """Open the mirror for writing at what it shows now: see ``Mirror.promote_writable``.
+def promote_writable(ctx: Context, reach: Reach, source: SourceLake | None = None) -> MirrorRecord:
+    """Fail over: turn the mirror into a writable repository that no longer follows its source.
 
-    The source is told that it need keep nothing for this mirror any more, unless it is None: down. A call that was
-    killed is made again. Replication into the namespace may have stopped by then.
+    It cannot be undone. What the source has beyond what the mirror shows is lost here: see ``loss``. A call that was
+    killed can be made again. The source is told that it need keep nothing for this mirror any more, unless it is down.
+
+    Raises:
+        NotAMirror: it was promoted before.
+        PreconditionFailed: ``not_the_owner``: another catalog has opened the same storage namespace for writing.
+        MirrorOvertaken: a pass ran at the same time. Try again.
     """
-    state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
-    take_for_writing(ctx)  # before the catalog opens: from here on nobody replicates over what is written
-    mirror = ctx.catalog.mirrors.promote_writable(ctx.repository_id, state.mirror.sequence, actor=ctx.actor)
-    with contextlib.suppress(NamespaceTaken):  # the source's claim came along with everything else
-        claim(ctx.store, ctx.repository, ctx.catalog.repositories.identity())
-    unregister(source, mirror)
+    with if_reached(reach, source) as origin:
+        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
+        take_for_writing(ctx)  # before the catalog opens: from here on nobody replicates over what is written
+        mirror = ctx.catalog.mirrors.promote_writable(ctx.repository_id, state.mirror.sequence, actor=ctx.actor)
+        with contextlib.suppress(NamespaceTaken):  # the source's claim came along with everything else
+            claim(ctx.store, ctx.repository, ctx.catalog.repositories.identity())
+        unregister(origin, mirror)
     return mirror
 
 

@@ -1,4 +1,4 @@
-"""Inspects a candidate: whether its metarange, its ranges and every object of them are at the mirror.
+"""Inspects a candidate: whether metarange, ranges and objects are all at the mirror; and how far a mirror is behind.
 
 The store is asked, by name, and metadata files are read whole and verified. The process's cache is never asked: equal
 contents may lie in a file of another name that has not arrived. What a promoted head needs was found when it was
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import fields
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
 
-from lakeops.catalog.mirrors import NOTHING, Pending
 from lakeops.model import graph
 from lakeops.model.errors import (
     Corrupted,
@@ -26,17 +26,30 @@ from lakeops.model.errors import (
     PreconditionFailed,
     RecordRefused,
 )
+from lakeops.model.graph import CommitSource
 from lakeops.model.ids import etags_are_md5
-from lakeops.model.mirrors import SAMPLE, MirrorRecord, MirrorRef, MirrorState, Missing, Remaining
+from lakeops.model.mirrors import (
+    SAMPLE,
+    Inspection,
+    MirrorRecord,
+    MirrorRef,
+    MirrorState,
+    MirrorStatus,
+    Missing,
+    Pending,
+    RefKind,
+    RefStatus,
+    Remaining,
+    Wait,
+)
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context, lookup
+from lakeops.ops.context import Context, lookup, pages
 from lakeops.ops.mirror.presence import (
     CheckOptions,
     PresencePlan,
     RangePresence,
     check_presence,
     check_rows,
-    is_memorable,
     plan_presence,
     remember,
 )
@@ -49,35 +62,13 @@ MOST_STEPS = 256
 """How many first parents back a promoted commit is searched for."""
 
 
-@dataclass(frozen=True)
-class CandidateInspection:
-    """The result of an inspection of a candidate.
-
-    ``arrived`` has range files that need not be inspected again, and what they lacked. ``missing_objects`` counts what
-    is not there, as far as could be told; ``missing`` names some; ``remaining`` compares inspections. ``error`` is what
-    arrived and is wrong.
-    """
-
-    arrived: Pending = field(default_factory=dict)
-    missing_objects: int = 0
-    missing_bytes: int = 0
-    remaining: Remaining = NOTHING
-    missing: tuple[Missing, ...] = ()
-    error: LakeopsError | None = None
-
-    @classmethod
-    def without_metarange(cls, commit: Commit, error: LakeopsError | None = None) -> CandidateInspection:
-        """The result where the metarange has not arrived, or is damaged: nothing more can be told."""
-        missing = Missing(metarange_key(commit.meta_range_file))
-        return cls(missing_objects=1, remaining=Remaining(metaranges=1), missing=(missing,), error=error)
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything is there, and is what it should be."""
-        return not self.missing_objects and self.error is None
+def without_metarange(commit: Commit, error: LakeopsError | None = None, arrived: Pending | None = None) -> Inspection:
+    """The result where the metarange has not arrived, or is damaged: nothing more can be told."""
+    missing = Missing(metarange_key(commit.meta_range_file))
+    return Inspection(arrived or {}, 1, 0, Remaining(metaranges=1), (missing,), error)
 
 
-def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> CandidateInspection:
+def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     """Look whether ``commit``, the candidate of ``ref`` or what may become one, is complete. Never waits.
 
     What the refs of ``state`` show is complete. ``arrived`` was remembered of earlier inspections. What goes wrong is
@@ -86,33 +77,29 @@ def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, ar
     try:
         return _inspect(ctx, state, ref, commit, arrived)
     except LakeopsError as error:
-        return CandidateInspection(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
+        return Inspection(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
 
 
-def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> CandidateInspection:
+def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     try:
         wanted = RangeReader(ctx.readable).whole(commit)
-    except ObjectNotFound:
-        return CandidateInspection.without_metarange(commit)
-    except Corrupted as error:
-        return CandidateInspection.without_metarange(commit, error)
+    except (ObjectNotFound, Corrupted) as error:
+        return without_metarange(commit, error if isinstance(error, Corrupted) else None)
     planned = _plan(ctx, state, ref, commit, wanted, arrived)
-    options = check_options(ctx, state.mirror)
-    proofs = list(check_presence(planned, engine=ctx.engine, store=ctx.store, options=options))
+    proofs = [*check_presence(planned, ctx.engine, ctx.store, check_options(ctx, state.mirror))]
     cannot = f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}"
     if all(proof.complete for proof in proofs):
         # A cache may answer: what it says is verified, and all that has to be here has been looked for.
         flaw = list_error(ctx, ctx.reader, commit, wanted)
         if flaw is not None:
             flaw = RecordRefused(f"{cannot}: {flaw.message}") if isinstance(flaw, RecordRefused) else flaw
-            arrived = {proof.file: remember(proof) for proof in proofs}
-            return replace(CandidateInspection.without_metarange(commit, flaw), arrived=arrived)
+            return without_metarange(commit, flaw, remember(proofs))
     absent = [proof for proof in proofs if not proof.arrived]
     missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in absent]
-    missing += [Missing(one.address, one.path, one.size_bytes) for proof in proofs for one in proof.missing]
+    missing += [one for proof in proofs for one in proof.missing]
     objects = sum(proof.missing_objects + (proof.mismatch is not None) for proof in proofs if proof.arrived)
-    return CandidateInspection(
-        {proof.file: remember(proof) for proof in proofs if is_memorable(proof)},
+    return Inspection(
+        remember(proofs),
         sum(proof.missing_objects for proof in proofs),
         sum(proof.missing_bytes for proof in proofs),
         Remaining(ranges=len(absent), objects=objects),
@@ -137,8 +124,7 @@ def _plan(
                 known = ctx.reader.metarange(ctx.catalog.commits.get(ctx.repository_id, chosen))
                 plans.append(plan_presence(wanted, known, arrived))
     planned = min(plans or [plan_presence(wanted, Metarange.empty(), arrived)], key=lambda one: one.size)
-    fresh = Metarange(planned.rows)
-    for flaw in (row_flaw(row) for row in (*fresh.rows(0, len(fresh)), *planned.files)):
+    for flaw in (row_flaw(row) for row in (*planned.rows.rows(0, len(planned.rows)), *planned.files)):
         if flaw is not None:
             raise RecordRefused(f"the metarange that the source wrote is refused: {flaw.message}")
     return planned
@@ -165,12 +151,8 @@ def _first_flaw(cannot: str, proofs: list[RangePresence]) -> LakeopsError | None
 
 def check_options(ctx: Context, mirror: MirrorRecord) -> CheckOptions:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
-    return CheckOptions(
-        settings=ctx.stores.settings,
-        imported=mirror.check_imported,
-        etags=etags_are_md5(ctx.repository.capabilities),
-        policy=ctx.find_policy(),
-    )
+    etags = etags_are_md5(ctx.repository.capabilities)
+    return CheckOptions(ctx.stores.settings, mirror.check_imported, etags, ctx.find_policy())
 
 
 def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange) -> LakeopsError | None:
@@ -183,8 +165,8 @@ def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Met
     if listed is not None:
         policy = ctx.find_policy()
         try:
-            check_rows(listed.before, policy)
-            check_rows(listed.after, policy)
+            for side in listed.rows:
+                check_rows(side, policy)
         except Corrupted as error:
             return error
         except (InvalidInput, PreconditionFailed, pa.ArrowInvalid) as error:
@@ -220,3 +202,94 @@ def merged(left: Pending, right: Pending) -> Mapping[str, str | None]:
     """Join the memories of two inspections. A range that is whole in either is whole."""
     both = {**left, **right}
     return {file: None if left.get(file, "") is None or both[file] is None else both[file] for file in both}
+
+
+# --- how far a mirror is behind, from what the last pass recorded ---
+
+
+def status(ctx: Context) -> MirrorStatus:
+    """The progress of each ref, as the last pass saw it. Seconds count up to now. The source is not asked."""
+
+    def found() -> MirrorStatus:
+        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
+        now, get = ctx.seconds(), lookup(ctx).get
+        refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
+        return MirrorStatus(
+            state.mirror,
+            {ref.id: ref for ref in refs if ref.kind is RefKind.BRANCH},
+            {ref.id: ref for ref in refs if ref.kind is RefKind.TAG},
+            state.mirrors,
+        )
+
+    return ctx.catalog.in_snapshot(found)
+
+
+def ref_status(get: CommitSource, mirror: MirrorRecord, ref: MirrorRef, now: int) -> RefStatus:
+    """The progress of one ref. ``get`` gives commits that the source's head descends from."""
+    commits, since = behind(get, ref.source_head, ref.promoted)
+    if since is None and ref.promoted != ref.source_head:
+        since = ref.noticed
+    return RefStatus(
+        **{field.name: getattr(ref, field.name) for field in fields(ref)},
+        lag_commits=commits,
+        lag_seconds=0 if since is None else max(0, now - since),
+        stalled=ref.wait is not None and is_stalled(mirror, ref.wait, now),
+    )
+
+
+def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | None, int | None]:
+    """How many commits lead from ``promoted`` to ``head``, and when the oldest of them was made. None for no way."""
+    if promoted is None:
+        return None, None
+    if promoted == head:
+        return 0, None
+    try:
+        lowest, oldest = get(promoted).generation, get(head)
+    except NotFound:
+        return None, None
+    for distance, commit in enumerate(graph.first_parents(get, head)):
+        if commit.id == promoted:
+            return distance, oldest.creation_date
+        if commit.generation <= lowest:
+            break
+        oldest = commit
+    return None, None
+
+
+def check_promoted(ctx: Context) -> list[str]:
+    """Look for everything that the mirror shows. Returns what is missing or damaged, in words.
+
+    It relies on nothing that earlier passes remembered, so the cost grows with all that is shown. Use it after a
+    fail-over.
+    """
+    commits: dict[str, str] = {}
+    for kind, listing in (("branch", ctx.catalog.refs.branches), ("tag", ctx.catalog.refs.tags)):
+        for ref in pages(partial(listing, ctx.repository_id)):
+            commits.setdefault(ref.commit_id, f"{kind} {ref.id!r}")
+    options = check_options(ctx, ctx.catalog.mirrors.get(ctx.repository_id))
+    found: list[str] = []
+    known = Metarange.empty()
+    for commit_id, name in commits.items():
+        try:
+            wanted = RangeReader(ctx.store).whole(ctx.catalog.commits.get(ctx.repository_id, commit_id))
+        except (ObjectNotFound, Corrupted) as error:
+            found.append(f"{name}: {error.message}")
+            continue
+        flaws = []
+        for proof in check_presence(plan_presence(wanted, known, {}), ctx.engine, ctx.store, options):
+            wrong = proof.damage or proof.refused or proof.mismatch
+            if wrong is not None:
+                flaws.append(wrong)
+            elif not proof.arrived:
+                flaws.append(f"range {proof.file} is missing")
+            elif proof.missing_objects:
+                some = ", ".join(repr(one.path) for one in proof.missing[:SAMPLE])
+                flaws.append(f"{proof.missing_objects:,} objects are missing, such as those of {some}")
+        found += [f"{name}: {flaw}" for flaw in flaws]
+        known = known if flaws else wanted
+    return found
+
+
+def is_stalled(mirror: MirrorRecord, wait: Wait, now: int) -> bool:
+    """Whether nothing has arrived for longer than the mirror's stall timeout."""
+    return now - wait.progressed >= mirror.stall_timeout

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
+from itertools import count
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,7 @@ import pyarrow.compute as pc
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.arrow import array, from_numpy, in_one
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, PreconditionFailed, Transient
-from lakeops.model.mirrors import SAMPLE
+from lakeops.model.mirrors import SAMPLE, Missing, Pending
 from lakeops.ranges.diff import needed
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.range_file import RangeFile, fetch_range
@@ -36,15 +38,8 @@ REMEMBERED = 1_000
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
-
-@dataclass(frozen=True, slots=True)
-class MissingObject:
-    """An object that a range needs: the path that names it, where it is to be, and what it is to be."""
-
-    path: str
-    address: str
-    checksum: str
-    size_bytes: int
+Awaited: TypeAlias = tuple[str, tuple[Missing, ...]]
+"""A range file that is there, and objects of it to look for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +69,7 @@ class PresenceTask:
     rows: tuple[RangeRow, ...]
     known: tuple[RangeRow, ...]
     files: tuple[RangeRow, ...]
-    pending: tuple[tuple[str, tuple[MissingObject, ...]], ...]
+    pending: tuple[Awaited, ...]
     options: CheckOptions
 
 
@@ -90,7 +85,7 @@ class RangePresence:
 
     file: str
     arrived: bool
-    missing: tuple[MissingObject, ...] = ()
+    missing: tuple[Missing, ...] = ()
     missing_objects: int = 0
     missing_bytes: int = 0
     mismatch: str | None = None
@@ -113,37 +108,32 @@ class PresenceResult:
 
 @dataclass(frozen=True)
 class PresencePlan:
-    """A plan of what to look at before ``wanted`` is known to be there. ``known`` is complete."""
+    """A plan of what to look at before a metarange is known to be there. ``others`` are complete ranges beside it."""
 
-    wanted: Metarange
-    known: Metarange
-    rows: pa.Table
-    files: tuple[RangeRow, ...] = ()
-    pending: tuple[tuple[str, tuple[MissingObject, ...]], ...] = field(default=())
+    rows: Metarange
+    others: Metarange
+    files: tuple[RangeRow, ...]
+    pending: tuple[Awaited, ...]
 
     @property
     def size(self) -> int:
         """How many ranges there are to look at."""
-        return int(self.rows.num_rows) + len(self.files) + len(self.pending)
+        return len(self.rows) + len(self.files) + len(self.pending)
 
     def tasks(self, group: int, options: CheckOptions) -> Iterator[PresenceTask]:
         """The tasks, with up to ``group`` ranges each."""
-        rows = Metarange(self.rows)
-        others = Metarange(self.known.table.take(from_numpy(self.known.without(self.wanted))))
-        index = 0
-        for start in range(0, len(rows), group):
-            some = tuple(rows.rows(start, min(start + group, len(rows))))
-            low = others.find(some[0].first_path.encode())
-            high = others.first_paths.first_at(some[-1].last_path.encode() + b"\0")
-            yield PresenceTask(index, some, tuple(others.rows(low, max(low, high))), (), (), options)
-            index += 1
+        number = count()
+        for start in range(0, len(self.rows), group):
+            some = tuple(self.rows.rows(start, min(start + group, len(self.rows))))
+            low = self.others.find(some[0].first_path.encode())
+            high = self.others.first_paths.first_at(some[-1].last_path.encode() + b"\0")
+            yield PresenceTask(next(number), some, tuple(self.others.rows(low, max(low, high))), (), (), options)
         for start in range(0, max(len(self.files), len(self.pending)), group):
             stop = start + group
-            yield PresenceTask(index, (), (), self.files[start:stop], self.pending[start:stop], options)
-            index += 1
+            yield PresenceTask(next(number), (), (), self.files[start:stop], self.pending[start:stop], options)
 
 
-def plan_presence(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None]) -> PresencePlan:
+def plan_presence(wanted: Metarange, known: Metarange, arrived: Pending) -> PresencePlan:
     """Plan what to look at before ``wanted`` is known to be there. Opens nothing.
 
     Every file and object of ``known`` is there. ``arrived`` has range files that were looked at before, and
@@ -156,21 +146,20 @@ def plan_presence(wanted: Metarange, known: Metarange, arrived: Mapping[str, str
     lacking = {file: pending for file, pending in arrived.items() if pending is not None}
     looked = pc.is_in(fresh.column("file"), value_set=array(list(lacking), pa.string()))
     pending = tuple(
-        (file, tuple(MissingObject(*values) for values in json.loads(lacking[file] or "[]")))
+        (file, tuple(Missing(*values) for values in json.loads(lacking[file])))
         for file in fresh.filter(looked).column("file").to_pylist()
     )
     fresh = fresh.filter(pc.invert(looked))
     ids = array([bytes.fromhex(file.partition("-")[0]) for file in whole], pa.binary(32))
     proved = pa.chunked_array([*known.table.column("id").chunks, ids], pa.binary(32))
     same = pc.is_in(fresh.column("id"), value_set=in_one(proved))
-    files = fresh.filter(same)
-    return PresencePlan(
-        wanted, known, fresh.filter(pc.invert(same)), tuple(Metarange(files).rows(0, files.num_rows)), pending
-    )
+    rows, files = Metarange(fresh.filter(pc.invert(same))), Metarange(fresh.filter(same))
+    others = Metarange(known.table.take(from_numpy(known.without(wanted))))
+    return PresencePlan(rows, others, tuple(files.rows(0, len(files))), pending)
 
 
 def check_presence(
-    planned: PresencePlan, *, engine: Engine, store: ObjectStore, options: CheckOptions
+    planned: PresencePlan, engine: Engine, store: ObjectStore, options: CheckOptions
 ) -> Iterator[RangePresence]:
     """The answer for each range of the plan, in any order, each once."""
     if not planned.size:
@@ -191,7 +180,7 @@ def run_task(task: PresenceTask, store: ObjectStore) -> PresenceResult:
     awaited = [*task.pending]
     proved = {row.file for row in task.files}
 
-    def read(row: RangeRow) -> RangePresence | tuple[str, tuple[MissingObject, ...]]:
+    def read(row: RangeRow) -> RangePresence | Awaited:
         """Read a range. Returns the objects that it needs, or what is wrong with its file."""
         try:
             file = fetch_range(store, row, cached=False)
@@ -239,21 +228,17 @@ def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
     policy.check_folders(pc.unique(pc.replace_substring_regex(outside, r"/[^/]*$", "")).to_pylist())
 
 
-def remember(proof: RangePresence) -> str | None:
-    """Write down what a range that has arrived lacks, as ``plan_presence`` reads it. None when it lacks nothing."""
-    if proof.complete:
-        return None
-    return json.dumps([[one.path, one.address, one.checksum, one.size_bytes] for one in proof.missing])
+def remember(proofs: Iterable[RangePresence]) -> Pending:
+    """The answers that spare the next look anything and say all there is to know, as ``plan_presence`` reads them."""
+    return {
+        proof.file: None if proof.complete else json.dumps([astuple(one) for one in proof.missing])
+        for proof in proofs
+        if proof.complete
+        or (proof.arrived and proof.mismatch is None and 0 < proof.missing_objects == len(proof.missing))
+    }
 
 
-def is_memorable(proof: RangePresence) -> bool:
-    """Whether remembering the answer spares the next look anything, and says all there is to know."""
-    return proof.complete or (
-        proof.arrived and proof.mismatch is None and 0 < proof.missing_objects == len(proof.missing)
-    )
-
-
-def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[MissingObject, ...]:
+def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[Missing, ...]:
     """The objects of a range in hand that the known ones do not have."""
     row, in_hand = file.row, _InHand(reader, file)
     beside = [one for one in known if one.first_path <= row.last_path and row.first_path <= one.last_path]
@@ -263,9 +248,9 @@ def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow,
     except (ObjectNotFound, Corrupted):
         # What was complete once may have been deleted or damaged since: then nothing of it is taken for granted.
         answers = [*needed(in_hand, wanted, Metarange.empty())]
-    names = ("path", "physical_address", "checksum", "size_bytes")
+    names = ("physical_address", "path", "size_bytes", "checksum")
     rows = (zip(*(answer.objects.column(name).to_pylist() for name in names), strict=True) for answer in answers)
-    return tuple(MissingObject(*values) for some in rows for values in some)
+    return tuple(Missing(*values) for some in rows for values in some)
 
 
 class _InHand(RangeReader):
@@ -281,28 +266,25 @@ class _InHand(RangeReader):
         return self._file if row.file == self._file.row.file else self._reader.open(row)
 
 
-def _found(store: ObjectStore, objects: Iterable[MissingObject], options: CheckOptions) -> dict[str, StoredObject]:
+def _found(store: ObjectStore, objects: Iterable[Missing], options: CheckOptions) -> dict[str, StoredObject]:
     """Find objects in their stores, by address."""
-    inside: list[str] = []
-    outside: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
+    places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     stores = Stores(options.settings)
     policy = options.policy or AddressPolicy(store.url)
     for one in objects:
-        if not is_absolute(one.address):
-            inside.append(one.address)
-        elif options.imported:
+        place, key = store, one.address
+        if is_absolute(one.address):
+            if not options.imported:
+                continue
             place, key = stores.locate(policy, one.address)
-            outside.setdefault(place.url, (place, {}))[1][key] = one.address
-    found = present(store, inside)
-    for place, keys in outside.values():
-        found.update((keys[key], item) for key, item in present(place, keys).items())
-    return found
+        places.setdefault(place.url, (place, {}))[1][key] = one.address
+    return {keys[key]: item for place, keys in places.values() for key, item in present(place, keys).items()}
 
 
 def _proof(
-    file: str, objects: tuple[MissingObject, ...], found: Mapping[str, StoredObject], options: CheckOptions
+    file: str, objects: tuple[Missing, ...], found: Mapping[str, StoredObject], options: CheckOptions
 ) -> RangePresence:
-    missing: list[MissingObject] = []
+    missing: list[Missing] = []
     mismatch: str | None = None
     for one in objects:
         item = found.get(one.address)
@@ -320,7 +302,7 @@ def _proof(
     )
 
 
-def _mismatch(one: MissingObject, item: StoredObject, options: CheckOptions) -> str | None:
+def _mismatch(one: Missing, item: StoredObject, options: CheckOptions) -> str | None:
     """How an object that is there differs from what the source recorded, if it does."""
     if item.size_bytes != one.size_bytes:
         return f"{one.path!r} ({one.address}) has {item.size_bytes:,} bytes and the source recorded {one.size_bytes:,}"

@@ -9,7 +9,8 @@ whole source where there is no smaller part. It is never mended.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from lakeops.model import ids
 from lakeops.model.errors import InvalidInput, RecordRefused
@@ -31,25 +32,28 @@ _ID = re.compile(r"[0-9a-f]{64}")
 _ATTEMPT = r"[0-9A-Za-z._-]{1,128}"
 
 
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (InvalidInput, TypeError) as error:
+        raise RecordRefused(f"the source's {what}: {' '.join(str(error).split())}") from None
+
+
 def check_repository(repository: RepositoryRecord) -> RepositoryRecord:
     """The source's repository, as far as a mirror takes it over. Raises ``RecordRefused``."""
-    with_claim = repository.capabilities.get(CLAIM_ID)
-    try:
+    with _refusing(f"repository {excerpt(repository.id)}"):
         check_branch(repository.default_branch)
         check_split(repository.split)
-        if with_claim is not None:
-            ids.check_text("claim", with_claim, at_most=_MAX_CLAIM_BYTES)
-    except InvalidInput as error:
-        raise RecordRefused(f"the source's repository {excerpt(repository.id)}: {error.message}") from None
+        if (claim := repository.capabilities.get(CLAIM_ID)) is not None:
+            ids.check_text("claim", claim, at_most=_MAX_CLAIM_BYTES)
     return repository
 
 
 def check_repository_metadata(repository: RepositoryRecord) -> dict[str, str]:
     """The source repository's metadata. Raises ``RecordRefused``."""
-    try:
+    with _refusing(f"repository {excerpt(repository.id)}"):
         return ids.check_metadata(repository.metadata, at_most=ids.COMMIT_METADATA_BYTES)
-    except InvalidInput as error:
-        raise RecordRefused(f"the source's repository {excerpt(repository.id)}: {error.message}") from None
 
 
 def ref_flaw(ref: RefName, head: object) -> str | None:
@@ -65,13 +69,11 @@ def ref_flaw(ref: RefName, head: object) -> str | None:
 def check_rules(rules: str | None, protections: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
     """The source's retention rules and patterns of protected branches. Raises ``RecordRefused``."""
     patterns = tuple(protections)
-    try:
+    with _refusing("rules"):
         if rules is not None:
             read_rules(rules)
         for pattern in patterns:
             ids.check_text("pattern of protected branches", pattern, at_least=1, at_most=_MAX_PATTERN_BYTES)
-    except (InvalidInput, TypeError) as error:
-        raise RecordRefused(f"the source's rules: {' '.join(str(error).split())}") from None
     return rules, patterns
 
 

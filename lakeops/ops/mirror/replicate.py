@@ -8,8 +8,9 @@ same name and size means the same object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from dataclasses import dataclass, field, fields
+from heapq import merge
+from itertools import chain, groupby, islice, repeat
 
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.encoding import JsonRecord
@@ -17,26 +18,21 @@ from lakeops.model.errors import (
     InvalidInput,
     NamespaceTaken,
     NotAllReplicated,
+    NotAMirror,
     NotFound,
-    ObjectNotFound,
     PreconditionFailed,
 )
 from lakeops.model.records import Progress, quiet
+from lakeops.ops.context import Context
 from lakeops.ops.deletion_limit import exceeded
-from lakeops.ops.mirror.copying import (
-    Moved,
-    copy_objects,
-    copy_seconds,
-    copy_tasks,
-    delete_objects,
-    delete_tasks,
-    gives_up,
-)
+from lakeops.ops.mirror.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, gives_up
+from lakeops.ops.mirror.source import Reach, SourceLake
+from lakeops.ops.overlap import check_apart, read_claim
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.open import overlap
-from lakeops.store.reader import parse_json, read_small
+from lakeops.store.reader import read_small
 
 MANAGED = (DATA, RANGES, METARANGES)
 """Folders that are replicated: objects first, so that ranges find them there when nothing is in a hurry."""
@@ -92,8 +88,7 @@ def replicate(
     if delete:
         doomed = compared.extra_keys
         _check_doomed(compared, force=force)
-        tasks = delete_tasks(source, reversed(doomed), known)  # what names others first
-        results = engine.for_work(0).run(delete_objects, tasks, destination)
+        results = delete_objects(source, destination, reversed(doomed), known)  # what names others first
         deleted = _sum_up(results, destination.url, "deleted", lambda done: progress("Deleting", done, len(doomed)))
     return Replicated(
         copied=copied.objects,
@@ -104,6 +99,35 @@ def replicate(
         extra=compared.extra,
         deleted=deleted.objects,
     )
+
+
+def source_namespace(ctx: Context, reach: Reach, source: SourceLake | None = None) -> str:  # noqa: ARG001 - a verb
+    """The storage namespace that must be replicated to the mirror's own. Asks the source."""
+    with reach(source) as origin:
+        return origin.repository.storage_namespace
+
+
+def replicate_to_mirror(
+    ctx: Context, reach: Reach, source: SourceLake | None = None, *, delete: bool = False, force: bool = False
+) -> Replicated:
+    """Copy what the source's storage namespace has and the mirror's lacks, for stores that do not replicate.
+
+    Args:
+        source: the source's lake.
+        delete: afterwards remove what the source does not have.
+        force: remove it even when it is a large share of what is there.
+
+    Raises:
+        NotAMirror: it was promoted to a writable repository, which no source may overwrite.
+        LakeopsError: the errors of ``Lake.replicate``.
+    """
+    if ctx.catalog.mirrors.get(ctx.repository_id).promoted_writable is not None:
+        raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; nothing is copied over it")
+    here = ctx.repository.storage_namespace
+    with reach(source) as origin:
+        check_apart(ctx.catalog, ctx.stores, here, mirrors=True)
+        stores = origin.lake.stores().at(origin.repository.storage_namespace), ctx.stores.at(here)
+        return replicate(*stores, ctx.engine, delete=delete, force=force, progress=ctx.progress)
 
 
 @dataclass
@@ -144,13 +168,7 @@ def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callab
     """
     total, rest = Moved(0), ""
     for moved in first_of_each(results):
-        total = Moved(
-            0,
-            total.objects + moved.objects,
-            total.size_bytes + moved.size_bytes,
-            total.vanished + moved.vanished,
-            total.failures + moved.failures,
-        )
+        total = Moved(*(getattr(total, one.name) + getattr(moved, one.name) for one in fields(Moved)))
         on_progress(total.objects)
         if gives_up(total.failures):
             rest = ", and the rest was not tried"
@@ -159,9 +177,9 @@ def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callab
     if failures:
         objects = "object was" if len(failures) == 1 else "objects were"
         raise NotAllReplicated(
-            f"{place}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
-            f"{failures[0].error.message}; {total.objects:,} were, and running it again goes on from there",
-            [(one.key, one.error) for one in failures],
+            f"{place}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0][0]!a}: "
+            f"{failures[0][1].message}; {total.objects:,} were, and running it again goes on from there",
+            failures,
             total.objects,
         )
     return total
@@ -186,30 +204,16 @@ def _check_doomed(compared: _Comparison, *, force: bool) -> None:
 
 def _claim(source: ObjectStore, destination: ObjectStore) -> None:
     """Take the destination for the source's repository, as a bucket's replication would, or find it taken."""
-    claim = _read(source)
+    claim = read_claim(source)
     if claim is None:
         raise NotFound(f"{source.url} is no repository's storage namespace: there is no {CLAIM}; correct the source")
-    found = _read(destination)
+    found = read_claim(destination)
     if found is None:
-        destination.put(CLAIM, claim, content_type="application/json")
-    elif _decode_claim(found) != _decode_claim(claim):
+        destination.put(CLAIM, read_small(source, CLAIM), content_type="application/json")
+    elif found != claim:
         raise NamespaceTaken(
             f"{destination.url} belongs to another repository than {source.url}; choose another destination"
         )
-
-
-def _read(store: ObjectStore) -> bytes | None:
-    try:
-        return read_small(store, CLAIM)
-    except ObjectNotFound:
-        return None
-
-
-def _decode_claim(claim: bytes) -> object:
-    try:
-        return parse_json(claim)
-    except ValueError:
-        return claim
 
 
 def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
@@ -220,21 +224,9 @@ def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
         yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes, etags)
 
 
-def _side_by_side(
-    source: Iterable[StoredObject], destination: Iterable[StoredObject]
-) -> Iterator[tuple[StoredObject | None, StoredObject | None]]:
+def _side_by_side(*listings: Iterable[StoredObject]) -> Iterator[tuple[StoredObject | None, StoredObject | None]]:
     """Two listings in byte order as one: each key once, with what either side has."""
-    left, right = iter(source), iter(destination)
-    one, other = next(left, None), next(right, None)
-    while one is not None or other is not None:
-        first = one.key.encode() if one is not None else None
-        second = other.key.encode() if other is not None else None
-        if second is None or (first is not None and first < second):
-            yield one, None
-            one = next(left, None)
-        elif first is None or second < first:
-            yield None, other
-            other = next(right, None)
-        else:
-            yield one, other
-            one, other = next(left, None), next(right, None)
+    sides = (zip(repeat(number), listing) for number, listing in enumerate(listings))
+    for _, same in groupby(merge(*sides, key=lambda one: one[1].key), key=lambda one: one[1].key):
+        found = dict(same)
+        yield found.get(0), found.get(1)

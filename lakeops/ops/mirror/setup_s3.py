@@ -68,27 +68,19 @@ class SettingChange:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCopyJob:
-    """The job for what existed before: the parameters of ``create_job``, and the same as a command line."""
-
-    job: Document
-    command: str
-    region: str
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicationSetup:
     """The steps that let one namespace be replicated to another, in the order in which they are written.
 
-    Steps that change nothing are included. ``batch`` is the job for the objects that are there already. None when there
-    are none (``existing``), or the server has no such jobs.
+    Steps that change nothing are included. ``batch`` is the job for the objects that are there already: the parameters
+    of ``create_job`` (``job``), the same as a command line (``command``), and the ``region``. None when there are no
+    objects (``existing``), or the server has no such jobs.
     """
 
     wish: Replication
     steps: tuple[SettingChange, ...]
-    warnings: tuple[str, ...]
-    batch: BatchCopyJob | None
-    existing: bool
+    warnings: tuple[str, ...] = ()
+    batch: Document | None = None
+    existing: bool = False
 
     @property
     def changes(self) -> list[SettingChange]:
@@ -96,46 +88,24 @@ class ReplicationSetup:
         return [step for step in self.steps if step.changes]
 
 
-def make_plan(
-    source: str,
-    destination: str,
-    settings: StoreSettings,
-    *,
-    role: str = "",
-    batch_role: str = "",
-    noncurrent_days: int = 7,
-    replica_key: str = "",
-    ids: Ids | None = None,
-) -> ReplicationSetup:
+def make_plan(wish: Replication, settings: StoreSettings, *, batch_role: str = "") -> ReplicationSetup:
     """Plan what has to change so that S3 replicates a namespace. Reads the buckets' settings, writes nothing.
 
-    The destination is another bucket, with the same prefix. ``role`` is the ARN that S3 replicates as, by default the
-    one that the bucket has; ``batch_role`` that of the batch job, by default the same. Versions of deleted objects are
-    kept for ``noncurrent_days``. ``replica_key`` is the ARN of the KMS key for replicas.
+    The batch job runs as ``batch_role``, an ARN; by default as the role that S3 replicates as.
 
     Raises:
-        InvalidInput: not two buckets, or different prefixes, or no role.
+        InvalidInput: neither the wish nor the bucket has a role.
         PreconditionFailed: the bucket's other rules do not allow it.
         StoreError: no such bucket, or a right is missing.
     """
-    wish = replication_of(source, destination, role=role, noncurrent_days=noncurrent_days, replica_key=replica_key)
     here, there = Bucket(wish.source, settings), Bucket(wish.destination, settings)
-    found = {(bucket.name, name): bucket.read(name) for bucket in (here, there) for name in _READ}
+    versioning, lifecycle = ([(one, one.read(name)) for one in (there, here)] for name in ("versioning", "lifecycle"))
     replication = here.read("replication")
     after = merged_replication(replication, wish)
-    steps = []
-    for one in (there, here):
-        old = found[one.name, "versioning"]
-        steps.append(SettingChange(one, "versioning", old, merged_versioning(old)))
-    for one in (there, here):
-        old = found[one.name, "lifecycle"]
-        steps.append(SettingChange(one, "lifecycle", old, merged_lifecycle(old, wish)))
+    steps = [SettingChange(one, "versioning", old, merged_versioning(old)) for one, old in versioning]
+    steps += [SettingChange(one, "lifecycle", old, merged_lifecycle(old, wish)) for one, old in lifecycle]
     steps.append(SettingChange(here, "replication", replication, after))
-    warnings = [
-        danger
-        for one in (here, there)
-        for danger in lifecycle_dangers(one.name, found[one.name, "lifecycle"], wish.prefix)
-    ]
+    warnings = [danger for one, old in reversed(lifecycle) for danger in lifecycle_dangers(one.name, old, wish.prefix)]
     back: Document | None = None
     with suppress(StoreError):  # these credentials may not look there
         back = there.read("replication")
@@ -144,7 +114,7 @@ def make_plan(
             f"bucket {wish.destination!r} replicates to {wish.source!r} as well: what is deleted on one side goes on "
             "both. After a fail-over, take the old rule away first: setup-s3 --remove"
         )
-    if not replica_key and here.encrypts_with_kms():
+    if not wish.replica_key and here.encrypts_with_kms():
         warnings.append(
             f"bucket {wish.source!r} encrypts with KMS, and S3 does not replicate such objects unless a key for the "
             "replicas is named: pass --replica-kms-key ARN"
@@ -152,26 +122,23 @@ def make_plan(
     existing = next(iter(S3Store(wish.source, wish.prefix.rstrip("/"), settings).list()), None) is not None
     batch = None
     if existing and settings.endpoint_url is None:
-        region = here.region
-        job = batch_job(wish, batch_role or after["Role"], (ids or Ids()).new())
-        batch = BatchCopyJob(job, batch_command(job, region), region)
+        job, region = batch_job(wish, batch_role or after["Role"], Ids().new()), here.region
+        batch = {"job": job, "command": batch_command(job, region), "region": region}
     return ReplicationSetup(wish, tuple(steps), tuple(warnings), batch, existing)
 
 
-def make_removal_plan(source: str, destination: str, settings: StoreSettings) -> ReplicationSetup:
+def make_removal_plan(wish: Replication, settings: StoreSettings) -> ReplicationSetup:
     """Plan how S3 stops to replicate the namespace. Versions and lifecycle stay as they are.
 
     Only the source bucket is asked, so it works when the other one is out of reach.
     """
-    wish = replication_of(source, destination)
     here = Bucket(wish.source, settings)
     found = here.read("replication")
-    step = SettingChange(here, "replication", found, without_replication(found, wish))
-    return ReplicationSetup(wish, (step,), warnings=(), batch=None, existing=False)
+    return ReplicationSetup(wish, (SettingChange(here, "replication", found, without_replication(found, wish)),))
 
 
 def replication_of(source: str, destination: str, **more: Any) -> Replication:  # noqa: ANN401 - Replication's fields
-    """Make a replication of the URLs of two namespaces. Raises ``InvalidInput``."""
+    """Make a replication of the URLs of two namespaces: two buckets with one prefix. Raises ``InvalidInput``."""
     here, there = (_bucket_place(url) for url in (source, destination))
     if here.bucket != there.bucket and here.path != there.path:
         raise InvalidInput(
@@ -194,10 +161,7 @@ def carry_out(plan: ReplicationSetup) -> None:
             raise Transient(
                 f"somebody else changed the {step.setting} of bucket {step.bucket.name!r} meanwhile; run it again"
             )
-        if step.after is None:
-            step.bucket.clear_replication()
-        else:
-            step.bucket.write(step.setting, step.after)
+        step.bucket.write(step.setting, step.after)
 
 
 def start_batch(plan: ReplicationSetup) -> str:
@@ -213,10 +177,7 @@ def start_batch(plan: ReplicationSetup) -> str:
             "'lakeops mirror replicate' copies what is there",
             kind="unsupported",
         )
-    return start_job(control_client(plan.batch.region), plan.batch.job)
-
-
-_READ: tuple[Setting, ...] = ("versioning", "lifecycle")
+    return start_job(control_client(plan.batch["region"]), plan.batch["job"])
 
 
 def _bucket_place(url: str) -> Location:

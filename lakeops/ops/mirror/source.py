@@ -5,10 +5,11 @@ The source's store is never touched: its catalog says everything, and each recor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lakeops.model.errors import Corrupted, LakeopsError, NotAMirror, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
@@ -20,6 +21,7 @@ from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
+    from lakeops.store.open import Stores
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,28 @@ class SourceState:
     metadata: dict[str, str] | None = None
 
 
+class SourceLake(Protocol):
+    """An open lake that has the source."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """Its catalog."""
+
+    def stores(self) -> Stores:
+        """Its stores."""
+
+
 @dataclass(frozen=True)
 class Source:
-    """A repository that is mirrored, in its catalog."""
+    """A repository that is mirrored, in its lake."""
 
-    catalog: Catalog
+    lake: SourceLake
     repository_id: str
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog that has it."""
+        return self.lake.catalog
 
     @cached_property
     def repository(self) -> RepositoryRecord:
@@ -60,8 +78,7 @@ class Source:
             refused: dict[RefName | None, LakeopsError] = {}
             heads = self.heads(mirror)
             for ref in list(heads):
-                reason = record_validation.ref_flaw(ref, heads[ref])
-                if reason is not None:
+                if (reason := record_validation.ref_flaw(ref, heads[ref])) is not None:
                     refused[ref] = RecordRefused(reason)
                     del heads[ref]
             rules, metadata = None, None
@@ -140,6 +157,21 @@ class Source:
                 "made of: it was deleted and created again; create a new mirror for it",
                 kind="not_a_replica",
             )
+
+
+Reach = Callable[[SourceLake | None], AbstractContextManager[Source]]
+"""Opens the source for a piece of work: in the lake that is given, or where the mirror's record leads to."""
+
+
+@contextmanager
+def if_reached(reach: Reach, given: SourceLake | None) -> Iterator[Source | None]:
+    """The source, or None when it cannot be reached."""
+    with ExitStack() as stack:
+        try:
+            source: Source | None = stack.enter_context(reach(given))
+        except LakeopsError:
+            source = None
+        yield source
 
 
 def check_replica(store: ObjectStore, source: RepositoryRecord) -> None:

@@ -13,16 +13,16 @@ mirrors of a mirror need is part of its report to its own source. Passes may ove
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 
-from lakeops.catalog.mirrors import Pending
 from lakeops.model import graph
 from lakeops.model.clock import retry
 from lakeops.model.errors import (
     CommitExpired,
     Corrupted,
+    InvalidInput,
     LakeopsError,
     MirrorOvertaken,
     RecordRefused,
@@ -31,20 +31,22 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import (
     SAMPLE,
+    Inspection,
     MirrorRecord,
     MirrorRef,
     MirrorState,
     MirrorStatus,
+    Pending,
     RefKind,
     RefName,
+    RefStatus,
     Remaining,
     Wait,
 )
 from lakeops.model.records import Commit, ReportKind
 from lakeops.ops.context import Context, lookup
-from lakeops.ops.mirror.inspection import CandidateInspection, inspect, merged
-from lakeops.ops.mirror.source import BATCH, Source, SourceState, check_replica, copy_history
-from lakeops.ops.mirror.status import is_stalled, status
+from lakeops.ops.mirror.inspection import inspect, is_stalled, merged, status
+from lakeops.ops.mirror.source import BATCH, Reach, Source, SourceLake, SourceState, check_replica, copy_history
 
 ROUNDS = 2
 """What was promoted may have a next candidate that is complete as well: one more look, no more."""
@@ -67,23 +69,34 @@ NO_TICKET = 0
 _REASON = 500
 """Characters of a reason that are kept."""
 
-Reach = Callable[[], AbstractContextManager[Source]]
-"""Opens the source for one pass."""
 
+def sync(
+    ctx: Context, reach: Reach, source: SourceLake | None = None, *, only: Collection[RefName] | None = None
+) -> MirrorStatus:
+    """Make one pass: read the source's heads, look for arrived objects, promote complete heads. Never waits.
 
-def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> MirrorStatus:
-    """Run one pass of ``Mirror.sync``. ``reach`` opens the source."""
-    with _read_mirror(ctx) as (before, initial, metadata), reach() as source:
+    Args:
+        source: the source's lake.
+        only: refs to look for; all when left out. What the source shows is recorded for all refs in any case.
+
+    Raises:
+        NotAMirror: it was promoted to a writable repository.
+        PreconditionFailed: ``not_a_replica``: source or storage namespace belong to another repository.
+        LakeopsError, Corrupted: ``replica_mismatch``: a file arrived that is not the one that the source recorded.
+            Refs that do not need it have been promoted.
+        Transient, CatalogError, InvalidInput: the source cannot be reached.
+    """
+    with _read_mirror(ctx) as (before, initial), reach(source) as origin:
         errors: list[LakeopsError] = []
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
             known: MirrorState | None = before
             for _ in range(ROUNDS):
-                state, lost, broken = _observe_and_agree(ctx, source, initial, metadata, known)
+                state, lost, broken = _observe_and_agree(ctx, origin, initial, known)
                 known, errors = None, [*_unsupported(ctx, state, lost), *broken]
                 if not any(ref.candidate for ref in state.refs):
                     break
-                check_replica(ctx.store, source.repository)
-                again, wrong = _look_and_promote(ctx, source, state, only)
+                check_replica(ctx.store, origin.repository)
+                again, wrong = _look_and_promote(ctx, origin, state, only)
                 errors += wrong
                 if not again:
                     break
@@ -94,13 +107,13 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> Mir
 
 
 def _observe_and_agree(
-    ctx: Context, source: Source, initial: Commit, metadata: Mapping[str, str], before: MirrorState | None = None
+    ctx: Context, source: Source, initial: Commit, before: MirrorState | None = None
 ) -> tuple[MirrorState, frozenset[str], list[LakeopsError]]:
     """Record the source's heads, and have it keep all that the mirror shows and waits for.
 
     Candidates that the source has expired, or lost, fall back to its newest heads. Returns the mirror, what the source
     cannot keep, and an error for each ref whose history the source does not have whole: it stays where it is.
-    ``metadata`` is the mirror repository's own. ``before`` is the mirror as it was read just now, if it was.
+    ``before`` is the mirror as it was read just now, if it was.
     """
     broken: dict[RefName | None, LakeopsError] = {}
     read: dict[RefName, str] = {}
@@ -112,7 +125,7 @@ def _observe_and_agree(
         if theirs.rules is not None and theirs.rules != (known.mirror.rules, known.mirror.protections):
             rules, protections = theirs.rules
             ctx.catalog.mirrors.note(ctx.repository_id, rules=rules, protections=list(protections))
-        if theirs.metadata is not None and theirs.metadata != metadata:
+        if theirs.metadata is not None and theirs.metadata != known.metadata:
             ctx.catalog.mirrors.note_metadata(ctx.repository_id, theirs.metadata)
         broken.update(theirs.refused)
         heads = _followed(theirs, known, leave=broken)
@@ -216,7 +229,7 @@ def _report(ctx: Context, source: Source, mirror: MirrorRecord, needs: frozenset
         ctx.catalog.mirrors.start_over(ctx.repository_id, f"{ctx.repository_id}-{ctx.ids.new()}", sequence=reported)
         return None
     if needs != frozenset(mirror.kept):
-        ctx.catalog.mirrors.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
+        ctx.catalog.mirrors.note(ctx.repository_id, since=mirror.sequence, kept=sorted(needs))
     return True
 
 
@@ -254,40 +267,20 @@ def _look_and_promote(
         candidate = ref.candidate or ""
         found = inspect(ctx, state, ref, commits[candidate], remembered)
         remembered = merged(remembered, found.arrived)
-        moved = None
+        here, moved = (ctx.repository_id, ref.ref, ref.ticket), None
         if found.complete and not state.mirror.reports and source.lost([candidate]):
-            ctx.catalog.mirrors.give_up_candidate(
-                ctx.repository_id, ref.ref, ref.ticket
-            )  # it could not be told to keep it
+            ctx.catalog.mirrors.give_up_candidate(*here)  # the source could not be told to keep it
         elif found.complete:
-            token = ctx.ids.new()
-            moved = ctx.catalog.mirrors.promote(
-                ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor
-            )
+            moved = ctx.catalog.mirrors.promote(*here, candidate, token=ctx.ids.new(), actor=ctx.actor)
         if moved is not None:
             again = again or moved.candidate is not None
             continue
-        seen = record(ctx, ref, found)
+        seen = ctx.catalog.mirrors.record_arrivals(*here, found)
         if seen is not None and fall_back(ctx, state, seen, remembered):
             again = True
         elif found.error is not None:
             errors.append(found.error)
     return again, errors
-
-
-def record(ctx: Context, ref: MirrorRef, found: CandidateInspection, *, ticket: int | None = None) -> MirrorRef | None:
-    """Remember what a look at a candidate found. The ref, if it is still waited for."""
-    return ctx.catalog.mirrors.record_arrivals(
-        ctx.repository_id,
-        ref.ref,
-        ref.ticket if ticket is None else ticket,
-        found.arrived,
-        missing_objects=found.missing_objects,
-        missing_bytes=found.missing_bytes,
-        remaining=found.remaining,
-        missing=found.missing,
-        error=None if found.error is None else found.error.message,
-    )
 
 
 def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pending) -> bool:
@@ -306,10 +299,10 @@ def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pend
         behind = islice(graph.first_parents(lookup(ctx).get, ref.source_head), MOST_STEPS)
         # What the source was taken back from is not shown.
         heads += [commit.id for commit in behind if commit.id in wanted and not commit.expired]
-    seen: list[CandidateInspection] = []
+    seen: list[Inspection] = []
     for head in heads:
         found = inspect(ctx, state, ref, ctx.catalog.commits.get(ctx.repository_id, head), remembered)
-        record(ctx, ref, found, ticket=NO_TICKET)
+        ctx.catalog.mirrors.record_arrivals(ctx.repository_id, ref.ref, NO_TICKET, found)
         remembered = merged(remembered, found.arrived)
         seen.append(found)
         if found.complete:
@@ -331,27 +324,25 @@ def is_due(mirror: MirrorRecord, wait: Wait, now: int, newest: Remaining) -> boo
 
 
 @contextmanager
-def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[str, str]]]:
-    """The mirror, its initial commit and its repository's metadata.
-
-    Records how the pass ended, so that a status tells it later.
-    """
-
-    def found() -> tuple[MirrorState, Commit, Mapping[str, str]]:
-        state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
-        state.mirror.check_following()
-        metadata = ctx.catalog.repositories.get(ctx.repository_id).metadata
-        return state, ctx.catalog.commits.initial_commit(ctx.repository_id), metadata
-
-    before, initial, metadata = ctx.catalog.in_snapshot(found)
+def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit]]:
+    """The mirror and its initial commit. Records how the pass ended, so that a status tells it later."""
+    before, initial = _following(ctx)
     try:
-        yield before, initial, metadata
+        yield before, initial
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
             ctx.catalog.mirrors.note(ctx.repository_id, error=error.message)
         raise
     if before.mirror.error is not None:
         ctx.catalog.mirrors.note(ctx.repository_id, error=None)
+
+
+def _following(ctx: Context) -> tuple[MirrorState, Commit]:
+    """The mirror and its initial commit. Raises ``NotAMirror`` when it follows no source any more."""
+    mirrors, commits, name = ctx.catalog.mirrors, ctx.catalog.commits, ctx.repository_id
+    state, initial = ctx.catalog.in_snapshot(lambda: (mirrors.mirror_state(name), commits.initial_commit(name)))
+    state.mirror.check_following()
+    return state, initial
 
 
 def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
@@ -380,34 +371,36 @@ def _note_refused(ctx: Context, before: MirrorRecord, errors: Iterable[LakeopsEr
         ctx.catalog.mirrors.note(ctx.repository_id, refusals=len(reasons), refused=reasons[:SAMPLE])
 
 
-def discover(ctx: Context, reach: Reach) -> MirrorStatus:
-    """Run the first half of a pass: see ``Mirror.discover``.
+def discover(ctx: Context, reach: Reach, source: SourceLake | None = None) -> MirrorStatus:
+    """Do the first half of a pass: record what the source shows, and have it keep what the mirror needs.
 
-    It does look for what has arrived of a newer head, where nothing arrives of the candidate any more.
+    It promotes nothing. It looks for what has arrived of a newer head alone, where nothing arrives of the candidate any
+    more. Errors are those of ``sync``.
     """
-    with _read_mirror(ctx) as (before, initial, metadata), reach() as source:
-        source.check_same(before.mirror, initial)
-        check_replica(ctx.store, source.repository)
+    with _read_mirror(ctx) as (before, initial), reach(source) as origin:
+        origin.check_same(before.mirror, initial)
+        check_replica(ctx.store, origin.repository)
         with contextlib.suppress(MirrorOvertaken):
-            state, _, broken = _observe_and_agree(ctx, source, initial, metadata, before)
+            state, _, broken = _observe_and_agree(ctx, origin, initial, before)
             _note_refused(ctx, before.mirror, broken)
             remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
             given = [ref for ref in state.refs if fall_back(ctx, state, ref, remembered)]
             if given:
-                _observe_and_agree(ctx, source, initial, metadata)
+                _observe_and_agree(ctx, origin, initial)
     return _status_on_record(ctx, before)
 
 
-def due(ctx: Context, reach: Reach) -> bool:
-    """Whether a pass would find anything to do: see ``Mirror.due``."""
-    mirrors, commits, name = ctx.catalog.mirrors, ctx.catalog.commits, ctx.repository_id
-    state, initial = ctx.catalog.in_snapshot(lambda: (mirrors.mirror_state(name), commits.initial_commit(name)))
-    state.mirror.check_following()
+def due(ctx: Context, reach: Reach, source: SourceLake | None = None) -> bool:
+    """Whether ``sync`` would find anything to do: something new at the source, a ref that waits, or a failed pass.
+
+    It records that the source was seen, and nothing else. Errors are those of ``sync``.
+    """
+    state, initial = _following(ctx)
     unreported = state.mirror.reports and state.needs - set(state.mirror.kept)
     if state.mirror.error is not None or unreported or any(ref.candidate for ref in state.refs):
         return True
-    with reach() as source:
-        theirs = source.state(state.mirror, initial)
+    with reach(source) as origin:
+        theirs = origin.state(state.mirror, initial)
     if theirs.rules is not None and theirs.rules != (state.mirror.rules, state.mirror.protections):
         return True
     known = {ref.ref: ref.source_head for ref in state.refs}
@@ -416,7 +409,7 @@ def due(ctx: Context, reach: Reach) -> bool:
     kept = {ref: head for ref, head in known.items() if ref == (RefKind.BRANCH, ctx.repository.default_branch)}
     if kept | heads != known:
         return True
-    ctx.catalog.mirrors.note_seen(ctx.repository_id)
+    ctx.catalog.mirrors.note(ctx.repository_id, last_sync=ctx.seconds())
     return False
 
 
@@ -437,29 +430,35 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
         return None if found is None else found.promoted
     remembered = ctx.catalog.mirrors.arrivals(ctx.repository_id)
     seen = inspect(ctx, state, found, ctx.catalog.commits.get(ctx.repository_id, found.candidate), remembered)
-    record(ctx, found, seen)
+    ctx.catalog.mirrors.record_arrivals(ctx.repository_id, ref, found.ticket, seen)
     if seen.error is not None:
         raise seen.error
     return found.candidate if seen.complete else None
 
 
-def skip(ctx: Context, reach: Reach, ref: RefName) -> MirrorRef:
-    """Let a ref wait for the newest head in place of its candidate. Returns the ref. See ``Mirror.skip``.
+def skip(
+    ctx: Context, reach: Reach, branch: str | None = None, *, tag: str | None = None, source: SourceLake | None = None
+) -> RefStatus:
+    """Drop a ref's candidate and wait for the newest head of the branch, or for what the tag is now.
 
-    The source is asked for its newest head. Where it does not answer, that is the head that the last pass saw.
+    Use it when a part of the candidate will never arrive. ``set_stall_timeout`` does the same without a person. Where
+    the source does not answer, the newest head is the one that the last pass saw.
+
+    Raises:
+        InvalidInput: neither ``branch`` nor ``tag`` is given, or both are.
+        NotAMirror: it was promoted to a writable repository.
+        RefNotFound: the mirror follows no such branch or tag.
     """
+    if (branch is None) == (tag is None):
+        raise InvalidInput("skip the candidate of a branch or of a tag: name one of them")
+    ref = RefName(RefKind.TAG if branch is None else RefKind.BRANCH, branch or tag or "")
     ctx.catalog.mirrors.get(ctx.repository_id).check_following()
     with contextlib.suppress(LakeopsError):
-        discover(ctx, reach)
-    found = _find(ctx, ref)
+        discover(ctx, reach, source)
+    found = next((one for one in ctx.catalog.mirrors.mirror_state(ctx.repository_id).refs if one.ref == ref), None)
+    if found is None:
+        raise RefNotFound(f"mirror {ctx.repository_id!r} follows no {ref.kind} {ref.name!r}")
     if found.candidate not in (None, found.source_head):
         ctx.catalog.mirrors.give_up_candidate(ctx.repository_id, ref, found.ticket)
-        found = _find(ctx, ref)
-    return found
-
-
-def _find(ctx: Context, ref: RefName) -> MirrorRef:
-    for found in ctx.catalog.mirrors.mirror_state(ctx.repository_id).refs:
-        if found.ref == ref:
-            return found
-    raise RefNotFound(f"mirror {ctx.repository_id!r} follows no {ref.kind} {ref.name!r}")
+    shown = status(ctx)
+    return (shown.branches if tag is None else shown.tags)[ref.name]

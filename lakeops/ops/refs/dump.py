@@ -237,7 +237,7 @@ def accept(ctx: Context) -> None:
 
 
 def _tidy(ctx: Context, folder: str, before: Manifest | None, after: Manifest) -> None:
-    """Remove what no manifest has named for long: what the last but one named, and what killed calls left.
+    """Remove what the last but one manifest named, and what killed calls left.
 
     The files of the manifest that was just replaced stay. On a server that ignores conditions, a call that ran at the
     same time may have added to it.

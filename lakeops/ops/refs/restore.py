@@ -12,11 +12,13 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakeops.catalog.backups import DumpedRepository
+from lakeops.catalog.open import Catalog
 from lakeops.model import ids as texts
 from lakeops.model.clock import LONGEST, Ids
 from lakeops.model.encoding import JsonRecord
@@ -42,9 +44,6 @@ from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import Stores, normalise_namespace, parse_location
-
-if TYPE_CHECKING:
-    from lakeops.catalog.open import Catalog
 
 ORIGIN = "the dump"
 _MAX_LINE = 8 << 20
@@ -166,126 +165,7 @@ class _State:
     records: dict[int, _Row] = field(default_factory=dict)
 
 
-def _take(state: _State, line: bytes) -> None:
-    """Take one line in. Raises ``RecordRefused``."""
-    try:
-        kind, row = json.loads(line)
-        if kind in _FULL:
-            state.full[kind].append(_FULL[kind](row))
-        elif kind in state.refs:
-            _ref(state, kind, row)
-        else:
-            _KINDS[kind](state, row)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidInput) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise RecordRefused(f"a record of {ORIGIN} is refused: {reason:.200}; nothing was restored") from None
-
-
-def _repository(state: _State, row: _Row) -> None:
-    state.repository = row
-    state.parts += 1
-    state.full = {kind: [] for kind in _FULL}  # each part has these in full
-
-
-def _commit(state: _State, row: _Row) -> None:
-    values = _select_columns(row, *_COMMIT)
-    if type(values["expired"]) is not bool or type(values["parents"]) is not list:
-        raise TypeError("a commit has values of other types")
-    commit = record_validation.check_commit(Commit(**{**values, "parents": tuple(values["parents"])}), ORIGIN)
-    if commit.is_gone:
-        raise ValueError("a commit has no generation")
-    state.commits[commit.id] = commit
-
-
-def _ref(state: _State, kind: str, row: _Row) -> None:
-    name, at = _text(row["name"], _MAX_NAME), row["commit_id"]
-    reason = record_validation.ref_flaw(RefName(RefKind(kind), name), at)
-    if reason is not None:
-        raise ValueError(reason)
-    state.refs[kind][name] = at
-
-
-def _protection(row: _Row) -> _Row:
-    if row["kind"] not in {BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION}:
-        raise ValueError("a protection of no kind")
-    return {name: _text(row[name], _MAX_NAME) for name in ("kind", "pattern", "check_name", "prefix")}
-
-
-def _rules(row: _Row) -> _Row:
-    record_validation.check_rules(row["rules"], ())
-    return {"rules": row["rules"]}
-
-
-def _mirror(row: _Row) -> _Row:
-    values = _select_columns(row, "mirror", "commits", "at", "sequence")
-    for name in (values["mirror"], *values["commits"]):
-        _text(name, _MAX_NAME)
-    _number(values["at"])
-    record_validation.check_sequence(0 if values["sequence"] is None else values["sequence"])
-    return values
-
-
-_FULL: Mapping[str, Callable[[_Row], _Row]] = {"protection": _protection, "rules": _rules, "mirror": _mirror}
-
-
-def _check(state: _State, row: _Row) -> None:
-    values = _select_columns(row, "commit_id", "name", "state", "said_by", "at", "findings", "run")
-    for name in ("commit_id", "name", "said_by", "run"):
-        _text(values[name], _MAX_NAME)
-    _text(values["findings"], MAX_FINDINGS)
-    if values["state"] not in {PASSED, FAILED}:
-        raise ValueError("a verdict of no state")
-    _number(values["at"])
-    state.checks.setdefault(values["commit_id"], {})[values["name"]] = values
-
-
-def _no_checks(state: _State, row: _Row) -> None:
-    state.checks.pop(_text(row["commit_id"], _MAX_NAME), None)
-
-
-def _move(state: _State, row: _Row) -> None:
-    values = _select_columns(row, "kind", "ref", "old", "new", "action", "actor", "at")
-    sequence, kind = record_validation.check_sequence(row["sequence"]), RefKind(values["kind"])
-    for name in ("ref", "action", "actor"):
-        _text(values[name], record_validation.MAX_COMMITTER_BYTES)
-    for end in (values["old"], values["new"]):
-        reason = None if end is None else record_validation.ref_flaw(RefName(kind, values["ref"]), end)
-        if reason is not None:
-            raise ValueError(reason)
-    _number(values["at"])
-    state.moves[sequence] = values
-    if state.parts > 1:
-        state.later[sequence] = values
-
-
-def _record(state: _State, row: _Row) -> None:
-    names = ("action", "kind", "ref", "before", "after", "person", "claimed", "login")
-    values = {**_select_columns(row, *names), "recorded": _number(row["recorded"])}
-    for name in names:
-        if values[name] is not None or name not in {"before", "after", "person"}:
-            _text(values[name], _MAX_TEXT)
-    state.records[record_validation.check_sequence(row["sequence"])] = values
-
-
-_COMMIT = (
-    *("id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation"),
-    *("meta_range_file", "meta_range_digest", "expired"),
-)
-_KINDS: Mapping[str, Callable[[_State, _Row], None]] = {
-    "repository": _repository,
-    "commit": _commit,
-    "check": _check,
-    "no-checks": _no_checks,
-    "move": _move,
-    "record": _record,
-}
-
-
-def _select_columns(row: _Row, *names: str) -> _Row:
-    return {name: row[name] for name in names}
-
-
-def _text(value: object, at_most: int) -> str:
+def _text(value: object, at_most: int = _MAX_NAME) -> str:
     reason = flaw(value, at_most=at_most)
     if reason is not None or not isinstance(value, str):
         raise ValueError(f"a text {reason}")
@@ -298,6 +178,118 @@ def _number(value: object) -> int:
     return value
 
 
+def _one_of(*known: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value not in {*known}:
+            raise ValueError(f"{value!r:.80} is none of {', '.join(known)}")
+        return value
+
+    return check
+
+
+def _or_none(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+_long_text = partial(_text, at_most=_MAX_TEXT)
+_actor = partial(_text, at_most=record_validation.MAX_COMMITTER_BYTES)
+_sequence = record_validation.check_sequence
+
+_COLUMNS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "protection": {
+        "kind": _one_of(BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION),
+        **dict.fromkeys(("pattern", "check_name", "prefix"), _text),
+    },
+    "rules": {"rules": lambda rules: record_validation.check_rules(rules, ())[0]},
+    "mirror": {
+        "mirror": _text,
+        "commits": lambda commits: list(map(_text, commits)),
+        "at": _number,
+        "sequence": _or_none(_sequence),
+    },
+    "check": {
+        **dict.fromkeys(("commit_id", "name", "said_by", "run"), _text),
+        "state": _one_of(PASSED, FAILED),
+        "at": _number,
+        "findings": partial(_text, at_most=MAX_FINDINGS),
+    },
+    "move": {
+        "kind": _one_of(*RefKind),
+        **dict.fromkeys(("ref", "action", "actor"), _actor),
+        **dict.fromkeys(("old", "new"), lambda commit_id: commit_id),
+        "at": _number,
+    },
+    "record": {
+        **dict.fromkeys(("action", "kind", "ref", "claimed", "login"), _long_text),
+        **dict.fromkeys(("before", "after", "person"), _or_none(_long_text)),
+        "recorded": _number,
+    },
+}
+"""Columns of the rows of each kind, each with what checks its value."""
+
+_FULL = ("protection", "rules", "mirror")
+"""Kinds of which each part has all rows."""
+
+
+def _take(state: _State, line: bytes) -> None:
+    """Take one line in. Raises ``RecordRefused``."""
+    try:
+        kind, row = json.loads(line)
+        values = {name: check(row[name]) for name, check in _COLUMNS.get(kind, {}).items()}
+        match kind:
+            case "repository":
+                state.repository = row
+                state.parts += 1
+                state.full = {one: [] for one in _FULL}
+            case "commit":
+                commit = _commit(row)
+                state.commits[commit.id] = commit
+            case "branch" | "tag":
+                name = _text(row["name"])
+                _check_ref(kind, name, row["commit_id"])
+                state.refs[kind][name] = row["commit_id"]
+            case "check":
+                state.checks.setdefault(values["commit_id"], {})[values["name"]] = values
+            case "no-checks":
+                state.checks.pop(_text(row["commit_id"]), None)
+            case "move":
+                for end in (values["old"], values["new"]):
+                    if end is not None:
+                        _check_ref(values["kind"], values["ref"], end)
+                state.moves[_sequence(row["sequence"])] = values
+                if state.parts > 1:
+                    state.later[row["sequence"]] = values
+            case "record":
+                state.records[_sequence(row["sequence"])] = values
+            case _:
+                state.full[kind].append(values)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidInput) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise RecordRefused(f"a record of {ORIGIN} is refused: {reason:.200}; nothing was restored") from None
+
+
+def _check_ref(kind: str, name: str, at: str) -> None:
+    reason = record_validation.ref_flaw(RefName(RefKind(kind), name), at)
+    if reason is not None:
+        raise ValueError(reason)
+
+
+def _commit(row: _Row) -> Commit:
+    values = {name: row[name] for name in _COMMIT}
+    if type(values["expired"]) is not bool or type(values["parents"]) is not list:
+        raise TypeError("a commit has values of other types")
+    commit = record_validation.check_commit(Commit(**{**values, "parents": tuple(values["parents"])}), ORIGIN)
+    if commit.is_gone:
+        raise ValueError("a commit has no generation")
+    return commit
+
+
+_COMMIT = (
+    *("id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation"),
+    *("meta_range_file", "meta_range_digest", "expired"),
+)
+
+
 def _checked(state: _State, found: Manifest, name: str, namespace: str) -> DumpedRepository:
     """The repository as the parts have it together. Raises ``RecordRefused``."""
     row = state.repository
@@ -306,7 +298,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
             RepositoryRecord(
                 name,
                 namespace,
-                _text(row["default_branch"], _MAX_NAME),
+                _text(row["default_branch"]),
                 _number(row["creation_date"]),
                 bool(row["read_only"]),
                 Split(**row["split"]),
@@ -321,7 +313,14 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         pruned = None if pruned is None else record_validation.check_sequence(pruned)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
         raise RecordRefused(f"the repository's record in {ORIGIN} is refused: {error!s:.200}") from None
-    branches, tags = _refs(state)
+    # Refs are where the whole part says, moved on by the moves that came after it. The moves of the whole part are no
+    # more than its log, and the end of a line may have been pruned from that.
+    for number in sorted(state.later):
+        move = state.later[number]
+        state.refs[move["kind"]].pop(move["ref"], None)
+        if move["new"] is not None:
+            state.refs[move["kind"]][move["ref"]] = move["new"]
+    branches, tags = state.refs["branch"], state.refs["tag"]
     commits = sorted(state.commits.values(), key=lambda one: (one.generation, one.id))
     _check_history(commits, state.commits, pruned)
     for ref, at in (*branches.items(), *tags.items()):
@@ -344,19 +343,6 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         moves=[state.moves[number] for number in sorted(state.moves)],
         records=[state.records[number] for number in sorted(state.records)],
     )
-
-
-def _refs(state: _State) -> tuple[dict[str, str], dict[str, str]]:
-    """Where refs point: what the whole part says, moved on by the moves that came after it.
-
-    The moves of the whole part are no more than its log, and the end of a line may have been pruned from that.
-    """
-    for number in sorted(state.later):
-        move = state.later[number]
-        state.refs[move["kind"]].pop(move["ref"], None)
-        if move["new"] is not None:
-            state.refs[move["kind"]][move["ref"]] = move["new"]
-    return state.refs["branch"], state.refs["tag"]
 
 
 def _check_history(commits: Sequence[Commit], known: Mapping[str, Commit], pruned: int | None) -> None:

@@ -26,7 +26,7 @@ from urllib3.exceptions import HTTPError
 
 from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
 from lakeops.store.base import StoreSettings
-from lakeops.store.bucket import PerProcess
+from lakeops.store.bucket import PerProcess, no_bucket
 from lakeops.store.s3.direct import DEFAULT_REGION, NO_ANSWER, check_answers, let_parsers_read_anything
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def client(settings: StoreSettings) -> S3Client:
 def _connect(settings: StoreSettings) -> S3Client:
     import botocore.session
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
     from botocore.handlers import add_expect_header, convert_body_to_file_like_object
 
     config = Config(
@@ -59,13 +58,7 @@ def _connect(settings: StoreSettings) -> S3Client:
         response_checksum_validation="when_required",
         user_agent_extra="lakeops",
     )
-    keys: dict[str, Any] = {}  # without them botocore looks for its own
-    if (given := settings.credentials) is not None:
-        keys = {
-            "aws_access_key_id": given.access_key,
-            "aws_secret_access_key": given.secret_key,
-            "aws_session_token": given.token,
-        }
+    given = settings.credentials  # without them botocore looks for its own
     try:
         core = botocore.session.get_session()
         parsers = core.get_component("response_parser_factory")
@@ -78,7 +71,9 @@ def _connect(settings: StoreSettings) -> S3Client:
                 endpoint_url=settings.endpoint_url,
                 region_name=settings.region or core.get_config_variable("region") or DEFAULT_REGION,
                 config=config,
-                **keys,
+                aws_access_key_id=given.access_key if given else None,
+                aws_secret_access_key=given.secret_key if given else None,
+                aws_session_token=given.token if given else None,
             ),
         )
     except (BotoCoreError, ValueError) as error:
@@ -193,7 +188,7 @@ def translated(bucket: str, url: str) -> Iterator[None]:
 def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
     code, status = code_of(error), status_of(error)
     if code == "NoSuchBucket":
-        return no_bucket(bucket)
+        return no_bucket(bucket, "endpoint")
     if code == NO_ANSWER:
         return StoreUnavailable(
             f"bucket {bucket!r} keeps answering {where} with what is no answer: {error.response['Error']['Message']}; "
@@ -243,11 +238,6 @@ def _from_no_answer(error: Exception, bucket: str, where: str) -> LakeopsError:
     )
 
 
-def no_bucket(bucket: str) -> StoreError:
-    """The error for a bucket that is not there."""
-    return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the endpoint")
-
-
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
@@ -258,9 +248,6 @@ def xml_part(name: str) -> str:
     """
     unfit = _NOT_XML.search(name)
     return name[: unfit.start()] if unfit else name
-
-
-OK = 200
 
 
 def moment(value: str) -> datetime:
@@ -274,7 +261,7 @@ def moment(value: str) -> datetime:
 
 def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
     """A handler of botocore's event ``before-parse``: the objects of a page, as botocore would give them."""
-    if response_dict["status_code"] != OK:
+    if response_dict["status_code"] >= 300:
         return
     try:
         root = ET.fromstring(response_dict["body"])  # noqa: S314 - botocore parses it with the same parser
@@ -285,12 +272,7 @@ def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[s
         for item in root.iterfind(contents):
             said = {part.tag: part.text or "" for part in item}
             objects.append(
-                {
-                    "Key": said[name],
-                    "LastModified": moment(said[modified]),
-                    "ETag": said[etag],
-                    "Size": int(said[size]),
-                }
+                {"Key": said[name], "LastModified": moment(said[modified]), "ETag": said[etag], "Size": int(said[size])}
             )
     except (ET.ParseError, KeyError, ValueError):
         return

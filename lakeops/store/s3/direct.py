@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -26,14 +27,17 @@ from urllib.parse import unquote_plus
 from lakeops.model.clock import stopwatch
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoredObject, StoreSettings
-from lakeops.store.bucket import ACCESS_POINT, PerProcess, is_plain, threads_lost
+from lakeops.store.bucket import ACCESS_POINT, LateModule, PerProcess, is_plain, stored, threads_lost
 
 if TYPE_CHECKING:
+    import obstore
     from botocore.credentials import Credentials as BotoCredentials
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
     from obstore import GetOptions, ObjectMeta
     from obstore.store import S3Store as Client
+else:
+    obstore = LateModule("obstore")
 
 NO_ANSWER: Final = "lakeops-no-answer"
 """The code of the error that stands in place of such an answer. Its message says what is missing."""
@@ -58,12 +62,12 @@ class _Form(NamedTuple):
 def find_flaw(operation: str, asked: _Fields, answer: _Fields) -> str:
     """Say what the fields of an answer lack, empty when nothing. Parameters and fields are named as botocore does."""
     form = _FORMS.get(operation, _Form())
-    for field in form.fields:
+    for name in form.fields:
         found: Any = answer
-        for part in field.split("."):
+        for part in name.split("."):
             found = (found or {}).get(part)
         if found in (None, "", '""'):
-            return f"it has no {field}"
+            return f"it has no {name}"
     return form.check(asked, answer)
 
 
@@ -237,30 +241,22 @@ _REGION = re.compile(r"(af|ap|ca|eu|il|me|mx|sa|us|us-gov)-[a-z]+-\d")
 _BUCKET = re.compile(r"(?!xn--)(?!.*-(s3|s3alias)$)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
+@dataclass
 class Direct:
     """One bucket. Threads may share it.
 
     Every method returns None where botocore has to ask: the request was not made, or it was no success. Only that an
-    object is missing is known for sure: then methods raise what botocore raises.
-
-    Args:
-        bucket: its name.
-        settings: timeouts.
-        keys: gives the keys of now, None where there are none.
-        options: where the bucket is, as obstore takes it.
+    object is missing is known for sure: then methods raise what botocore raises. ``keys`` gives the keys of now, None
+    where there are none. ``options`` says where the bucket is, as obstore takes it.
     """
 
-    def __init__(
-        self, bucket: str, settings: StoreSettings, keys: Callable[[], Credentials | None], options: dict[str, Any]
-    ) -> None:
-        self._bucket = bucket
-        self._settings = settings
-        self._keys = keys
-        self._options = options
-        self._lock = threading.Lock()
-        self._made: dict[float, tuple[Credentials, Client]] = {}
-        self._failures = 0
-        self._since_failure = stopwatch()
+    bucket: str
+    settings: StoreSettings
+    keys: Callable[[], Credentials | None]
+    options: dict[str, Any]
+    _made: dict[float, tuple[Credentials, Client]] = field(default_factory=dict)
+    _failures: int = 0
+    _since_failure: Callable[[], float] = field(default_factory=stopwatch)
 
     def read(self, name: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes | None:
         """An object's contents, or ``length`` bytes of them at most; with ``etag`` if it still has this one."""
@@ -276,8 +272,7 @@ class Direct:
         if found is None:
             return None
         meta, _, content_type = found
-        mtime, etag = int(meta["last_modified"].timestamp()), (meta["e_tag"] or "").strip('"')
-        return StoredObject(key, meta["size"], mtime, etag, content_type)
+        return stored(key, meta, content_type)
 
     def write(self, name: str, body: bytes, attributes: dict[str, str], *, new: bool) -> str | None:
         """Write an object in one request, with ``new`` on the condition that there is none. Gives its ETag.
@@ -290,8 +285,6 @@ class Direct:
         client = self._client(name, WRITE_PATIENCE if large else PATIENCE)
         if client is None:
             return None
-        import obstore
-
         try:
             mode: Any = "create" if new else "overwrite"
             done = obstore.put(client, name, body, attributes=attributes, mode=mode, use_multipart=False)
@@ -306,8 +299,6 @@ class Direct:
         client = self._client(name)
         if client is None:
             return None
-        import obstore
-
         try:
             answer = obstore.get(client, name, options=options)
             body = b"" if "head" in options else bytes(answer.bytes())
@@ -339,17 +330,14 @@ class Direct:
             return None
         if self._failures >= _MOST_FAILURES and self._since_failure() < _REST_SECONDS:
             return None
-        keys = self._keys()
+        keys = self.keys()
         if keys is None:
             return None
         patience = patience or PATIENCE
         made = self._made.get(patience)
         if made is None or made[0] != keys:  # those that last for some time only were renewed
-            with self._lock:
-                made = self._made.get(patience)
-                if made is None or made[0] != keys:
-                    made = keys, _connect(self._bucket, self._settings, keys, self._options, patience)
-                    self._made[patience] = made
+            made = keys, _connect(self.bucket, self.settings, keys, self.options, patience)
+            self._made[patience] = made
         return made[1]
 
 

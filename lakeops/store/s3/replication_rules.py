@@ -9,10 +9,10 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -27,12 +27,9 @@ Document = dict[str, Any]
 
 
 def batch_job(wish: Replication, role: str, token: str) -> Document:
-    """The parameters of ``create_job``.
+    """The parameters of ``create_job``, for a job that runs as a role, given by its ARN.
 
-    Args:
-        wish: what is replicated.
-        role: the ARN of the role that the job runs as.
-        token: names the request, so that one which is sent again does not create a second job.
+    ``token`` names the request, so that one which is sent again does not create a second job.
     """
     found: Document = {"EligibleForReplication": True, "ObjectReplicationStatuses": ["NONE", "FAILED"]}
     if wish.prefix:
@@ -105,12 +102,7 @@ _RIGHTS: dict[Setting, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One bucket, through boto3.
-
-    Args:
-        name: the bucket.
-        settings: endpoint and region. Credentials come from boto3's chain.
-    """
+    """One bucket, through boto3. Credentials come from its chain."""
 
     name: str
     settings: StoreSettings
@@ -124,42 +116,36 @@ class Bucket:
 
     def read(self, setting: Setting) -> Document | None:
         """The setting's document, None when the bucket has none. Raises ``StoreError``."""
-        ask: dict[Setting, Callable[[], Any]] = {
-            "versioning": lambda: self._client.get_bucket_versioning(Bucket=self.name),
-            "lifecycle": lambda: self._client.get_bucket_lifecycle_configuration(Bucket=self.name),
-            "replication": lambda: self._client.get_bucket_replication(Bucket=self.name)["ReplicationConfiguration"],
+        ask: dict[Setting, Any] = {
+            "versioning": self._client.get_bucket_versioning,
+            "lifecycle": self._client.get_bucket_lifecycle_configuration,
+            "replication": self._client.get_bucket_replication,
         }
         with self._allowed(f"reading its {setting}", _RIGHTS[setting][0]):
             try:
-                answer = cast("Document", ask[setting]())
+                answer: Document = ask[setting](Bucket=self.name)
             except ClientError as error:
                 if code_of(error) in _ABSENT:
                     return None
                 raise
+        answer = answer.get("ReplicationConfiguration", answer)
         return {key: value for key, value in answer.items() if key != "ResponseMetadata"} or None
 
-    def clear_replication(self) -> None:
-        """Remove all replication rules. Raises ``StoreError``."""
-        with self._allowed("removing its replication", _RIGHTS["replication"][1]):
-            self._client.delete_bucket_replication(Bucket=self.name)
-
-    def write(self, setting: Setting, document: Document) -> None:
-        """Replace the setting's document. Raises ``StoreError``."""
+    def write(self, setting: Setting, document: Document | None) -> None:
+        """Replace the setting's document. None removes a replication. Raises ``StoreError``."""
+        to: Any = self._client
         with self._allowed(f"writing its {setting}", _RIGHTS[setting][1]):
-            match setting:
-                case "versioning":
-                    status = document["Status"]
-                    self._client.put_bucket_versioning(Bucket=self.name, VersioningConfiguration={"Status": status})
-                case "lifecycle":
-                    # Given back as it was found, or S3 would fall back to its default.
-                    size = {key: value for key, value in document.items() if key != "Rules"}
-                    self._client.put_bucket_lifecycle_configuration(
-                        Bucket=self.name, LifecycleConfiguration={"Rules": document["Rules"]}, **size
-                    )
-                case "replication":
-                    self._client.put_bucket_replication(
-                        Bucket=self.name, ReplicationConfiguration=cast("Any", document)
-                    )
+            if document is None:
+                to.delete_bucket_replication(Bucket=self.name)
+            elif setting == "versioning":
+                to.put_bucket_versioning(Bucket=self.name, VersioningConfiguration={"Status": document["Status"]})
+            elif setting == "lifecycle":
+                # What is beside the rules is given back as it was found, or S3 would fall back to its default.
+                beside = {key: value for key, value in document.items() if key != "Rules"}
+                rules = {"Rules": document["Rules"]}
+                to.put_bucket_lifecycle_configuration(Bucket=self.name, LifecycleConfiguration=rules, **beside)
+            else:
+                to.put_bucket_replication(Bucket=self.name, ReplicationConfiguration=document)
 
     def encrypts_with_kms(self) -> bool:
         """Whether new objects are encrypted with KMS by default. False too where nobody may ask."""
@@ -406,26 +392,6 @@ def terraform(wish: Replication) -> Document:
     """Write the rules as a Terraform configuration for a file ``*.tf.json``. Without a role it makes one."""
     name = replication_id(wish)
     buckets = {f"{name}-source": wish.source, f"{name}-destination": wish.destination}
-    rule = replication_rule(wish, 1)
-    replication: Document = {
-        "id": rule["ID"],
-        "priority": rule["Priority"],
-        "status": rule["Status"],
-        "filter": {"prefix": _literal(wish.prefix)},
-        "delete_marker_replication": {"status": "Enabled"},
-        "destination": {"bucket": bucket_arn(wish.destination, wish.role)},
-    }
-    if wish.replica_key:
-        replication["source_selection_criteria"] = {"sse_kms_encrypted_objects": {"status": "Enabled"}}
-        replication["destination"]["encryption_configuration"] = {"replica_kms_key_id": wish.replica_key}
-    lifecycle: Document = {
-        "id": lifecycle_id(wish.prefix),
-        "status": "Enabled",
-        "filter": {"prefix": _literal(wish.prefix)},
-        "expiration": {"expired_object_delete_marker": True},
-        "noncurrent_version_expiration": {"noncurrent_days": wish.noncurrent_days},
-        "abort_incomplete_multipart_upload": {"days_after_initiation": _ABORT_DAYS},
-    }
     policy: Document = {"name": name, "policy": _literal(json.dumps(role_policy(wish)))}
     resources: Document = {
         "aws_s3_bucket_versioning": {
@@ -433,13 +399,14 @@ def terraform(wish: Replication) -> Document:
             for each, bucket in buckets.items()
         },
         "aws_s3_bucket_lifecycle_configuration": {
-            each: {"bucket": bucket, "rule": [lifecycle]} for each, bucket in buckets.items()
+            each: {"bucket": bucket, "rule": _snake(merged_lifecycle(None, wish)["Rules"])}
+            for each, bucket in buckets.items()
         },
         "aws_s3_bucket_replication_configuration": {
             name: {
                 "bucket": wish.source,
                 "role": wish.role or f"${{aws_iam_role.{name}.arn}}",
-                "rule": [replication],
+                "rule": [_snake(replication_rule(wish, 1))],
                 "depends_on": [f"aws_s3_bucket_versioning.{each}" for each in buckets],
             }
         },
@@ -450,6 +417,15 @@ def terraform(wish: Replication) -> Document:
         resources["aws_iam_role"] = {name: {"name": short, "assume_role_policy": json.dumps(trust_policy())}}
         resources["aws_iam_role_policy"][name]["role"] = f"${{aws_iam_role.{name}.id}}"
     return {"resource": resources}
+
+
+def _snake(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """A document of S3 as Terraform spells it: the same names in lower case, with underscores."""
+    if isinstance(value, dict):
+        return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower(): _snake(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_snake(one) for one in value]
+    return _literal(value) if isinstance(value, str) else value
 
 
 def _literal(text: str) -> str:

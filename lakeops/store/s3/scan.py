@@ -9,7 +9,7 @@ and one that holds many pages is split again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ def scan(
 
     ``under`` is a folder below the root that holds all that is wanted.
     """
-    scanning = _S3Scan(client, bucket, root, skip_special=skip_special, moving=moving)
+    scanning = _S3Scan(client, bucket, root, skip_special, moving)
     last = ""
     for listing in scanning.parallel.run(partial(scanning.level, root + under, 1)):
         if listing.keys[0] <= last:
@@ -67,14 +67,14 @@ class _Partition:
     empty: bool = False
 
 
+@dataclass
 class _S3Scan:
-    def __init__(self, client: S3Client, bucket: str, root: str, *, skip_special: bool, moving: bool) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._root = root
-        self._skip_special = skip_special
-        self._moving = moving
-        self.parallel = ParallelListing(_THREADS)
+    client: S3Client
+    bucket: str
+    root: str
+    skip_special: bool
+    moving: bool
+    parallel: ParallelListing = field(default_factory=lambda: ParallelListing(_THREADS))
 
     def level(self, prefix: str, depth: int, token: str = "") -> Sequence[Found]:
         """One page of a folder: its own objects, and a step for each folder in it."""
@@ -83,7 +83,7 @@ class _S3Scan:
         folders = [folder for folder in folders if folder.startswith(prefix) and folder != prefix]
         objects = self._wanted_objects(prefix, answer)
         nothing = not token and not folders and not objects and not answer["IsTruncated"]
-        if nothing and depth > 1 and not self._moving:
+        if nothing and depth > 1 and not self.moving:
             raise self._bucket_changed(prefix)
         apart = depth < _LEVELS and len(folders) < _ENOUGH and not answer["IsTruncated"]
         found: list[Found] = []
@@ -109,7 +109,7 @@ class _S3Scan:
         answer = self._page(which.prefix, which.token, **after)
         objects = self._wanted_objects(which.prefix, answer)
         empty = which.empty and not objects
-        if empty and not answer["IsTruncated"] and not self._moving:
+        if empty and not answer["IsTruncated"] and not self.moving:
             raise self._bucket_changed(which.prefix)
         inside = [item for item in objects if which.until is None or item["Key"] <= which.until]
         found: list[Found] = [*self._listing(inside)]
@@ -131,21 +131,21 @@ class _S3Scan:
     def _page(self, prefix: str, token: str, **more: Any) -> ListObjectsV2OutputTypeDef:  # noqa: ANN401 - boto3's parameters
         if token:
             more["ContinuationToken"] = token
-        return self._client.list_objects_v2(Bucket=self._bucket, Prefix=xml_part(prefix), **more)
+        return self.client.list_objects_v2(Bucket=self.bucket, Prefix=xml_part(prefix), **more)
 
     def _wanted_objects(self, prefix: str, answer: ListObjectsV2OutputTypeDef) -> list[ObjectTypeDef]:
         """The page's objects below the prefix. An object that is the root's own name has no key."""
         return [
-            item for item in answer.get("Contents", ()) if item["Key"].startswith(prefix) and item["Key"] != self._root
+            item for item in answer.get("Contents", ()) if item["Key"].startswith(prefix) and item["Key"] != self.root
         ]
 
     def _listing(self, objects: Sequence[ObjectTypeDef]) -> Iterator[Listing]:
-        start = len(self._root)
+        start = len(self.root)
         kept = [item for item in objects if self._fits(item["Key"])]
         if kept:
             names = [item["Key"] for item in kept]
             if any(left >= right for left, right in pairwise(names)):
-                raise StoreError(f"bucket {self._bucket!r} does not list names in byte order; use another server")
+                raise StoreError(f"bucket {self.bucket!r} does not list names in byte order; use another server")
             yield Listing(
                 [name[start:] for name in names],
                 [item["Size"] for item in kept],
@@ -160,21 +160,21 @@ class _S3Scan:
         try:
             object_name("", name)
             if "\ufffd" in name:  # what stands for bytes that are not UTF-8 may also be part of a name
-                self._client.head_object(Bucket=self._bucket, Key=name)
+                self.client.head_object(Bucket=self.bucket, Key=name)
         except (InvalidPath, ClientError) as error:
             if isinstance(error, ClientError) and status_of(error) != 404:
                 raise
-            if self._skip_special:
+            if self.skip_special:
                 return False
             why = "its name is not UTF-8" if isinstance(error, ClientError) else "its name climbs out of the bucket"
             raise InvalidInput(
-                f"bucket {self._bucket!r} holds what cannot be an object: {excerpt(name)} ({why}); "
+                f"bucket {self.bucket!r} holds what cannot be an object: {excerpt(name)} ({why}); "
                 "rename it, or skip special files"
             ) from None
         return True
 
     def _bucket_changed(self, prefix: str) -> Transient:
         return Transient(
-            f"bucket {self._bucket!r} changed while it was listed: nothing is left under {excerpt(prefix)}; "
+            f"bucket {self.bucket!r} changed while it was listed: nothing is left under {excerpt(prefix)}; "
             "try again when nothing writes to it"
         )

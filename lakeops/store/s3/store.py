@@ -6,7 +6,6 @@ S3 shows an object when all of it arrived. Listings are checked to come in byte 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,10 +25,10 @@ from lakeops.store.base import (
     StoreSettings,
     lists_consistently,
 )
-from lakeops.store.bucket import BucketStore, check_expiry, listing_prefix
+from lakeops.store.bucket import BucketStore, listing_prefix
 from lakeops.store.layout import PROBE
-from lakeops.store.reader import BUFFER_BYTES, CheckedFile, ObjectReader
-from lakeops.store.s3.client import CONNECTION, client, code_of, no_bucket, status_of, translated, xml_part
+from lakeops.store.reader import CheckedFile
+from lakeops.store.s3.client import CONNECTION, client, code_of, status_of, translated, xml_part
 from lakeops.store.s3.direct import direct
 from lakeops.store.s3.scan import scan
 from lakeops.store.s3.upload import ObjectWrite, ServerCopy, proof_of, swap
@@ -40,6 +39,12 @@ if TYPE_CHECKING:
 
 
 _METADATA = "lakeops-case"
+_WITHOUT = {
+    "conditional_put": "conditional puts are not honoured; lakeops looks first where it matters",
+    "range_reads": "range requests are not answered with 206; some readers of Parquet refuse that",
+    "batch_delete": "batch deletes do not work; objects are deleted one by one",
+}
+"""Notes on servers without an ability."""
 
 
 class S3Store(BucketStore):
@@ -47,16 +52,6 @@ class S3Store(BucketStore):
 
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
         super().__init__("s3", bucket, prefix, settings)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (S3Store, (self.bucket, self.prefix, self.settings))
-
-    def get(self, key: str) -> bytes:
-        """The object's contents. Raises ``ObjectNotFound``."""
-        return self._read(key)
-
-    def _get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._read(key, start, length)
 
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
@@ -68,8 +63,7 @@ class S3Store(BucketStore):
         with self._translated(item.key):
             head = self._client.head_object(**self._request_name(item.key))
             size, etag = head["ContentLength"], head["ETag"].strip('"')
-            if size != item.size_bytes or (item.etag and etag != item.etag):
-                raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
+            self._check_listed(item, size, etag)
             proof = proof_of(self._client, self._request_name(item.key), head)
         reader = self._reader(item.key, size, etag)
         file = CheckedFile(reader, f"{self.url}/{item.key}", size, proof)
@@ -79,31 +73,16 @@ class S3Store(BucketStore):
         """Have the server copy an object, if it has both. See ``ObjectStore``."""
         if not isinstance(source, S3Store) or source.settings.endpoint_url != self.settings.endpoint_url:
             return False
-        copy = ServerCopy(
-            client=self._client,
-            source=source._request_name(item.key),  # noqa: SLF001 - another one of this class
-            target=self._request_name(item.key),
-            item=item,
-            where=f"{self.url}/{item.key}",
-            parallel=self.settings.parallel_parts,
-        )
+        there = source._request_name(item.key)  # noqa: SLF001 - another one of this class
         with translated(source.bucket, f"{source.url}/{item.key}"):
-            return copy.make()
+            where, parts = f"{self.url}/{item.key}", self.settings.parallel_parts
+            return ServerCopy(self._client, there, self._request_name(item.key), item, where, parts).make()
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
-        name = self._name(key)
+        name, where = self._name(key), f"{self.url}/{key}"
         with self._translated(key):
-            upload = ObjectWrite(
-                settings=self.settings,
-                bucket=self.bucket,
-                name=name,
-                where=f"{self.url}/{key}",
-                if_absent=if_absent,
-                content_type=content_type,
-                mark=Ids().new(),
-            )
-            return upload.write(data)
+            return ObjectWrite(self.settings, self.bucket, name, where, if_absent, content_type).write(data)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
@@ -150,47 +129,34 @@ class S3Store(BucketStore):
         except (BotoCoreError, ClientError):
             return False
 
-    def presign(self, key: str, expires: int = 900) -> str:
-        """A URL that reads the object for ``expires`` seconds, a week at most.
-
-        Whoever has it may read the object, so it belongs in no log.
-        """
-        check_expiry(expires)
+    def _sign(self, key: str, expires: int) -> str:
         params = {"Bucket": self.bucket, "Key": self._name(key)}
         with self._translated(key):
             return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=expires)
 
     def probe(self) -> Capabilities:
         """Find out what the server can do."""
-        client, body, notes = self._client, bytes(range(256)), []
+        client, body, can = self._client, bytes(range(256)), dict[str, bool]()
         first, second = (self._request_name(PROBE + Ids().new()) for _ in range(2))
         with self._translated(PROBE):
             for target in (first, second):
                 client.put_object(**target, Body=body, Metadata={_METADATA: "1"})
             try:
                 found = client.head_object(**first)
-                conditional = _refuses_second_put(client, first)
-                if not conditional:
-                    notes.append("conditional puts are not honoured; lakeops looks first where it matters")
+                can["conditional_put"] = _refuses_second_put(client, first)
                 answer = client.get_object(**second, Range="bytes=100-107")
                 is_part = answer["ResponseMetadata"]["HTTPStatusCode"] == 206
-                ranges = is_part and answer["Body"].read() == body[100:108]
-                if not ranges:
-                    notes.append("range requests are not answered with 206; some readers of Parquet refuse that")
+                can["range_reads"] = is_part and answer["Body"].read() == body[100:108]
             finally:
-                batch = _deletes_batches(client, self.bucket, [first["Key"], second["Key"]])
-                if not batch:
-                    notes.append("batch deletes do not work; objects are deleted one by one")
+                can["batch_delete"] = _deletes_batches(client, self.bucket, [first["Key"], second["Key"]])
         return Capabilities(
-            conditional_put=conditional,
-            range_reads=ranges,
+            **can,
             metadata_case=_METADATA in found["Metadata"],
             etag_is_md5=found["ETag"].strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest(),
-            batch_delete=batch,
             consistent_listing=lists_consistently(
                 self, Ids(), lambda prefix: self._listing(listing_prefix(self.prefix, prefix), "", 1)
             ),
-            notes=tuple(notes),
+            notes=tuple(note for ability, note in _WITHOUT.items() if not can[ability]),
         )
 
     @property
@@ -202,10 +168,6 @@ class S3Store(BucketStore):
 
     def _request_name(self, key: str) -> dict[str, Any]:
         return {"Bucket": self.bucket, "Key": self._name(key)}
-
-    def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
-        raw = ObjectReader(size, lambda start, length: self._read(key, start, length, etag))
-        return io.BufferedReader(raw, BUFFER_BYTES)
 
     def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
         """The contents or a range of them. A connection that breaks half-way is tried again."""
@@ -289,16 +251,12 @@ class S3Store(BucketStore):
                         raise
                     yield DeleteFailure(names[name], code_of(error))
 
-    def _require_bucket(self) -> None:
-        """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
-        if self._bucket_seen:
-            return
+    def _find_bucket(self) -> bool:
         try:
             self._client.head_bucket(Bucket=self.bucket)
         except ClientError as error:
-            if status_of(error) == 404:
-                raise no_bucket(self.bucket) from None
-        self._bucket_seen = True
+            return status_of(error) != 404
+        return True
 
 
 def _body(answer: GetObjectOutputTypeDef, start: int, length: int | None) -> bytes:

@@ -14,7 +14,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 from zlib import crc32
@@ -23,8 +24,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import AlreadyExists, Corrupted, Transient
-from lakeops.store.base import PutResult, StoredObject, StoreSettings, pieces
+from lakeops.store.base import DigestedParts, PutResult, StoredObject, StoreSettings, pieces
 from lakeops.store.in_flight import in_flight
+from lakeops.store.reader import EtagProof
 from lakeops.store.s3.client import client, code_of, status_of
 from lakeops.store.s3.direct import direct
 
@@ -44,7 +46,7 @@ _GROW_AFTER = 1000
 class ObjectWrite:
     """One write: where to, and under which conditions.
 
-    ``where`` is the object's URL for messages, ``mark`` a fresh name of this write.
+    ``where`` is the object's URL for messages, ``mark`` the name of this write.
     """
 
     settings: StoreSettings
@@ -53,14 +55,14 @@ class ObjectWrite:
     where: str
     if_absent: bool
     content_type: str
-    mark: str
+    mark: str = field(default_factory=lambda: Ids().new())
 
     def write(self, data: bytes | BinaryIO) -> PutResult:
         """Send the contents. Raises ``AlreadyExists`` with ``if_absent``, and botocore's errors as they are."""
         if isinstance(data, bytes) and len(data) <= self.settings.part_bytes:  # as it is, without a copy
             sha256 = hashlib.sha256(data)
             return PutResult(len(data), sha256.hexdigest(), self._write_whole(data, sha256.digest()).strip('"'))
-        digested = _DigestedParts(_growing_parts(pieces(data, self.settings.part_bytes)))
+        digested = DigestedParts(_growing_parts(pieces(data, self.settings.part_bytes)))
         first, second = next(digested, b""), next(digested, None)
         if second is None:
             etag = self._write_whole(first, digested.digest.digest())
@@ -185,24 +187,6 @@ def _base64(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
-class _DigestedParts:
-    """Parts as they stream by, with the SHA-256 and the size of all that went."""
-
-    def __init__(self, parts: Iterator[bytes]) -> None:
-        self._parts = parts
-        self.digest = hashlib.sha256()
-        self.size = 0
-
-    def __iter__(self) -> _DigestedParts:
-        return self
-
-    def __next__(self) -> bytes:
-        part = next(self._parts)
-        self.digest.update(part)
-        self.size += len(part)
-        return part
-
-
 def _growing_parts(small: Iterator[bytes | memoryview]) -> Iterator[bytes]:
     """Parts that double in size as their number grows, because a multipart upload takes 10,000 at most."""
     number = 0
@@ -287,20 +271,16 @@ def part_sizes(client: S3Client, target: dict[str, Any], etag: str, size: int) -
     Two requests where all parts but the last are of one size, which is how most programs send them.
     """
     count = part_count(etag)
-    asked: dict[int, int] = {}
 
+    @cache
     def part(number: int) -> int | None:
-        if number not in asked:
-            try:
-                head = client.head_object(**target, PartNumber=number)
-            except ClientError as error:
-                if status_of(error) in _UNKNOWN:
-                    return None
-                raise
-            if head.get("PartsCount") != count:
+        try:
+            head = client.head_object(**target, PartNumber=number)
+        except ClientError as error:
+            if status_of(error) in _UNKNOWN:
                 return None
-            asked[number] = head["ContentLength"]
-        return asked[number]
+            raise
+        return head["ContentLength"] if head.get("PartsCount") == count else None
 
     first, last = part(1), part(count)
     if first is None or last is None:
@@ -310,49 +290,6 @@ def part_sizes(client: S3Client, target: dict[str, Any], etag: str, size: int) -
     sizes = [part(number) for number in range(1, count + 1)]
     known = [size for size in sizes if size is not None]
     return known if len(known) == count and sum(known) == size else None
-
-
-class EtagProof:
-    """Tells whether contents have an ETag.
-
-    Args:
-        etag: as the server gives it, without quotes.
-        sizes: of the parts, for an ETag of parts.
-    """
-
-    def __init__(self, etag: str, sizes: Sequence[int] = ()) -> None:
-        self._etag = etag
-        self._left = list(reversed(sizes))
-        self._whole = hashlib.md5(usedforsecurity=False)
-        self._part = hashlib.md5(usedforsecurity=False)
-        self._room = self._left.pop() if self._left else 0
-        self._count = len(sizes)
-
-    def update(self, data: bytes) -> None:
-        """Take the next bytes."""
-        if not self._count:
-            self._whole.update(data)
-            return
-        view = memoryview(data)
-        while view:
-            taken = view[: self._room] if self._left else view
-            self._part.update(taken)
-            self._room -= len(taken)
-            view = view[len(taken) :]
-            if not self._room and self._left:
-                self._whole.update(self._part.digest())
-                self._part = hashlib.md5(usedforsecurity=False)
-                self._room = self._left.pop()
-
-    def holds(self) -> bool:
-        """Whether the bytes that were fed have the ETag."""
-        if not self._count:
-            return self._whole.hexdigest() == self._etag
-        if self._left or self._room:
-            return False
-        whole = self._whole.copy()
-        whole.update(self._part.digest())
-        return f"{whole.hexdigest()}-{self._count}" == self._etag
 
 
 def proof_of(client: S3Client, target: dict[str, Any], head: Head) -> EtagProof | None:
