@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lakeops.lake.connection import LakeConnection, ops
 from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Local, Repository
+from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.names import check_asked, check_repository
 from lakeops.model.records import AuditRecord, Split
 from lakeops.ops.context import pages
@@ -112,18 +113,14 @@ class Lake(LakeConnection):
 
         reference = reference_to(source, source_repository, name)
         given = source if isinstance(source, LakeConnection) else None
+        follow = ops.mirror.create.ref_patterns("branch", branches), ops.mirror.create.ref_patterns("tag", tags)
         with reaching(reference, self.clock, given=given) as origin:
             record = ops.mirror.create.create_mirror(
                 self.catalog,
                 self.stores(),
-                name,
-                storage_namespace or self.settings.default_namespace(check_repository(name)),
+                MirrorRecord(check_repository(name), reference, "", *follow, reports, check_imported),
+                storage_namespace or self.settings.default_namespace(name),
                 ops.mirror.source.Source(origin, reference.repository),
-                reference,
-                branches=branches,
-                tags=tags,
-                reports=reports,
-                check_imported=check_imported,
                 same_store=same_server(origin.settings.s3_endpoint_url, self.settings.s3_endpoint_url),
                 ids=self._ids,
                 actor=self.settings.committer,
