@@ -25,7 +25,7 @@ def cores() -> int:
     """
     affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
     here = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min([here, *(quota for names in _QUOTAS if (quota := _quota(names)))])
+    return min(filter(None, [here, *map(_quota, _QUOTAS)]))
 
 
 @contextmanager

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrow import array
 from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource, Walk
 from lakeops.model.names import check_amount, check_path, check_prefix
@@ -25,7 +24,6 @@ from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, m
 from lakeops.ops.context import Context, explain_expired, lookup, resolve_commit, watched
 from lakeops.ranges.diff import written
 from lakeops.ranges.digest import Positions
-from lakeops.ranges.read import entries
 
 Sets: TypeAlias = npt.NDArray[np.int32]
 
@@ -181,15 +179,6 @@ def _changed(ctx: Context, before: Commit, after: Commit, paths: pa.Array, sets:
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 
-@dataclass(frozen=True)
-class _PathState:
-    """The entry of a commit at a path, its range and its digest. Empty where no range covers the path."""
-
-    entry: Entry | None
-    range_id: bytes = b""
-    digest: bytes = b""
-
-
 def history(
     ctx: Context, ref: str, path: str, *, amount: int | None = None, depth: int | None = None
 ) -> Iterator[Version]:
@@ -214,7 +203,7 @@ def history(
     def found() -> Iterator[Version]:
         known, left = False, deepest
         with explain_expired(ctx, (start,)):
-            seen = {start.id: _version_at(ctx, start, path, _PathState(None))}
+            seen = {start.id: ctx.reader.stat(ctx.metarange(start), path)}
         walk = Walk(get, [(start.id, 1)])
         while walk.marks:
             commit, _ = walk.pop()
@@ -223,8 +212,8 @@ def history(
             ctx.progress("looking at commits", deepest - left, 0)
             if left < 0 and commit.parents:
                 known = True  # an earlier commit may have it
-                if here.entry is not None:
-                    yield Version(path, here.entry.size_bytes, commit, True, ChangeType.ADDED, here.entry.checksum)
+                if here is not None:
+                    yield Version(path, here.size_bytes, commit, True, ChangeType.ADDED, here.checksum)
                 continue
             version, follow = _step(ctx, commit, here, [get(parent) for parent in dict.fromkeys(commit.parents)], path)
             known = known or version is not None
@@ -244,43 +233,24 @@ def _deepest(depth: int | None) -> int:
 
 
 def _step(
-    ctx: Context, commit: Commit, here: _PathState, parents: list[Commit], path: str
-) -> tuple[Version | None, list[tuple[Commit, _PathState]]]:
-    """The version of an object that a commit made, and the parents to go on at, with their states."""
-    others: list[tuple[Commit, _PathState]] = []
+    ctx: Context, commit: Commit, here: Entry | None, parents: list[Commit], path: str
+) -> tuple[Version | None, list[tuple[Commit, Entry | None]]]:
+    """The version of an object that a commit made, and the parents to go on at, each with its entry."""
+    others: list[tuple[Commit, Entry | None]] = []
     unknown = False
     for parent in parents:
         try:
             with explain_expired(ctx, (parent,)):
-                there = _version_at(ctx, parent, path, here)
+                there = ctx.reader.stat(ctx.metarange(parent), path)
         except CommitExpired:
             unknown = True
             continue
-        if (there.entry and there.entry.identity) == (here.entry and here.entry.identity):
+        if (there and there.identity) == (here and here.identity):
             return None, [(parent, there)]
         others.append((parent, there))
-    before = others[0][1].entry if others else None
-    shown = here.entry or before
+    before = others[0][1] if others else None
+    shown = here or before
     if shown is None:
         return None, others
-    kind = ChangeType.REMOVED if here.entry is None else ChangeType.ADDED if before is None else ChangeType.CHANGED
+    kind = ChangeType.REMOVED if here is None else ChangeType.ADDED if before is None else ChangeType.CHANGED
     return Version(path, shown.size_bytes, commit, unknown, kind, shown.checksum), others
-
-
-def _version_at(ctx: Context, commit: Commit, path: str, known: _PathState) -> _PathState:
-    """The state of a commit at a path. Nothing is read where ``known`` is of the same range."""
-    key = path.encode()
-    metarange = ctx.metarange(commit)
-    metarange, index = metarange.at_hand(metarange.find(key))
-    if index == len(metarange) or metarange.first_paths[index] > key:
-        return _PathState(None)
-    row = metarange.row(index)
-    if row.id == known.range_id:
-        return known
-    file = ctx.reader.open(row)
-    at = int(file.find(array([path], pa.string()))[0])
-    if at < 0:
-        return _PathState(None, row.id)
-    digest = file.digests[at].as_py()
-    entry = known.entry if digest == known.digest else entries(file.take(np.array([at])))[0]
-    return _PathState(entry, row.id, digest)

@@ -93,9 +93,6 @@ def verdicts_of(ctx: Context, commits: Sequence[Commit]) -> dict[str, list[Verdi
     return {commit_id: [by_name[name] for name in sorted(by_name)] for commit_id, by_name in found.items()}
 
 
-# --- what is brought ---
-
-
 @dataclass(frozen=True)
 class Judgement:
     """Declared checks of commits that are brought: those that have passed, and those that are gone around."""

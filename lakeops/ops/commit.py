@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,13 +26,14 @@ from lakeops.ops.publish import (
     BranchSnapshot,
     CommitPlan,
     CommitResult,
-    apply_changes,
     covered,
     find_by_key,
     in_turn,
     publish,
     when_moved,
+    write_ranges,
 )
+from lakeops.ranges.apply import apply
 
 
 def commit(
@@ -95,7 +97,8 @@ def commit(
         own = own or tokens
         _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, tokens=tokens)
         # 4. The changed ranges are written, and 5. the metarange.
-        metarange, summary = apply_changes(ctx, head, staged, started=started)
+        work = partial(apply, base=ctx.metarange(head), changes=staged)
+        metarange, summary = write_ranges(ctx, "commit", (head,), started, work)
         if not summary.total and not allow_empty:
             if tokens:
                 ctx.catalog.staging.discard(state, tokens)

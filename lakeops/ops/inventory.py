@@ -111,9 +111,6 @@ def _outgrown(key: str, why: str) -> InvalidInput:
     )
 
 
-# --- files ---
-
-
 def _tables(stores: Stores, file: str) -> Iterator[pa.Table]:
     """The rows of all files of an inventory, with the file's own columns."""
     folder, name = _place(stores, file)

@@ -39,14 +39,15 @@ from lakeops.ops.history import merge_bases
 from lakeops.ops.publish import (
     CommitPlan,
     CommitResult,
-    apply_merge,
     in_turn,
     metarange_of,
     publish,
     read_first,
     require_clean,
     snapshot,
+    write_ranges,
 )
+from lakeops.ranges.merge import apply_plan
 from lakeops.ranges.range_file import fetch_ranges
 
 
@@ -132,7 +133,8 @@ def merge(
         with explain_expired(ctx, sides.commits):
             # 3. The plan: all conflicts, or what changes. 4. The changed ranges are written, and 5. the metarange.
             decided, reused = decide(ctx, sides, settle, names, rebase=rebase)
-            metarange, summary = apply_merge(ctx, decided, ours, found.head, started=found.started)
+            work = partial(apply_plan, planned=decided, source=ctx.metarange(ours))
+            metarange, summary = write_ranges(ctx, "merge", (found.head, ours), found.started, work)
         if sides.is_base(found.head):
             # What the source's checks have seen, to the byte: a rewritten object with the same contents is no change.
             metarange = metarange_of(ours)
@@ -149,7 +151,7 @@ def merge(
             reused_commits=reused,
             merged=ours,
             judged=judged,
-            touches=_touching(ctx, sides, settle),
+            touches=partial(_touches, ctx, sides, settle),
         )
         # 6. One transaction checks the branch and moves its head.
         return publish(ctx, request, found, plan, publisher)
@@ -198,9 +200,9 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
         fetch_ranges(ctx.reader.store, [one.row(number) for one, rows in sides for number in rows.tolist()])
 
 
-def _touching(ctx: Context, sides: MergeInputs, strategy: Strategy | None) -> Callable[[str], bool]:
-    """The function that tells whether a merge changes anything below a prefix."""
-    return lambda prefix: next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
+def _touches(ctx: Context, sides: MergeInputs, strategy: Strategy | None, prefix: str) -> bool:
+    """Tell whether a merge changes anything below a prefix."""
+    return next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
 
 
 def preview_merge(
@@ -241,7 +243,7 @@ def preview_merge(
     if squash and not summary.total and not allow_empty:
         return nothing
     asked = partial(ctx.catalog.refs.check_merge, ctx.repository_id, destination, ours.id, rests_on=judged.passed)
-    sparing(ctx, destination, _touching(ctx, sides, settle), asked)
+    sparing(ctx, destination, partial(_touches, ctx, sides, settle), asked)
     return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
 
 
@@ -302,9 +304,7 @@ def revert(
 
 
 def _listed(ref: object) -> list[str]:
-    if isinstance(ref, str):
-        return [ref]
-    given: Sequence[object] = ref if isinstance(ref, Sequence) else [ref]
+    given: Sequence[object] = ref if isinstance(ref, Sequence) and not isinstance(ref, str) else [ref]
     refs = [one for one in given if isinstance(one, str)]
     if len(refs) < len(given):
         raise InvalidInput(f"{excerpt(ref)} is no ref; name a commit to revert, or several")
@@ -423,7 +423,8 @@ def _replay_change(
             sides = MergeInputs((base,), source, head)
             with explain_expired(ctx, (base, source, found.head)):
                 decided, kept = decide(ctx, sides, None, names, replayed=True)
-                metarange, summary = apply_merge(ctx, decided, source, head, started=found.started)
+                work = partial(apply_plan, planned=decided, source=ctx.metarange(source))
+                metarange, summary = write_ranges(ctx, "merge", (head, source), found.started, work)
             reused.update((commit.id, commit) for commit in kept)
             head = replace(  # what the next step changes; nobody else ever sees it
                 head, meta_range_id=metarange.id, meta_range_file=metarange.file, meta_range_digest=metarange.digest

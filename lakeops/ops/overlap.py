@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -70,7 +71,7 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
     ``places`` are spelt as the absolute addresses spell them. ``own`` links its objects by relative addresses alone.
     """
     known = [(one, real_place(one.storage_namespace)) for one in pages(catalog.repositories.page)]
-    claimed: dict[str, bool] = {}
+    is_claimed = cache(partial(_is_claimed, stores))
     for place in places:
         here = real_place(place)
         for one, root in known:
@@ -78,11 +79,8 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
                 whose = "this repository" if one.id == own.id else f"repository {one.id!r}"
                 raise _managed(place, f"{whose} in {one.storage_namespace}")
         for root in above(place):
-            if any(lies_in(here, f"{real_place(root)}/{folder}") for folder in MANAGED):
-                if root not in claimed:
-                    claimed[root] = _is_claimed(stores, root)
-                if claimed[root]:
-                    raise _managed(place, f"the repository of another lake in {root}")
+            if any(lies_in(here, f"{real_place(root)}/{folder}") for folder in MANAGED) and is_claimed(root):
+                raise _managed(place, f"the repository of another lake in {root}")
 
 
 def check_source_apart(catalog: Catalog, stores: Stores, source: str, own: RepositoryRecord) -> None:

@@ -35,8 +35,7 @@ from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context, naming_the_ref, require_stageable
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing
-from lakeops.ranges.apply import Applied, ApplyPlan, apply
-from lakeops.ranges.merge import MergePlan, apply_plan
+from lakeops.ranges.apply import Applied, ApplyPlan
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
 
@@ -46,23 +45,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: datetime) -> tuple[MetarangeFile, Summary]:
-    """Write the head's metarange with staged changes applied, as an attempt that ``started``."""
-    return _apply(ctx, "commit", (head,), started, partial(apply, base=ctx.metarange(head), changes=changes))
-
-
-def apply_merge(
-    ctx: Context, plan: MergePlan, source: Commit, destination: Commit, *, started: datetime
-) -> tuple[MetarangeFile, Summary]:
-    """Write the destination's metarange with a merge's changes applied, as an attempt that ``started``."""
-    work = partial(apply_plan, planned=plan, source=ctx.metarange(source))
-    return _apply(ctx, "merge", (destination, source), started, work)
-
-
-def _apply(
+def write_ranges(
     ctx: Context, verb: str, known: tuple[Commit, ...], started: datetime, work: Callable[..., Applied]
 ) -> tuple[MetarangeFile, Summary]:
-    """Write ranges, and the metarange unless a known commit has it. The progress says what is rewritten, and where."""
+    """Write the ranges of an attempt that ``started``, and the metarange unless a known commit has it.
+
+    ``work`` is ``ranges.apply.apply`` or ``apply_plan`` with what is applied. The progress says what is rewritten.
+    """
     label, attempt = verb, layout.attempt(started, ctx.ids)
 
     def on_plan(plan: ApplyPlan) -> None:

@@ -57,7 +57,6 @@ def put(
         PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
         PreconditionFailed: ``protected_branch``, ``read_only_repository``: the branch takes no changes.
     """
-    check_new_path(path)
     # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
     started = begin_staging(ctx, branch, flush=if_absent or seen is not None)
     if if_absent:

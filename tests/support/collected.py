@@ -243,7 +243,7 @@ class World:
         yield
         plan = make_plan(self.context, unix_seconds(now))
         yield
-        revived = plan.decision().revived
+        revived = plan.decided.revived
         for step in steps(self.context, mark, since, plan):
             if step.rules_changed:
                 return

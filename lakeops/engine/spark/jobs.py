@@ -196,9 +196,6 @@ def _freeze() -> None:
     gc.freeze()
 
 
-# --- the driver's side ---
-
-
 Perform = Callable[[Iterable[PackedTask[Any]]], Iterator[Outcome[Any]]]
 """A function over the packed tasks of one partition. It is pickled, so it is defined at a module's top level."""
 

@@ -124,7 +124,7 @@ def dry_run(ctx: Context) -> DryRun:
     planned = Mark("", MarkState.MARKING, now, now - grace)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder:
         listing = list_store(ctx, planned.cutoff, Path(folder))
-        decided = make_plan(ctx, unix_seconds(now)).decision()
+        decided = make_plan(ctx, unix_seconds(now)).decided
         roots = ctx.catalog.retention.roots(ctx.repository_id)
         live = [commit for commit in roots.commits if commit.id not in decided.expired]
         live += ctx.catalog.commits.get_many(ctx.repository_id, decided.revived).values()

@@ -36,33 +36,29 @@ _TRIES = 4
 """How often rules may change under a plan."""
 
 
-@dataclass
-class GcPlan:
-    """Which commits live and why, and which do not.
+@dataclass(frozen=True, slots=True)
+class MarkDecision:
+    """The decision of a mark about commits: which live and why, and which do not.
 
-    ``only_for_mirrors`` has, by mirror, the commits that would not live but for it. ``doomed`` are live commits that
-    expire, and pending ones that stay expired, by generation.
+    ``carried`` were expired by an earlier mark that was not swept, and stay expired. ``revived`` of them live again.
+    ``only_for_mirrors`` has, by mirror, the commits that would not live but for it.
     """
 
-    lineage: Lineage
     kept: dict[str, RetentionReason]
-    only_for_mirrors: dict[str, frozenset[str]] = field(default_factory=dict)
-    doomed: list[str] = field(init=False)
+    expired: frozenset[str]
+    carried: frozenset[str]
+    revived: frozenset[str]
+    only_for_mirrors: dict[str, frozenset[str]]
+
+
+@dataclass
+class GcPlan:
+    """A plan. ``doomed`` are the expired and carried commits of what was ``decided``, by generation."""
+
+    lineage: Lineage
+    decided: MarkDecision
+    doomed: list[str]
     _spared: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        commits = self.lineage.commits.values()
-        gone = [node for node in commits if not node.expired and node.id not in self.kept]
-        self.doomed = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]
-        self._heads = {*self.lineage.branches.values()}
-
-    def decision(self) -> MarkDecision:
-        """The decision about the commits when nothing moves meanwhile."""
-        commits = self.lineage.commits
-        carried = {commit_id for commit_id in self.doomed if commits[commit_id].pending}
-        revived = {commit_id for commit_id in self.kept if commits[commit_id].pending}
-        gone = frozenset({*self.doomed} - carried)
-        return MarkDecision(self.kept, gone, frozenset(carried), frozenset(revived), self.only_for_mirrors)
 
     def choose(self, moves: Iterable[RefMove]) -> list[str]:
         """The next commits to expire, the last of ``doomed``, once refs have made these moves.
@@ -70,10 +66,10 @@ class GcPlan:
         What refs came to show since the plan was made lives, and all that it descends from. What a new commit is on top
         of was a head then or since, or an old commit was merged, and counts as shown.
         """
-        commits, shown = self.lineage.commits, list[str | None]()
+        commits, shown, heads = self.lineage.commits, list[str | None](), {*self.lineage.branches.values()}
         for move in moves:
             shown += [move.old, move.new, *(() if move.new in commits else move.parents)]
-        waiting = [commit_id for commit_id in shown if commit_id is not None and commit_id not in self._heads]
+        waiting = [commit_id for commit_id in shown if commit_id is not None and commit_id not in heads]
         while waiting:
             commit_id = waiting.pop()
             if commit_id in commits and commit_id not in self._spared:
@@ -81,20 +77,6 @@ class GcPlan:
                 waiting += commits[commit_id].parents
         some = self.doomed[-STEP:]
         return [commit_id for commit_id in some if commit_id not in self._spared or commits[commit_id].pending]
-
-
-@dataclass(frozen=True, slots=True)
-class MarkDecision:
-    """The decision of a mark about commits.
-
-    ``carried`` were expired by an earlier mark that was not swept, and stay expired. ``revived`` of them live again.
-    """
-
-    kept: dict[str, RetentionReason]
-    expired: frozenset[str]
-    carried: frozenset[str]
-    revived: frozenset[str]
-    only_for_mirrors: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 def make_plan(ctx: Context, now: int) -> GcPlan:
@@ -107,7 +89,16 @@ def make_plan(ctx: Context, now: int) -> GcPlan:
         lineage = ctx.catalog.retention.lineage(ctx.repository_id, left_since=now - window)
         if lineage.rules != text:
             return None
-        return GcPlan(lineage, live(lineage, rules, now), only_for_mirrors(lineage, rules, now))
+        kept, commits = live(lineage, rules, now), lineage.commits.values()
+        gone = [node for node in commits if not node.expired and node.id not in kept]
+        doomed = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]
+        pending = {node.id for node in commits if node.pending}
+        sides = (
+            frozenset({*doomed} - pending),
+            frozenset(pending.intersection(doomed)),
+            frozenset(pending & kept.keys()),
+        )
+        return GcPlan(lineage, MarkDecision(kept, *sides, only_for_mirrors(lineage, rules, now)), doomed)
 
     return retry(attempt, _TRIES, lambda: _rules_keep_changing(ctx))
 
@@ -121,7 +112,7 @@ def expire_commits(ctx: Context, mark: Mark, since: int, now: int) -> MarkDecisi
 
     def attempt() -> MarkDecision | None:
         plan, carried = make_plan(ctx, now), set[str]()
-        decided, total = plan.decision(), len(plan.doomed)
+        decided, total = plan.decided, len(plan.doomed)
         for step in steps(ctx, mark, since, plan):
             if step.rules_changed:
                 return None
@@ -183,7 +174,7 @@ def live_commits(ctx: Context) -> set[str]:
 
     The next mark lets the other commits expire.
     """
-    return set(make_plan(ctx, ctx.seconds()).kept)
+    return set(make_plan(ctx, ctx.seconds()).decided.kept)
 
 
 def get_grace(ctx: Context) -> dict[str, Any]:

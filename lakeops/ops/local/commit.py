@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from lakeops.catalog.records import Staged
@@ -31,9 +32,10 @@ from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
 from lakeops.ops.local.tree import WorkTree, compare, find_clashes, read_tree, wanted_at
-from lakeops.ops.publish import CommitPlan, CommitResult, apply_changes, in_turn, publish, require_clean, snapshot
+from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, require_clean, snapshot, write_ranges
 from lakeops.ops.put import write
 from lakeops.ops.read import as_table
+from lakeops.ranges.apply import apply
 from lakeops.store.in_flight import in_parallel
 
 MOST_ASKED = 1000
@@ -115,7 +117,8 @@ def commit(
                 moved += clashes(seen.head)
             if moved:
                 raise MergeConflict(str(folder), branch, moved, kind="clone_conflict")
-            metarange, summary = apply_changes(ctx, seen.head, changes, started=seen.started)
+            work = partial(apply, base=ctx.metarange(seen.head), changes=changes)
+            metarange, summary = write_ranges(ctx, "commit", (seen.head,), seen.started, work)
             plan = CommitPlan(metarange, (seen.head,), message, pairs, summary, begun=begun)
             return publish(ctx, request, seen, plan, publisher)
 

@@ -58,12 +58,15 @@ def check_names(names: Iterable[str], *, folds: bool) -> None:
         if other != name:
             raise InvalidPath(f"{excerpt(name)} and {excerpt(other)} are one file on this disk; nothing was written")
     for key, name in shown.items():
-        at = key.find("/")
-        while at >= 0:
-            if key[:at] in shown:
-                other = excerpt(shown[key[:at]])
+        for folder in folders_of(key):
+            if folder in shown:
+                other = excerpt(shown[folder])
                 raise InvalidPath(f"{other} cannot be a file and the folder of {excerpt(name)}; nothing was written")
-            at = key.find("/", at + 1)
+
+
+def folders_of(name: str) -> list[str]:
+    """The folders that lead to a name."""
+    return [name[:at] for at, letter in enumerate(name) if letter == "/"]
 
 
 def folds_letters(folder: Path) -> bool:

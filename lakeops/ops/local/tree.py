@@ -19,7 +19,17 @@ from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import PLACE, is_clone_state, reading, translated, walk
-from lakeops.ops.local.index import RACY_NS, Index, Journal, Known, check_names, folds_letters, journal, write
+from lakeops.ops.local.index import (
+    RACY_NS,
+    Index,
+    Journal,
+    Known,
+    check_names,
+    folders_of,
+    folds_letters,
+    journal,
+    write,
+)
 from lakeops.ops.read import list_objects, open_entry
 from lakeops.store.in_flight import in_parallel
 
@@ -83,7 +93,7 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
         tree.files[name] = known
     tree.here.extend(_changes(index.files, tree.files, lambda known: known.sha256))
     hidden = set(tree.special)
-    tree.here[:] = [change for change in tree.here if not hidden.intersection(_name_and_folders(change.path))]
+    tree.here[:] = [change for change in tree.here if not hidden.intersection([change.path, *folders_of(change.path)])]
     tree.special.sort(key=os.fsencode)
     return tree
 
@@ -96,17 +106,6 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _name_and_folders(name: str) -> Iterator[str]:
-    yield name
-    while name:
-        name = name.rpartition("/")[0]
-        yield name
-
-
-def _folders(name: str) -> list[str]:
-    return [folder for folder in _name_and_folders(name) if folder not in ("", name)]
-
-
 def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Change]) -> list[str]:
     """The names that a change adds where a commit has a folder, or below what is an object of the commit."""
     added = [change.path for change in here if change.type == ChangeType.ADDED]
@@ -114,7 +113,7 @@ def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Chang
     metarange = ctx.metarange(commit)
     files = {
         folder
-        for folder in {folder for name in added for folder in _folders(name)} - gone
+        for folder in {folder for name in added for folder in folders_of(name)} - gone
         if ctx.reader.stat(metarange, prefix + folder) is not None
     }
 
@@ -125,7 +124,7 @@ def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Chang
             for item in below
         )
 
-    return [name for name in added if not files.isdisjoint(_folders(name)) or is_folder(name)]
+    return [name for name in added if not files.isdisjoint(folders_of(name)) or is_folder(name)]
 
 
 def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Entry]) -> Sides:
@@ -136,15 +135,15 @@ def compare(folder: Path, index: Index, tree: WorkTree, wanted: Mapping[str, Ent
     agreed: dict[str, str | None] = {}
     conflicts = list[str]()
     added = {change.path for change in tree.here if change.type == ChangeType.ADDED}
-    folders = {folder for name in added for folder in _folders(name)}
+    folders = {folder for name in added for folder in folders_of(name)}
     for change in there:
         name = change.path
-        if name in wanted and (name in folders or not added.isdisjoint(_folders(name))):
+        if name in wanted and (name in folders or not added.isdisjoint(folders_of(name))):
             conflicts.append(name)  # a file here and a folder there, or the other way round
             continue
         if name in changed and _has_contents(folder, tree.files.get(name), wanted.get(name), name):
             agreed[name] = wanted[name].checksum if name in wanted else None
-        elif name in changed or special.intersection(_name_and_folders(name)):
+        elif name in changed or special.intersection([name, *folders_of(name)]):
             conflicts.append(name)
     rest = [[change for change in side if change.path not in agreed] for side in (tree.here, there)]
     return Sides(rest[0], rest[1], conflicts, agreed)
@@ -248,14 +247,9 @@ def take(
 
 def _check_ways(folder: Path, wanted: Mapping[str, Entry], taken: set[str]) -> None:
     """Refuse to write through a link, before anything is written. Raises ``InvalidPath``."""
-    for parent in {Path(name).parent for name in taken if name in wanted}:
-        current = folder
-        for part in parent.parts:
-            current /= part
-            if current.is_symlink():
-                raise InvalidPath(
-                    f"{excerpt(str(current))} is a symbolic link that leads elsewhere; nothing was written"
-                )
+    for way in {folder / parent for name in taken if name in wanted for parent in folders_of(name)}:
+        if way.is_symlink():
+            raise InvalidPath(f"{excerpt(str(way))} is a symbolic link that leads elsewhere; nothing was written")
 
 
 def _check_room(folder: Path, needed: int) -> None:
