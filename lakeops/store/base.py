@@ -227,6 +227,13 @@ class StoreSettings:
     def __post_init__(self) -> None:
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
+        if self.part_bytes < MIN_PART_BYTES:
+            raise InvalidInput(
+                f"part_bytes is {self.part_bytes}; S3 takes no part below {MIN_PART_BYTES}", kind="invalid_settings"
+            )
+        for name in ("max_attempts", "connect_timeout", "read_timeout", "parallel_parts", "max_connections"):
+            if getattr(self, name) <= 0:
+                raise InvalidInput(f"{name} is {getattr(self, name)}; give a number above 0", kind="invalid_settings")
 
 
 def _check_endpoint(url: str) -> None:
