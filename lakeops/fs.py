@@ -397,9 +397,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path1)
             source = self.lake.repository(repository).ref(ref)
             repository, branch, target = self._split(path2)
-            entry = source.find(key)
+            entry = source.find(key) if key else None
             if entry is None and self.isdir(path1):
-                entry, target = source.find(key + "/"), target + "/"
+                entry, target = source.find(key + "/") if key else None, target + "/"
                 if entry is None:
                     return
             entry = entry or source.stat(key)  # which says why there is none

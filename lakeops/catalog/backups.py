@@ -147,15 +147,9 @@ class Backups(CatalogPart):
             check_free(conn, repository)
             now = self.database.dialect.now(conn)
             first_seen(conn, now, self.clock)
-            conn.execute(
-                insert(REPOSITORY).values(
-                    **repository_values(repository),
-                    grace_seconds=restored.grace_seconds,
-                    pruned=restored.pruned,
-                    fence=epoch_micros(now) - 1,  # what began before rests on the lost catalog
-                    restored=restored.at,
-                )
-            )
+            fence = epoch_micros(now) - 1  # what began before rests on the lost catalog
+            more = {"grace_seconds": restored.grace_seconds, "pruned": restored.pruned, "fence": fence}
+            conn.execute(insert(REPOSITORY).values(**repository_values(repository), **more, restored=restored.at))
             _insert(conn, COMMIT, (commit_values(name, commit) for commit in restored.commits), name)
             for branch, commit_id in restored.branches.items():
                 self.insert_branch(conn, name, branch, commit_id, tokens())

@@ -1,7 +1,7 @@
 """Commits: reading and publishing them, the queue of those who publish, and idempotency keys.
 
 While somebody is first in a branch's queue nobody else publishes to it. The queue is for fairness alone: a place that
-lapses too early, counts too long or is lost costs somebody another try. ``publish`` decides by head, tokens and resets.
+lapses too early, counts too long or is lost costs another try. ``publish`` decides by head, tokens and resets.
 """
 
 from __future__ import annotations

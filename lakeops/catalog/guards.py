@@ -443,36 +443,19 @@ class CatalogPart:
             conn.execute(_NEW_MOVE, move)
             conn.execute(_NEW_RECORD, record | {"login": self.database.dialect.account, "recorded": now})
 
-    def record(
-        self,
-        conn: Connection,
-        repository_id: str,
-        action: str,
-        kind: str,
-        ref: str,
-        before: object = None,
-        after: object = None,
-    ) -> None:
-        """Insert the audit's record of a transition that moves no ref. Each transition leaves one."""
-        record = self.audit_values(repository_id, action, kind, ref, before, after)
+    def record(self, conn: Connection, repository_id: str, action: str, kind: str, ref: str, *change: object) -> None:
+        """Insert the audit's record of a transition that moves no ref, with the state before and after it."""
+        record = self.audit_values(repository_id, action, kind, ref, *change)
         account = self.database.dialect.account
         if account is not None:  # a server fills in the login and the time by itself
             record |= {"login": account, "recorded": unix_seconds(self.database.dialect.now(conn))}
         conn.execute(_NEW_RECORD, record)
 
     def audit_values(
-        self,
-        repository_id: str,
-        action: str,
-        kind: str,
-        ref: str,
-        before: object = None,
-        after: object = None,
-        *,
-        claimed: str | None = None,
+        self, repository_id: str, action: str, kind: str, ref: str, *change: object, claimed: str | None = None
     ) -> dict[str, Any]:
         """A record of the audit as column values."""
-        texts = before if before is None else str(before), after if after is None else str(after)
+        texts = [one if one is None else str(one) for one in (*change, None, None)[:2]]
         who = self.caller.person, self.caller.claimed if claimed is None else claimed
         return dict(zip(_AUDIT_COLUMNS, (repository_id, action, kind, ref, *texts, *who), strict=True))
 

@@ -12,10 +12,9 @@ the machine has counted as many seconds since as its clock says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, not_, or_, select, update
 
@@ -91,7 +90,9 @@ class Marks(CatalogPart):
             conn.execute(update(MARK).where(here, MARK.c.state == old.value).values(state=new.value))
         conn.execute(delete(MARK).where(here, MARK.c.created < epoch_micros(now - KEEP), *_FORGETTABLE))
         mark = Mark(mark_id, MarkState.MARKING, now, cutoff)
-        conn.execute(insert(MARK).values(_values(repository_id, mark)))
+        times = {"created": epoch_micros(now), "cutoff": epoch_micros(cutoff)}
+        values = {**asdict(mark), **times, "state": mark.state.value, "failures": []}
+        conn.execute(insert(MARK).values(repository_id=repository_id, **values))
         self.record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
         # From here on what they need may be garbage.
         unproved = update(COMMIT).filter_by(repository_id=repository_id, expired_by=UNPROVED)
@@ -345,13 +346,6 @@ def _record(row: AnyRow) -> Mark:
     times = {name: from_epoch_micros(values[name]) for name in ("created", "cutoff")}
     failures = tuple((key, reason) for key, reason in row.failures)
     return Mark(**{**values, **times, "state": MarkState(row.state), "failures": failures})
-
-
-def _values(repository_id: str, mark: Mark) -> dict[str, Any]:
-    values = {one.name: getattr(mark, one.name) for one in fields(Mark)}
-    times = {"created": epoch_micros(mark.created), "cutoff": epoch_micros(mark.cutoff)}
-    failures = [list(failure) for failure in mark.failures]
-    return {**values, **times, "repository_id": repository_id, "state": mark.state.value, "failures": failures}
 
 
 # --- the clock ---

@@ -91,15 +91,10 @@ class Postgres(Dialect):
 
     def engine(self, url: URL) -> Engine:
         given = {name: value for name, value in _CONNECT.items() if name not in url.query or name == "client_encoding"}
+        pool = {"pool_pre_ping": True, "pool_size": 5, "max_overflow": 15}
         try:
             return create_engine(
-                url,
-                connect_args=given,
-                pool_pre_ping=True,
-                pool_size=5,
-                max_overflow=15,
-                isolation_level="READ COMMITTED",
-                hide_parameters=True,
+                url, connect_args=given, isolation_level="READ COMMITTED", hide_parameters=True, **pool
             )
         except ModuleNotFoundError:
             raise InvalidInput(

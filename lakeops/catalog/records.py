@@ -288,11 +288,7 @@ def hooks_of(row: AnyRow) -> tuple[Hook, ...]:
 
 def repository_values(repository: RepositoryRecord) -> dict[str, Any]:
     """A repository as column values."""
-    return {
-        **asdict(repository),
-        "split": asdict(repository.split),
-        "hooks": [hook.to_json() for hook in repository.hooks],
-    }
+    return {**asdict(repository), "hooks": [hook.to_json() for hook in repository.hooks]}
 
 
 _commit, _entry = maker(Commit), maker(Entry)

@@ -12,10 +12,9 @@ any time. ``grant_role`` runs them.
 
 A login that has its role in some repositories alone is a member of one more group role for each. Policies keep it from
 the rows of the others but their records, whose namespaces all have to know. Policies and triggers ask for the login of
-the session, which ``SET ROLE`` does not change, and their functions name every schema (ADR 0079).
-
-Locking a row takes the right to change one of its columns, so those who only lock get that right, and a policy that
-lets no change pass. All but readers insert records of the audit, without login and time, which the database fills in.
+the session, which ``SET ROLE`` does not change, and their functions name every schema (ADR 0079). Locking a row takes
+the right to change one of its columns, so those who only lock get that right, and a policy that lets no change pass.
+All but readers insert records of the audit, without login and time, which the database fills in.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """SQLite: the embedded catalog, with write-ahead logging and every commit forced to disk.
 
-Writers begin with ``BEGIN IMMEDIATE``, and wait there for up to a minute (``?timeout=SECONDS`` in the URL changes it):
-a transaction that begins as a reader fails at once when it wants to write after somebody else. Readers see one
-snapshot. SQLite keeps no queue, and its own wait asks less often the longer it takes, so newcomers overtake. The wait
-here asks more often the longer it takes.
+Writers begin with ``BEGIN IMMEDIATE``, and wait there for up to a minute (``?timeout=SECONDS`` in the URL changes it),
+since a transaction that begins as a reader fails when it wants to write after somebody else. Readers see one snapshot.
+SQLite keeps no queue, and its own wait asks less often the longer it takes, so newcomers overtake. The wait here asks
+more often.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Literal, NoReturn, TextIO
@@ -177,7 +178,9 @@ def lakeops(
     """Take the options that stand before the command."""
     for name, value in ((CONFIG, config), ("LAKEOPS_ENGINE", engine)):
         if value is not None:  # child processes, such as Spark's, take the same settings
-            context.call_on_close(partial(_set_back, name, os.environ.get(name)))
+            before = {} if name not in os.environ else {name: os.environ[name]}
+            context.call_on_close(partial(os.environ.update, before))
+            context.call_on_close(partial(os.environ.pop, name, None))  # the last one is called first
             os.environ[name] = value
     if version:
         Printer(json).answer({"version": __version__}, [f"lakeops {__version__}"])
@@ -186,13 +189,6 @@ def lakeops(
             context.fail("Missing command.")
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(USAGE)
-
-
-def _set_back(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 def _report(out: Printer, error: Exception) -> int:
@@ -262,11 +258,8 @@ def _drop_unwritten(stream: TextIO) -> bool:
         stream.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
+        with suppress(OSError):  # a stream without a file behind it, as in an embedding program
             os.dup2(nowhere, stream.fileno())
-        except OSError:  # a stream without a file behind it, as in an embedding program
-            pass
-        finally:
-            os.close(nowhere)
+        os.close(nowhere)
         return True
     return False

@@ -26,15 +26,7 @@ from lakeops.cli.options import (
     ref_in,
     value,
 )
-from lakeops.cli.output import (
-    SHORT_ID,
-    VERDICT_COLOURS,
-    Styled,
-    commit_id,
-    is_terminal,
-    verdict_lines,
-    with_checks,
-)
+from lakeops.cli.output import SHORT_ID, VERDICT_COLOURS, Styled, commit_id, is_terminal, verdict_lines, with_checks
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.model.formatting import counted, moment, span

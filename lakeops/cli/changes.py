@@ -38,6 +38,8 @@ SIGNS = {
     ChangeType.CONFLICT: ("! conflict", "magenta"),
 }
 Right = Annotated[Any, ref("RIGHT", "The ref whose changes are shown.")]
+_WINS = "The side that wins each conflict. Default: a conflict stops the merge."
+_TABLES = "Where both sides changed an Iceberg table, apply the source's changes again."
 Destination = Annotated[Any, ref("DEST", "The branch that takes the changes.")]
 MAX_FOLDERS = 10
 """Folders that are counted one by one."""
@@ -153,10 +155,7 @@ def merge(
     session: Session,
     source: Annotated[LakeUri, uri("lakefs://REPO/SOURCE", "Any ref.")],
     destination: Destination,
-    strategy: Annotated[
-        Strategy | None,
-        typer.Option(help="The side that wins each conflict. Default: a conflict stops the merge.", show_default=False),
-    ] = None,
+    strategy: Annotated[Strategy | None, typer.Option(help=_WINS, show_default=False)] = None,
     message: Annotated[str | None, value("--message -m", "TEXT", "The commit's message.")] = None,
     meta: Metadata = None,
     squash: Annotated[bool, flag("--squash", "Make a commit with one parent, without the source's history.")] = False,
@@ -164,10 +163,7 @@ def merge(
     allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
     idempotency_key: IdempotencyKey = None,
     despite_check: DespiteChecks = None,
-    tables: Annotated[
-        TablesMode | None,
-        value("--tables", "rebase", "Where both sides changed an Iceberg table, apply the source's changes again."),
-    ] = None,
+    tables: Annotated[TablesMode | None, value("--tables", "rebase", _TABLES)] = None,
 ) -> None:
     """Merge what a ref changed into a branch.
 

@@ -148,8 +148,7 @@ def download(
     session: Session,
     source: Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "An object, or a folder with --recursive.")],
     destination: Annotated[
-        str,
-        typer.Argument(metavar="DESTINATION", help="A file or directory; the working directory if not given."),
+        str, typer.Argument(metavar="DESTINATION", help="A file or directory; the working directory if not given.")
     ] = ".",
     recursive: Annotated[bool, flag("--recursive -r", "Download every object in this folder.")] = False,
     parallelism: Parallelism = PARALLELISM,
@@ -183,8 +182,7 @@ def download(
     records = [{**entry.to_json(), "file": str(target)} for entry, _, target in downloads]
     what, where = (counted(len(downloads), "object"), str(root)) if recursive else (path, records[0]["file"])
     session.answer(
-        records if recursive else records[0],
-        ["Downloaded ", what, f" ({human_size(total)}) to ", (where, "green")],
+        records if recursive else records[0], ["Downloaded ", what, f" ({human_size(total)}) to ", (where, "green")]
     )
 
 

@@ -254,15 +254,8 @@ def idle(
     )
 
 
-_WHY = {
-    "heads": "by branches",
-    "tags": "by tags",
-    "mirrors": "for mirrors",
-    "retention": "by retention rules",
-    "merge_bases": "as merge bases",
-    "undo": "in the undo window",
-    "no_rules": "without rules",
-}
+_WHY = {"heads": "by branches", "tags": "by tags", "mirrors": "for mirrors", "retention": "by retention rules"}
+_WHY |= {"merge_bases": "as merge bases", "undo": "in the undo window", "no_rules": "without rules"}
 """Why commits are kept, in words for ``RetentionReason``."""
 
 

@@ -134,26 +134,14 @@ Json = Annotated[
     bool, typer.Option("--json", metavar="", help="Print JSON on stdout and nothing else.", callback=_json_anywhere)
 ]
 Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
-Progress = Annotated[
-    bool | None,
-    typer.Option(
-        "--progress/--no-progress",
-        help="Show progress: a bar on a terminal, which is the default there, and elsewhere a line every 2 s.",
-        show_default=False,
-    ),
-]
+_PROGRESS = "Show progress: a bar on a terminal, which is the default there, and elsewhere a line every 2 s."
+Progress = Annotated[bool | None, typer.Option("--progress/--no-progress", help=_PROGRESS, show_default=False)]
 Message = Annotated[str, value("--message -m", "TEXT", "What was done and why.")]
 Metadata = Annotated[list[str] | None, value("--meta", "KEY=VALUE", "Metadata; may be repeated.")]
-IdempotencyKey = Annotated[
-    str | None,
-    value("--idempotency-key", "KEY", "A key for this call: a second call with it returns the first one's commit."),
-]
-ParentNumber = Annotated[
-    int | None,
-    typer.Option(
-        "--parent-number", "-m", metavar="N", help="For a merge commit: the parent to compare with, counted from 1."
-    ),
-]
+_KEY = "A key for this call: a second call with it returns the first one's commit."
+IdempotencyKey = Annotated[str | None, value("--idempotency-key", "KEY", _KEY)]
+_PARENT = "For a merge commit: the parent to compare with, counted from 1."
+ParentNumber = Annotated[int | None, typer.Option("--parent-number", "-m", metavar="N", help=_PARENT)]
 Amount = Annotated[int | None, value("--amount -n", "N", "Show at most this many.", min=0)]
 After = Annotated[str, value("--after", "NAME", "Show only items after this one.")]
 Prefix = Annotated[str, value("--prefix", "TEXT", "Show only those that begin with this.")]

@@ -61,15 +61,14 @@ def plain(piece: Styled) -> str:
 
 def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
     """Format one line for a stream, with colours where it shows them."""
-    if not has_colours(stream):
-        return "".join(plain(piece) for piece in pieces)
-    return "".join(
-        plain(piece)
-        if isinstance(piece, str)
-        else typer.style(plain(piece), fg=None if piece[1] in {"bold", "dim"} else piece[1],
-                         bold=piece[1] == "bold" or None, dim=piece[1] == "dim" or None)
-        for piece in pieces
-    )  # fmt: skip
+
+    def styled(piece: Styled) -> str:
+        if isinstance(piece, str):
+            return plain(piece)
+        look: dict[str, Any] = {piece[1]: True} if piece[1] in {"bold", "dim"} else {"fg": piece[1]}
+        return typer.style(plain(piece), **look)
+
+    return "".join(map(styled if has_colours(stream) else plain, pieces))
 
 
 def commit_id(full: str) -> Styled:

@@ -12,7 +12,7 @@ from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
 from lakeops.model.formatting import counted, moment
-from lakeops.model.protection import ACTIONS, BEFORE, SECONDS
+from lakeops.model.protection import ACTIONS, BEFORE, SECONDS, Hook
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -62,12 +62,7 @@ def list_all(session: Session) -> None:
 
 
 @command(app, "metadata", example="repo metadata lakefs://flights --meta owner=ada --remove contact")
-def metadata(
-    session: Session,
-    uri: RepositoryUri,
-    meta: Metadata = None,
-    remove: RemovedKeys = None,
-) -> None:
+def metadata(session: Session, uri: RepositoryUri, meta: Metadata = None, remove: RemovedKeys = None) -> None:
     """Show a repository's own metadata, or change it: key/value pairs such as an owner or a contact.
 
     Keys that are not named stay as they are.
@@ -165,13 +160,13 @@ def set_hook(
 @command(hook_group, "list", example="hook list lakefs://flights", lists="prefix after amount")
 def list_hooks(session: Session, uri: RepositoryUri) -> None:
     """List the hooks of a repository."""
-    session.table(
-        session.part(session.repository(uri).hooks(), "name"),
-        ("Hook", "When", "Beside", "Refs", "Seconds"),
-        lambda hook: (
-            (hook.name, "cyan"), hook.when, ", ".join(hook.actions) or "everything", hook.pattern, str(hook.seconds),
-        ),
-    )  # fmt: skip
+
+    def row(hook: Hook) -> tuple[Styled, ...]:
+        beside = ", ".join(hook.actions) or "everything"
+        return ((hook.name, "cyan"), hook.when, beside, hook.pattern, str(hook.seconds))
+
+    found = session.part(session.repository(uri).hooks(), "name")
+    session.table(found, ("Hook", "When", "Beside", "Refs", "Seconds"), row)
 
 
 @command(hook_group, "remove", example="hook remove lakefs://flights schema-check")

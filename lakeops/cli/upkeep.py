@@ -54,8 +54,8 @@ def fsck(
                 raise
             session.document({"findings": findings, "error": error.to_json()})
             raise typer.Exit(error.exit_code) from None
-        record = {"findings": findings, "ok": not severities[Severity.ERROR], "checked": dict(check.checked)}
-        record["severities"] = {severity.value: severities[severity] for severity in Severity}
+        counts = {severity.value: severities[severity] for severity in Severity}
+        record = {"findings": findings, "ok": not counts["error"], "severities": counts, "checked": dict(check.checked)}
         session.answer(record, [*_result(check, severities)])
         check.note()
     if severities[Severity.ERROR]:
@@ -115,9 +115,7 @@ def status(session: Session, uri: RepositoryUri) -> None:
 
 @command(refs_group, "automatic", example="refs automatic lakefs://flights")
 def automatic(
-    session: Session,
-    uri: RepositoryUri,
-    off: Annotated[bool, flag("--off", "Switch it off.")] = False,
+    session: Session, uri: RepositoryUri, off: Annotated[bool, flag("--off", "Switch it off.")] = False
 ) -> None:
     """Add each change of a branch or tag to the dump as soon as it is made, whoever makes it."""
     session.repository(uri).refs.automatic(not off)

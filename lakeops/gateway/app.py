@@ -39,16 +39,7 @@ except ImportError:
     ) from None
 
 from lakeops import serving as limited
-from lakeops.gateway.answers import (
-    Refused,
-    document,
-    elements,
-    error_document,
-    nest,
-    owner_element,
-    refusal,
-    timestamp,
-)
+from lakeops.gateway.answers import Refused, document, elements, error_document, nest, owner_element, refusal, timestamp
 from lakeops.gateway.chunks import Chunks, chunks_of
 from lakeops.gateway.headers import BUCKET, check_headers, subresource
 from lakeops.gateway.reading import OVERRIDES, get_object, list_objects, number_of, unknown

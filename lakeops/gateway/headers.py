@@ -29,10 +29,11 @@ class Header:
     code: str = "NotImplemented"
 
 
-def _refused(*names: str, harmless: tuple[str, ...] = (), status: int = 501, code: str = "NotImplemented") -> Header:
+def _refused(answer: str, *names: str, harmless: tuple[str, ...] = ()) -> Header:
+    status, code = answer.split()
     said = " and ".join(f"`{value or 'empty'}`" for value in harmless)
     taken = f"{said} changes nothing; other values: " if said else ""
-    return Header(names, f"{taken}refused, {status} `{code}`", frozenset(harmless), status, code)
+    return Header(names, f"{taken}refused, {status} `{code}`", frozenset(harmless), int(status), code)
 
 
 HEADERS: tuple[Header, ...] = (
@@ -47,32 +48,25 @@ HEADERS: tuple[Header, ...] = (
     Header(("x-amz-mp-object-size",), "served"),
     Header(("x-amz-object-attributes", "x-amz-max-parts", "x-amz-part-number-marker"), "served"),
     _refused(
-        "x-amz-expected-bucket-owner",
-        "x-amz-source-expected-bucket-owner",
-        harmless=(OWNER,),
-        status=403,
-        code="AccessDenied",
+        "403 AccessDenied", "x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner", harmless=(OWNER,)
     ),
-    _refused("x-amz-storage-class", harmless=("standard",), status=400, code="InvalidStorageClass"),
+    _refused("400 InvalidStorageClass", "x-amz-storage-class", harmless=("standard",)),
+    _refused("400 AccessControlListNotSupported", "x-amz-acl", harmless=("private", "bucket-owner-full-control")),
+    _refused("400 AccessControlListNotSupported", "x-amz-grant-*"),
+    _refused("400 InvalidRequest", "x-amz-object-lock-*"),
+    _refused("501 NotImplemented", "x-amz-bucket-object-lock-enabled", harmless=("false",)),
+    _refused("501 NotImplemented", "x-amz-server-side-encryption*", "x-amz-copy-source-server-side-encryption-*"),
+    _refused("501 NotImplemented", "x-amz-tagging", harmless=("",)),
     _refused(
-        "x-amz-acl",
-        harmless=("private", "bucket-owner-full-control"),
-        status=400,
-        code="AccessControlListNotSupported",
+        "501 NotImplemented", "x-amz-website-redirect-location", "x-amz-write-offset-bytes", "x-amz-mfa", "x-amz-if-*"
     ),
-    _refused("x-amz-grant-*", status=400, code="AccessControlListNotSupported"),
-    _refused("x-amz-object-lock-*", status=400, code="InvalidRequest"),
-    _refused("x-amz-bucket-object-lock-enabled", harmless=("false",)),
-    _refused("x-amz-server-side-encryption*", "x-amz-copy-source-server-side-encryption-*"),
-    _refused("x-amz-tagging", harmless=("",)),
-    _refused("x-amz-website-redirect-location", "x-amz-write-offset-bytes", "x-amz-mfa", "x-amz-if-*"),
     Header(("x-amz-tagging-directive",), "ignored: no object has tags"),
     Header(("x-amz-request-payer", "x-amz-bypass-governance-retention"), "ignored: nobody pays, and nothing is locked"),
     Header(
         ("x-amz-optional-object-attributes", "x-amz-te", "x-amz-user-agent", "x-amz-api-version", "x-amz-cf-id"),
         "ignored",
     ),
-    _refused("x-amz-*"),
+    _refused("501 NotImplemented", "x-amz-*"),
 )
 """The first row that has a header's name counts."""
 

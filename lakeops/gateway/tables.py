@@ -57,7 +57,8 @@ _MOST_FORM = 64 << 10
 """Bytes of a request for a token, which nobody has vouched for."""
 _MOST_PARAMETERS = 20
 _SEPARATOR = "\x1f"
-_RESOURCES = {"namespaces", "tables", "transactions", "views"}
+_RESOURCES = ("namespaces/", "tables/rename/", "transactions/commit/")
+"""What follows a warehouse, which may be a branch or folder of the name of something below namespaces."""
 _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
     (exceptions.NoSuchTableError, 404, "NoSuchTableException"),
@@ -214,7 +215,8 @@ class IcebergRest:
     def _dispatch(
         self, method: str, segments: list[str], query: dict[str, str], headers: dict[str, str], body: bytes
     ) -> Response:
-        place = next((at for at, one in enumerate(segments) if at and one in _RESOURCES), None)
+        rest = (at for at in range(1, len(segments)) if "/".join([*segments[at:], ""]).startswith(_RESOURCES))
+        place = next(rest, None)
         if place is None:
             raise InvalidInput(f"there is nothing at this path; paths are {PREFIX}PREFIX/namespaces/...")
         prefix, names = [*map(unquote, segments[:place])], [*map(unquote, segments[place:])]

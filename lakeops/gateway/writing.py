@@ -453,12 +453,7 @@ def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Re
 
 
 def _stage(
-    branch: Branch,
-    path: str,
-    body: BinaryIO,
-    asked: S3Request,
-    content_type: str | None,
-    metadata: dict[str, str],
+    branch: Branch, path: str, body: BinaryIO, asked: S3Request, content_type: str | None, metadata: dict[str, str]
 ) -> Entry:
     unmatched, match = asked.headers.get("if-none-match"), asked.headers.get("if-match")
     never_replaced = _DELTA_COMMIT.fullmatch(path) is not None

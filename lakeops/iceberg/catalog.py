@@ -147,10 +147,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
         self._tables.drop_namespace(self.identifier_to_tuple(namespace))
 
     def update_namespace_properties(
-        self,
-        namespace: Any,
-        removals: set[str] | None = None,
-        updates: dict[str, str] | None = None,
+        self, namespace: Any, removals: set[str] | None = None, updates: dict[str, str] | None = None
     ) -> PropertiesUpdateSummary:
         """Update the properties of a namespace; the last of concurrent writers wins."""
         levels = self.identifier_to_tuple(namespace)

@@ -223,8 +223,7 @@ class LakeConnection:
 
         Raises:
             InvalidInput: ``invalid_settings``: a setting makes no sense.
-            PreconditionFailed: ``catalog_version``: the catalog is newer than this code, or needs ``lakeops doctor
-                --upgrade``.
+            PreconditionFailed: ``catalog_version``: it is newer, or needs ``lakeops doctor --upgrade``.
             Transient: ``catalog_unavailable``: the database does not answer.
         """
         chosen = settings or Settings.load(home=home, database_url=database_url)
@@ -260,16 +259,16 @@ class LakeConnection:
             # Attempts of a request that bridge an outage: from the fifth on, 10 s pass between two, on average.
             minutes = self.settings.outage_minutes
             patience = {"max_attempts": 5 + math.ceil(6 * minutes)} if minutes else {}
-            self._stores = Stores(
-                StoreSettings(
-                    endpoint_url=self.settings.s3_endpoint_url,
-                    region=self.settings.s3_region,
-                    fsync=self.settings.fsync,
-                    credentials=self.settings.credentials,
-                    requester_pays=self.settings.s3_requester_pays,
-                    **(IMPATIENT if self.impatient else patience),
-                )
+            given = self.settings
+            settings = StoreSettings(
+                endpoint_url=given.s3_endpoint_url,
+                region=given.s3_region,
+                fsync=given.fsync,
+                credentials=given.credentials,
+                requester_pays=given.s3_requester_pays,
+                **(IMPATIENT if self.impatient else patience),
             )
+            self._stores = Stores(settings)
         return self._stores
 
     def context(self, record: RepositoryRecord) -> Context:

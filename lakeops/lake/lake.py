@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakeops.lake.connection import LakeConnection, ops
 from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Local, Repository
+from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.names import check_asked, check_repository
 from lakeops.model.records import AuditRecord, Split
 from lakeops.ops.context import pages
@@ -41,24 +42,13 @@ class Lake(LakeConnection):
             split: where ranges end. It can never be changed, and the default suits everything but tests.
             metadata: key/value pairs kept with the repository.
 
-        Raises:
-            InvalidInput: ``invalid_name``: the name breaks the rules.
-            InvalidInput: ``invalid_uri``: the storage namespace is no URL that lakeops writes to.
-            AlreadyExists: a repository has the name.
-            NamespaceTaken: the storage namespace holds a repository, or overlaps with one.
-            StoreError: the store refused.
+        Raises ``InvalidInput`` (``invalid_name``, ``invalid_uri``), ``AlreadyExists``, ``NamespaceTaken`` (it holds a
+        repository, or overlaps with one), ``StoreError``.
         """
-        record = ops.repository.create_repository(
-            self.catalog,
-            self.stores(),
-            name,
-            storage_namespace or self.settings.default_namespace(check_repository(name)),
-            default_branch=default_branch,
-            split=split or Split(),
-            ids=self._ids,
-            actor=self.settings.committer,
-            metadata=metadata,
-        )
+        given: dict[str, Any] = {"default_branch": default_branch, "split": split or Split(), "metadata": metadata}
+        given |= {"ids": self._ids, "actor": self.settings.committer}
+        namespace = storage_namespace or self.settings.default_namespace(check_repository(name))
+        record = ops.repository.create_repository(self.catalog, self.stores(), name, namespace, **given)
         return Repository(self.context(record))
 
     def restore_repository(self, name: str, storage_namespace: str, *, of: str | None = None) -> RestoreResult:
@@ -73,12 +63,8 @@ class Lake(LakeConnection):
             storage_namespace: where it is.
             of: the storage namespace that the dump was made in, where replication brought several along.
 
-        Raises:
-            NotFound: there is no dump.
-            Corrupted: a file of the dump is missing, or not as it was written.
-            RecordRefused: a record of the dump cannot be so.
-            AlreadyExists: a repository has the name.
-            NamespaceTaken: the namespace overlaps with a repository, or belongs to another one.
+        Raises ``NotFound`` (no dump), ``Corrupted`` (a file of it is missing, or not as it was written),
+        ``RecordRefused``, ``AlreadyExists``, ``NamespaceTaken``.
         """
         return ops.refs.restore.restore(self.catalog, self.stores(), name, storage_namespace, of=of, ids=self._ids)
 
@@ -119,30 +105,22 @@ class Lake(LakeConnection):
                 needs write access to the source's catalog. Without it, set ``mirror_lag_days`` in the source's rules.
             check_imported: also look for imported objects, which are outside the storage namespace.
 
-        Raises:
-            AlreadyExists: a repository has the name.
-            NamespaceTaken: the storage namespace overlaps with a repository of this lake.
-            PreconditionFailed: ``not_a_replica``: the storage namespace belongs to another repository.
-            InvalidInput: the text leads to no source, or holds a password.
-            Transient: ``catalog_unavailable``: the source's database does not answer.
-            CatalogError: the source's database refuses.
+        Raises ``AlreadyExists``, ``NamespaceTaken``, ``PreconditionFailed`` (``not_a_replica``: the storage namespace
+        belongs to another repository), ``InvalidInput`` (the text leads to no source, or holds a password),
+        ``Transient``, ``CatalogError`` (the source's database does not answer, or refuses).
         """
         from lakeops.store.open import same_server
 
         reference = reference_to(source, source_repository, name)
         given = source if isinstance(source, LakeConnection) else None
+        follow = ops.mirror.create.ref_patterns("branch", branches), ops.mirror.create.ref_patterns("tag", tags)
         with reaching(reference, self.clock, given=given) as origin:
             record = ops.mirror.create.create_mirror(
                 self.catalog,
                 self.stores(),
-                name,
-                storage_namespace or self.settings.default_namespace(check_repository(name)),
+                MirrorRecord(check_repository(name), reference, "", *follow, reports, check_imported),
+                storage_namespace or self.settings.default_namespace(name),
                 ops.mirror.source.Source(origin, reference.repository),
-                reference,
-                branches=branches,
-                tags=tags,
-                reports=reports,
-                check_imported=check_imported,
                 same_store=same_server(origin.settings.s3_endpoint_url, self.settings.s3_endpoint_url),
                 ids=self._ids,
                 actor=self.settings.committer,
@@ -159,12 +137,7 @@ class Lake(LakeConnection):
         return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors.all())
 
     def local(self, directory: str | Path = ".") -> Local:
-        """The clone that a directory is, or lies in.
-
-        Raises:
-            InvalidInput: there is none.
-            RepositoryNotFound: this lake does not have what it follows.
-        """
+        """The clone that a directory is, or lies in. Raises ``InvalidInput`` (there is none), ``NotFound``."""
         from lakeops.ops.local.index import find, read
 
         folder = find(directory)
@@ -221,8 +194,7 @@ class Lake(LakeConnection):
         Raises:
             NotAllReplicated: some objects failed. Run it again: it goes on from there.
             NamespaceTaken: the destination overlaps with another repository.
-            PreconditionFailed: ``not_the_owner``: a catalog writes to it: it was opened for writing.
-            PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
+            PreconditionFailed: ``not_the_owner``: it was opened for writing. Or ``delete`` would take a large share.
             InvalidInput: source and destination overlap.
             NotFound: the source is no repository's storage namespace.
             StoreError: a store refused.

@@ -38,10 +38,7 @@ class Readable:
 
     @property
     def head(self) -> Commit:
-        """The commit that the ref means now.
-
-        Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``), ``InvalidInput`` (``ambiguous_ref``).
-        """
+        """The commit that the ref means now. Raises ``RefNotFound``, ``InvalidInput`` (invalid or ambiguous ref)."""
         return resolve_commit(self._ctx, self.id, live=False)
 
     @property
@@ -283,11 +280,8 @@ class Repository:
     def create_branch(self, name: str, source: str | None = None) -> Branch:
         """A new branch at ``source``, or at the default branch. Copies nothing.
 
-        Raises:
-            InvalidInput: ``invalid_name``: the name breaks the rules.
-            AlreadyExists: a branch or a tag has the name.
-            RefNotFound, CommitExpired: there is no such commit to begin at.
-            PreconditionFailed: ``read_only_repository``: the repository takes no changes.
+        Raises ``InvalidInput`` (``invalid_name``), ``AlreadyExists`` (a branch or a tag), ``RefNotFound``,
+        ``CommitExpired``, ``PreconditionFailed`` (``read_only_repository``).
         """
         ops.branch.create_branch(self._ctx, name, source or self.default_branch)
         return Branch(self._ctx, name)

@@ -1,19 +1,20 @@
 """One error tree for every edge. A class stands for what callers catch, a ``kind`` for what went wrong.
 
-``kind`` is stable: programs match on it (see the public contract). A kind that nobody catches has no class of its own:
-``KINDS`` lists these. ``exit_code`` is what the command line returns. Messages are one line without control characters
-and passwords. They name the ref, path or file concerned, and say what to do next. A ``Transient`` error may be tried
-again as it is. Any other error comes again until somebody changes something.
-
-Bad input is a ``ValueError`` too, and a missing object a ``FileNotFoundError``.
+``kind`` is stable: programs match on it (see the public contract). It is the class's name in snake case, unless the
+class says another one. A kind that nobody catches has no class of its own: ``KINDS`` lists these. ``exit_code`` is what
+the command line returns. Messages are one line without control characters and passwords. They name the ref, path or
+file concerned, and say what to do next. A ``Transient`` error may be tried again as it is. Any other error comes again
+until somebody changes something. Bad input is a ``ValueError`` too, and a missing object a ``FileNotFoundError``.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from lakeops.model.encoding import encode
 from lakeops.model.sanitising import excerpt, masked, safe
 
 
@@ -28,6 +29,10 @@ class LakeopsError(Exception):
     exit_code: int = 1
     json_keys: ClassVar[tuple[str, ...]] = ()
     """Attributes that the JSON object has beside kind and message."""
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__ and "kind" not in vars(cls):
+            cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, *args: object, kind: str | None = None) -> None:
         super().__init__(*(safe(masked(arg)) if isinstance(arg, str) else arg for arg in args))
@@ -45,9 +50,8 @@ class LakeopsError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """The ``error`` object of the public contract."""
-        more = {name: getattr(self, name) for name in self.json_keys}
-        lists = {name: list(value) if isinstance(value, tuple) else value for name, value in more.items()}
-        return {"kind": self.kind, "message": self.message, **lists}
+        more = {name: encode(getattr(self, name)) for name in self.json_keys}
+        return {"kind": self.kind, "message": self.message, **more}
 
 
 def _restored(which: type[LakeopsError], args: tuple[object, ...], attributes: dict[str, Any]) -> LakeopsError:
@@ -65,31 +69,21 @@ _EXIT_CODES = {"permission_denied": 5}
 class Transient(LakeopsError):
     """A failure that may pass: nothing was changed, or the change is safe to repeat."""
 
-    kind = "transient"
-
 
 class Corrupted(LakeopsError):
     """A file is not what was recorded: metadata or an object of another size, digest or form. It was not used."""
-
-    kind = "corrupted"
 
 
 class RecordRefused(LakeopsError):
     """A record of a mirror's source, or of a dump, that cannot be so. It was not taken over."""
 
-    kind = "record_refused"
-
 
 class StoreError(LakeopsError):
     """The object store refused: access denied, no such bucket, no space left."""
 
-    kind = "store_error"
-
 
 class CatalogError(LakeopsError):
     """The database refused: no permission, no space left, not a database."""
-
-    kind = "catalog_error"
 
 
 class NotAllReplicated(LakeopsError):
@@ -97,8 +91,6 @@ class NotAllReplicated(LakeopsError):
 
     ``failures`` has the key and the error of each that was tried in vain, ``done`` says how many succeeded.
     """
-
-    kind = "not_all_replicated"
 
     def __init__(self, message: str, failures: Sequence[tuple[str, LakeopsError]] = (), done: int = 0) -> None:
         self.failures: tuple[tuple[str, LakeopsError], ...] = tuple(failures)
@@ -116,8 +108,6 @@ class SweepIncomplete(StoreError):
 
     ``failures`` are some of them, key and reason. ``count`` is how many there are.
     """
-
-    kind = "sweep_incomplete"
 
     def __init__(self, mark: str, failures: list[tuple[str, str]], count: int) -> None:
         self.mark = mark
@@ -138,69 +128,49 @@ class SweepIncomplete(StoreError):
 class NoChanges(LakeopsError):
     """There is nothing to commit, revert or pick."""
 
-    kind = "no_changes"
-
 
 class StoreUnavailable(Transient):
     """The object store did not answer, or answered with an error of its own, after all retries."""
-
-    kind = "store_unavailable"
 
 
 class BranchMoved(Transient):
     """The branch's head or staging changed while the call was at work, more often than it would try again."""
 
-    kind = "branch_moved"
-
 
 class MirrorOvertaken(Transient):
     """A later pass over the same mirror has taken over. It goes on from where this one was."""
-
-    kind = "mirror_overtaken"
 
 
 class InvalidInput(LakeopsError, ValueError):
     """An argument has a value that can never work."""
 
-    kind = "invalid_input"
     exit_code = 2
 
 
 class InvalidPath(InvalidInput):
     """An object path is empty, too long, or holds NUL or a lone surrogate."""
 
-    kind = "invalid_path"
-
 
 class NotFound(LakeopsError):
     """A name that the caller gave and nothing has."""
 
-    kind = "not_found"
     exit_code = 4
 
 
 class RepositoryNotFound(NotFound):
     """No such repository."""
 
-    kind = "repository_not_found"
-
 
 class RefNotFound(NotFound):
     """No branch, tag or commit answers to this ref expression."""
-
-    kind = "ref_not_found"
 
 
 class ObjectNotFound(NotFound, FileNotFoundError):
     """No object at this path of this ref, or a file that metadata names is missing from the store."""
 
-    kind = "object_not_found"
-
 
 class NotReplicated(ObjectNotFound):
     """A file that a mirror lacks: it has not arrived yet, or was deleted at the source. Heads are always whole."""
-
-    kind = "not_replicated"
 
 
 class MergeConflict(LakeopsError):
@@ -210,7 +180,6 @@ class MergeConflict(LakeopsError):
     ``clone_conflict`` when files of the directory ``source`` were changed there and at the ref that it follows.
     """
 
-    kind = "merge_conflict"
     exit_code = 3
     json_keys = ("conflicts", "conflict_count")
 
@@ -249,20 +218,16 @@ class MergeConflict(LakeopsError):
 class PreconditionFailed(LakeopsError):
     """The call is fine, but not in the state that things are in."""
 
-    kind = "precondition_failed"
     exit_code = 5
 
 
 class AlreadyExists(PreconditionFailed):
     """A repository, branch or tag with this name exists."""
 
-    kind = "already_exists"
-
 
 class PathTaken(PreconditionFailed):
     """Files that were to be added have the paths of objects that are there: ``paths``. Nothing was staged."""
 
-    kind = "path_taken"
     json_keys = ("paths",)
 
     def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
@@ -273,19 +238,13 @@ class PathTaken(PreconditionFailed):
 class NamespaceTaken(PreconditionFailed):
     """The storage namespace holds a repository already, or is not empty where lakeops would write."""
 
-    kind = "namespace_taken"
-
 
 class MarkRefused(PreconditionFailed):
     """A mark of garbage collection that must not be swept: stale, unfinished, too much, or made by another clock."""
 
-    kind = "mark_refused"
-
 
 class NotAsSeen(PreconditionFailed):
     """A branch, what is uncommitted on it, or a tag is no longer as the caller saw it. Nothing was done."""
-
-    kind = "not_as_seen"
 
 
 class CommitExpired(PreconditionFailed):
@@ -296,8 +255,6 @@ class CommitExpired(PreconditionFailed):
 
 class AttemptExpired(PreconditionFailed):
     """The attempt began too long ago to be published safely beside garbage collection. Start it again."""
-
-    kind = "attempt_expired"
 
 
 class KeyReused(PreconditionFailed):
@@ -321,8 +278,6 @@ class KeyReused(PreconditionFailed):
 
 class NotAMirror(PreconditionFailed):
     """The repository follows no source: it never was a mirror, or was promoted to a writable repository."""
-
-    kind = "not_a_mirror"
 
 
 KINDS: dict[type[LakeopsError], tuple[str, ...]] = {

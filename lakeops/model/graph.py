@@ -45,14 +45,9 @@ class RefMove(NamedTuple):
 class Lineage:
     """The refs, commits and rules that decide which commits of a repository live, at one instant.
 
-    Attributes:
-        branches: names of branches, to the commits that they point to.
-        tags: names of tags, to the commits that they point to.
-        commits: every commit by its id, expired ones included.
-        mirrors: registered mirrors, to the commits that they need.
-        left: commits that a ref pointed to before it moved or went, to when that last happened (Unix seconds).
-        deleted: the last commits of deleted branches, among those of ``left``.
-        rules: the retention rules as they were set.
+    ``commits`` has the expired ones too. ``mirrors`` are registered ones, to the commits that they need. ``left`` are
+    commits that a ref pointed to before it moved or went, to when that last happened (Unix seconds); ``deleted`` are
+    the last ones of deleted branches among these.
     """
 
     branches: Mapping[str, str]

@@ -43,8 +43,7 @@ def id_of(commit: Commit) -> str:
         list     "l", count (8 bytes, big-endian), each as a text
         map      "m", count (8 bytes, big-endian), key and value as texts, in the order of the keys' UTF-8 bytes
 
-    The generation is not part of it (it follows from the parents), nor are the metarange's file name and digest
-    (they belong to one copy of the commit).
+    Not part of it are the generation, which follows from the parents, and the metarange's file and digest.
     """
     state = hashlib.sha256()
     for text in (VERSION, commit.committer, commit.message, commit.meta_range_id):

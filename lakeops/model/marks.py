@@ -46,14 +46,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One owner record.
+    """One owner record: the catalog that may delete, and the repository's name in it.
 
-    Attributes:
-        repository: the repository's name in the catalog.
-        identity: the catalog that may delete.
-        epoch: goes up by one each time that another catalog takes the namespace over.
-        nonce: goes out of use with the next mark.
-        at: when it was written, in Unix seconds by the catalog's clock.
+    ``epoch`` goes up by one each time that another catalog takes the namespace over, ``nonce`` goes out of use with the
+    next mark. ``at`` is when it was written, in Unix seconds by the catalog's clock.
     """
 
     repository: str
@@ -115,12 +111,10 @@ class Mark:
 
     Attributes:
         id: its id, which begins with the second that the run began in.
-        state: where it is in its life.
         created: when the run began to decide about commits, by the database's clock.
         cutoff: files that were begun after this are too young to be looked at.
         digest: the SHA-256 of the mark file, in hex. Empty until there is one.
-        rows: how many files the mark holds, metadata files included.
-        objects: how many of them are objects, and ``bytes`` the sum of their sizes.
+        rows: how many files the mark holds, of which ``objects`` are objects, ``bytes`` in all.
         listed: how many objects there were in all.
         swept: how many of its rows, from the first, are known to be deleted.
         refused: how many files the store refused to delete, and ``failures`` some of them: key and reason.

@@ -68,15 +68,13 @@ class HookEvent:
     """A change of a branch or tag, as a hook is told of it.
 
     Attributes:
-        repository: the repository's name.
         action: one of ``ACTIONS``.
         ref: the branch or tag.
         old: the commit that it points to before. None when there is no such ref yet.
         new: the commit that it points to afterwards. None when it is deleted, and before a commit or merge is
             published, whose final id is not known yet.
-        parents: the parents of the commit that is made: of a merge the destination, then the source.
-        message: its message.
-        metadata: its metadata.
+        parents: the parents of the commit that is made, ``message`` and ``metadata`` what it says. A merge has the
+            destination first, then the source.
     """
 
     repository: str
@@ -157,11 +155,8 @@ class Verdict(JsonRecord):
     """The finding of a check on one commit.
 
     Attributes:
-        commit_id: the commit.
-        name: the check.
         state: ``passed``, ``failed``, or ``waiting``: the commit declares the check, and nobody has recorded a verdict.
-        said_by: who recorded it. Empty while it waits.
-        at: when, in Unix seconds. 0 while it waits.
+        said_by: who recorded it, and ``at`` when, in Unix seconds. Empty and 0 while it waits.
         findings: what was wrong.
         run: the run of a program that found it.
     """

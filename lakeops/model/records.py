@@ -353,18 +353,10 @@ class ReflogRecord:
 class AuditRecord(JsonRecord):
     """One transition of a catalog, and who did it.
 
-    Attributes:
-        sequence: rises from record to record.
-        repository: its name. Empty for the whole catalog.
-        action: the transition.
-        kind: the kind of thing that changed: ``branch``, ``tag``, ``repository``, ``protection``, ``mark`` and so on.
-        ref: the name of that thing.
-        before: its commit id or setting before. None when there was none.
-        after: the one now.
-        actor: who did it: a user of Airflow, or else the database login.
-        login: the database login; with SQLite the account of the process.
-        claimed: the committer's name that the caller gave. Nobody has checked it.
-        at: when, in Unix seconds, by the database's clock.
+    ``repository`` is empty for the whole catalog. ``kind`` and ``ref`` name what changed, ``before`` and ``after`` are
+    its commit ids or settings. ``actor`` is a user of Airflow, or else the database ``login``, with SQLite the account
+    of the process. Nobody has checked the committer's name ``claimed`` by the caller. ``at`` is by the database's
+    clock.
     """
 
     sequence: int

@@ -11,8 +11,8 @@ would give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -128,28 +128,28 @@ class ApplyPlan:
         return self.reuse.without(self.base) if self.reuse is not None else np.zeros(0, np.int64)
 
 
+@dataclass
 class MetarangeBuilder:
     """A metarange in the making: what follows is told in order, ranges by reference wherever cuts allow it.
 
     ``known`` are ranges that may be referred to where the outcome equals them. ``work`` is what cutting took so far.
     """
 
-    def __init__(self, store: ObjectStore, split: Split, attempt: str, known: Iterable[RangeRow] = ()) -> None:
-        self.work: Work = Work()
-        self._store = store
-        self._attempt = attempt
-        self._known = tuple(known)
-        self._chunker = Chunker(split)
-        # Ranges of a metarange, or of the new ones. One table of all new ones takes less time than one for each.
-        self._parts: list[tuple[Metarange | None, int, int]] = []
-        self._new: list[RangeRow] = []
+    store: ObjectStore
+    chunker: Chunker
+    attempt: str
+    known: Sequence[RangeRow] = ()
+    work: Work = field(default=Work(), init=False)
+    # Ranges of a metarange, or of the new ones. One table of all new ones takes less time than one for each.
+    _parts: list[tuple[Metarange | None, int, int]] = field(default_factory=list, init=False)
+    _new: list[RangeRow] = field(default_factory=list, init=False)
 
     def keep(self, ranges: Metarange, start: int, stop: int) -> None:
         """Ranges ``[start, stop)`` of a metarange follow: by reference, once no range is open.
 
         Each of them ends with a cut, but for a last one that nothing follows.
         """
-        while start < stop and self._chunker.open:
+        while start < stop and self.chunker.open:
             self._cut_anew(ranges.row(start))
             start += 1
         self._parts.append((ranges, start, stop))
@@ -157,35 +157,32 @@ class MetarangeBuilder:
     def put(self, rows: tuple[RangeRow, ...]) -> None:
         """Ranges that a task wrote follow."""
         done = 0
-        while done < len(rows) and self._chunker.open:
+        while done < len(rows) and self.chunker.open:
             self._cut_anew(rows[done])
             done += 1
-        self._add(rows[done:])
+        self._parts.append((None, len(self._new), len(self._new) + len(rows) - done))
+        self._new += rows[done:]
 
     def open(self, remainder: pa.Table) -> None:
         """Rows follow whose range is open."""
-        self._write(self._chunker.add(remainder))
+        self._write(self.chunker.add(remainder))
 
     def finish(self) -> Metarange:
         """The metarange. Nothing follows, so what is open is the last range."""
-        if self._chunker.open:
-            self._write([self._chunker.rest()])
+        if self.chunker.open:
+            self._write([self.chunker.rest()])
         new = Metarange.from_rows(self._new)
         return joined((new if ranges is None else ranges, start, stop) for ranges, start, stop in self._parts)
-
-    def _add(self, rows: Iterable[RangeRow]) -> None:
-        done = len(self._new)
-        self._new += rows
-        self._parts.append((None, done, len(self._new)))
 
     def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
         self.work += Work(opened=1, bytes_read=row.file_bytes)
-        self._write(self._chunker.add(fetch_range(self._store, row).read()), row)
+        self._write(self.chunker.add(fetch_range(self.store, row).read()), row)
 
     def _write(self, closed: list[pa.Table], *known: RangeRow) -> None:
-        writer = RangeWriter(self._store, self._attempt, (*self._known, *known))
-        self._add(map(writer.write, closed))
+        writer = RangeWriter(self.store, self.attempt, (*self.known, *known))
+        self._parts.append((None, len(self._new), len(self._new) + len(closed)))
+        self._new += map(writer.write, closed)
         self.work += writer.work
 
 
@@ -237,7 +234,7 @@ def apply(
     if on_plan:
         on_plan(planned)
     results = _run(planned, engine, reader, on_progress)
-    building = MetarangeBuilder(reader.store, split, attempt + Ids().new())
+    building = MetarangeBuilder(reader.store, Chunker(split), attempt + Ids().new())
     done, work, summary = 0, Work(), Summary()
     before: list[pa.Table] = []
     after: list[pa.Table] = []

@@ -22,7 +22,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
 from lakeops.ranges.apply import MetarangeBuilder
-from lakeops.ranges.chunker import check_split, chunks
+from lakeops.ranges.chunker import Chunker, check_split, chunks
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
 from lakeops.ranges.range_file import RangeWriter, Work, fetch_range, release_memory
@@ -158,7 +158,7 @@ def replace_prefix(
     # A metarange's last range ends for want of more, not with a cut: it is open again when something follows.
     low = min(low, len(base) - 1) if len(base) and len(part) else low
     borders = base.at(sorted({low, high} - {len(base)}))
-    building = MetarangeBuilder(store, split, attempt, borders)
+    building = MetarangeBuilder(store, Chunker(split), attempt, borders)
 
     def read(row: RangeRow) -> pa.Table:
         building.work += Work(opened=1, bytes_read=row.file_bytes)

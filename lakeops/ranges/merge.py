@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -36,18 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, LocalEngine
-from lakeops.model.arrow import (
-    ENTRY_SCHEMA,
-    STAGED_SCHEMA,
-    array,
-    from_numpy,
-    in_one,
-    no_metadata,
-    no_rows,
-    scalar,
-    text,
-    to_numpy,
-)
+from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.ranges.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.ranges.diff import (
@@ -174,8 +163,9 @@ class ChangedPaths:
         return cls(batch, paths.take(order), left[to_numpy(order)], right[to_numpy(order)])
 
 
-def states(file: RangeFile, changed: ChangedPaths, here: Positions) -> States:
+def states(changed: ChangedPaths, places: tuple[RangeFile, Positions]) -> States:
     """The states of those paths that would be in one range of the destination, by their numbers."""
+    file, here = places
     like_base, like_source, present = np.zeros((3, len(here)), np.bool_)
     batch, left, right = changed.batch, changed.left[here], changed.right[here]
     sides = ((batch.left, left, like_base), (batch.right, right, like_source))
@@ -185,13 +175,13 @@ def states(file: RangeFile, changed: ChangedPaths, here: Positions) -> States:
         like[known] = present[known] = True
     rest = np.flatnonzero(~present)
     if len(rest):  # what digests do not tell
-        places = file.find(changed.paths.take(from_numpy(here[rest])))
-        present[rest] = places >= 0
+        found = file.find(changed.paths.take(from_numpy(here[rest])))
+        present[rest] = found >= 0
         for side, rows, like in sides:
-            equal: Mask = (places < 0) & (rows[rest] < 0)
-            both = np.flatnonzero((places >= 0) & (rows[rest] >= 0))
+            equal: Mask = (found < 0) & (rows[rest] < 0)
+            both = np.flatnonzero((found >= 0) & (rows[rest] >= 0))
             if len(both):
-                held = file.take(places[both], IDENTITY_COLUMNS)
+                held = file.take(found[both], IDENTITY_COLUMNS)
                 equal[both] = same_identity(held, side.rows(rows[rest[both]], IDENTITY_COLUMNS))
             like[rest] = equal
     return like_base, like_source, present
@@ -302,10 +292,7 @@ class MergeWalk:
         numbers, starts = np.unique(owner[unknown], return_index=True)
         parts = np.split(unknown, starts)[1:]
 
-        def look(range_and_rows: tuple[RangeFile, Positions]) -> States:
-            return states(range_and_rows[0], changed, range_and_rows[1])
-
-        looks = self.reader.ahead(look, zip(map(self._file, numbers.tolist()), parts, strict=True))
+        looks = self.reader.ahead(partial(states, changed), zip(map(self._file, numbers.tolist()), parts, strict=True))
         for here, found in zip(parts, looks, strict=True):
             like_base[here], like_source[here], present[here] = found
         return like_base, like_source, present
@@ -435,18 +422,9 @@ def _with_conflicts(decided: DecidedPaths, label: str) -> pa.Table:
 
 def _conflicting(paths: pa.Array, label: str) -> pa.Table:
     """The state of paths on which bases conflict, as rows to apply: ``STAGED_SCHEMA``."""
-    count = len(paths)
-    values = {
-        "path": paths,
-        "tombstone": pa.repeat(scalar(False, pa.bool_()), count),
-        "physical_address": pa.repeat(text(""), count),
-        "checksum": pa.repeat(text(label), count),
-        "size_bytes": pa.repeat(scalar(0, pa.int64()), count),
-        "mtime": pa.repeat(scalar(0, pa.int64()), count),
-        "content_type": pa.repeat(text(_NO_TYPE), count),
-        "metadata": no_metadata(count),
-    }
-    return pa.table([values[name] for name in STAGED_SCHEMA.names], schema=STAGED_SCHEMA)
+    state = {"path": "", "tombstone": False, "physical_address": "", "checksum": label, "size_bytes": 0, "mtime": 0}
+    rows = pa.Table.from_pylist([{**state, "content_type": _NO_TYPE, "metadata": []}], STAGED_SCHEMA)
+    return rows.take(from_numpy(np.zeros(len(paths), np.int64))).set_column(0, STAGED_SCHEMA.field(0), paths)
 
 
 def _differing(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[pa.Array]:

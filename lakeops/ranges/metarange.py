@@ -352,12 +352,13 @@ class Metarange:
 
     def find(self, key: bytes) -> int:
         """The first range that ends at or after ``key``: ``len(self)`` when ``key`` is past them all."""
+        if not key:
+            return 0
         if self.leaves is None:
             return self.last_paths.first_at(key)
-        number = self.leaves.root.find(key) if key else 0
-        if not key or number == len(self.leaves.root):
-            return int(self.leaves.starts[number])
-        return int(self.leaves.starts[number]) + self.leaves.get([number])[0].find(key)
+        number = self.leaves.root.find(key)
+        start = int(self.leaves.starts[number])
+        return start if number == len(self.leaves.root) else start + self.leaves.get([number])[0].find(key)
 
     def find_start(self, key: bytes) -> int:
         """The first range that begins at or after ``key``: ``len(self)`` when all begin before it."""
@@ -384,8 +385,7 @@ class Metarange:
 
     def overlapping(self, prefix: str = "", after: str = "") -> tuple[int, int]:
         """Rows ``[start, stop)`` that may hold paths under ``prefix`` and after ``after``."""
-        low, above = max(prefix.encode(), after.encode()), upper_bound(prefix)
-        start = self.find(low)
+        start, above = self.find(max(prefix.encode(), after.encode())), upper_bound(prefix)
         return start, max(start, len(self) if above is None else self.find_start(above))
 
     def without(self, other: Metarange) -> Positions:

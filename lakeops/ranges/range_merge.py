@@ -52,7 +52,7 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     ``dest`` itself is given back where nothing changes in it, and ``source`` where it is all of the outcome.
     """
     nothing = Metarange.empty(), Metarange.empty()
-    unchanged = Delta.of(dest.id, no_rows(RANGE_SCHEMA), no_rows(RANGE_SCHEMA))
+    unchanged = Delta(dest.id, lambda: (no_rows(RANGE_SCHEMA), no_rows(RANGE_SCHEMA)))
     if source.id in (base.id, dest.id):
         return RangeMerge(dest, nothing, nothing, unchanged)
     delta, ours = source.delta_since(base), dest.delta_since(base)

@@ -138,8 +138,8 @@ class RangeReader:
                 f"metarange {file!r} holds {metarange.id[:16]}, but the commit says "
                 f"{commit.meta_range_id[:16]}; run `lakeops fsck`"
             )
-        if ordered:
-            _check_order(metarange, file)
+        if ordered and metarange.disorder is not None:
+            raise Corrupted(f"metarange {file!r}: {metarange.disorder}; run `lakeops fsck`")
         return metarange
 
     def _leaves(self, file: str, ordered: bool, rows: list[RangeRow]) -> Iterator[Metarange]:
@@ -147,8 +147,8 @@ class RangeReader:
 
         def load(row: RangeRow) -> Metarange:
             leaf = self.cache.get((self.store.url, row), partial(fetch_leaf, self.store, row))
-            if ordered:
-                _check_order(leaf, file)
+            if ordered and leaf.disorder is not None:
+                raise Corrupted(f"metarange {file!r}: {leaf.disorder}; run `lakeops fsck`")
             return leaf
 
         return self._load_each(load, rows)
@@ -223,11 +223,6 @@ class RangeReader:
         # By name too: another file with the same bytes may be gone.
         key = (self.store.url, *(metarange.table.column(name)[index].as_py() for name in ("file", "file_digest")))
         return self.cache.get(key, lambda: DecodedRange(self.open(metarange.row(index)).read()))
-
-
-def _check_order(metarange: Metarange, file: str) -> None:
-    if metarange.disorder is not None:
-        raise Corrupted(f"metarange {file!r}: {metarange.disorder}; run `lakeops fsck`")
 
 
 _FIRST_RUN, _LONGEST_RUN = 25, 675

@@ -58,15 +58,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Ranges to rewrite.
+    """Ranges to rewrite: segments, ascending, and the ``STAGED_SCHEMA`` rows of all of them, in order.
 
-    Attributes:
-        index: which of the plan's tasks this is. A task that ran twice has two results with one index.
-        segments: where to work, ascending.
-        changes: ``STAGED_SCHEMA`` rows of all segments, in order.
-        attempt: the operation's attempt. Each run of the task adds a fresh suffix of its own.
-        reuse: ranges of other live commits that may be referred to instead of written again.
-        listing: whether the result shall hold the rows that changed.
+    A task that ran twice has two results with one ``index``. Each run adds a fresh suffix of its own to ``attempt``.
+    ``reuse`` are ranges of other live commits that may be referred to instead of written again. With ``listing`` the
+    result holds the rows that changed.
     """
 
     index: int

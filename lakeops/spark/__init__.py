@@ -28,7 +28,7 @@ __all__ = ["Files", "LakeopsDataSource", "files", "read", "register", "write"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``lakeops`` known to a session, with conditions on partition columns pushed down.
+    """Make the format ``lakeops`` known to a session.
 
     The driver's machine and the executors need lakeops installed. The code that range work sends along is not enough,
     because Spark plans with the catalog.
@@ -48,7 +48,6 @@ def register(spark: SparkSession) -> None:
         default_connection = address.connection
         default_catalog = url_for_message(make_url(settings.catalog_url))
 
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(Registered)
 
 

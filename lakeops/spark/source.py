@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import json
 import logging
-import operator
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -70,15 +69,6 @@ _OLD_DATES = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96
 _ELSE = "lakeops.spark.read"
 
 _log = logging.getLogger(__name__)
-_COMPARED = {
-    spark_api.EqualTo: operator.eq,
-    spark_api.EqualNullSafe: operator.eq,
-    spark_api.GreaterThan: operator.gt,
-    spark_api.GreaterThanOrEqual: operator.ge,
-    spark_api.LessThan: operator.lt,
-    spark_api.LessThanOrEqual: operator.le,
-}
-_PUSHED = {*_COMPARED, spark_api.In, spark_api.IsNull, spark_api.IsNotNull}
 
 
 class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark is not followed
@@ -183,9 +173,8 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
         return str(self.options.get("ignorecorruptfiles")).lower() == "true"
 
     def reader(self, schema: StructType) -> spark_api.DataSourceReader:
-        """A reader of the pinned files. Spark refuses one that takes filters where ``register`` has not let it."""
-        kind = Reader if self.default_catalog is None else PruningReader
-        return kind(self.pinned, schema, skip=self.ignores_corrupt)
+        """A reader of the pinned files. It takes no filters: Spark would keep what they left for other scans."""
+        return Reader(self.pinned, schema, skip=self.ignores_corrupt)
 
     def streamReader(self, schema: StructType) -> spark_api.DataSourceStreamReader:  # noqa: N802 - Spark's
         """A reader of the files that later commits add."""
@@ -266,34 +255,6 @@ class Reader(_FileReader, spark_api.DataSourceReader):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickling, without the files: each partition brings its own."""
         return {**self.__dict__, "_files": None}
-
-
-class PruningReader(Reader):
-    """Opens only files whose partition columns meet the conditions that Spark pushes down."""
-
-    def pushFilters(self, filters: list[spark_api.Filter]) -> Iterable[spark_api.Filter]:  # noqa: N802 - Spark's
-        """Drop files by the filters on partition columns; returns the filters that Spark has to apply itself."""
-        for one in filters:
-            name = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
-            typed = self._schema.field(name).type if name in self._files.columns else pa.null()
-            # Python and Spark compare what is no number in different ways.
-            if pa.types.is_null(typed) or pa.types.is_floating(typed) or type(one) not in _PUSHED:
-                yield one
-                continue
-            place = self._files.columns.index(name)
-            values = {file.values[place] for file in self._files}
-            kept = {value for value in values if _meets(one, _scalar(value, typed).as_py())}
-            self._files = replace(self._files, files=tuple(file for file in self._files if file.values[place] in kept))
-
-
-def _meets(one: spark_api.Filter, value: Any) -> bool:  # noqa: ANN401 - a column's
-    if isinstance(one, spark_api.IsNull | spark_api.IsNotNull):
-        return (value is None) == isinstance(one, spark_api.IsNull)
-    if isinstance(one, spark_api.In):
-        return value is not None and value in one.value
-    if value is None or one.value is None:
-        return isinstance(one, spark_api.EqualNullSafe) and value is one.value
-    return bool(_COMPARED[type(one)](value, one.value))
 
 
 class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: ignore[misc]

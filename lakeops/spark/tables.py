@@ -95,12 +95,7 @@ class Files:
 
 
 def files(
-    uri: str,
-    *,
-    lake: Lake | None = None,
-    check: bool = True,
-    recursive: bool = False,
-    leave_out: Collection[str] = (),
+    uri: str, *, lake: Lake | None = None, check: bool = True, recursive: bool = False, leave_out: Collection[str] = ()
 ) -> Files:
     """The physical files of a table at a ref, or the one file at a path.
 

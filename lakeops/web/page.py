@@ -97,16 +97,12 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_TEMPLATES.filters |= {"moment": moment, "human_size": human_size, "span": span}
+_TEMPLATES.filters |= {"ago": _ago, "middle": _middle, "with_code": _with_code}
 _TEMPLATES.filters |= {
-    "moment": moment,
-    "human_size": human_size,
-    "ago": _ago,
-    "middle": _middle,
     "lines": lambda text: Markup("\n").join(safe(line) for line in text.splitlines()),
-    "with_code": _with_code,
     "first_line": lambda text: (text.splitlines() or [""])[0],
     "short": lambda commit_id: commit_id[:SHORT],
-    "span": span,
 }
 _TEMPLATES.tests["web_address"] = is_web_address
 _TEMPLATES.globals |= {"STYLE": Markup(_STYLE), "SCRIPT": Markup(_SCRIPT), "counted": counted}  # noqa: S704 - files of this package
@@ -149,15 +145,12 @@ class Problem(NamedTuple):
     @classmethod
     def of(cls, error: LakeopsError) -> Self:
         """Translate an error to its status and advice."""
-        if type(error) is ObjectNotFound and isinstance(error.__cause__, ObjectNotFound):
-            # Nobody asked for this path: the store lacks a file that a commit needs.
-            return cls(error.message, 500, DAMAGED)
-        known = (
-            (status, advice)
-            for which, status, advice in STATUS
-            if (error.kind == which if isinstance(which, str) else isinstance(error, which))
-        )
-        return cls(error.message, *next(known, (500, DAMAGED)))
+        # If nobody asked for the path of a missing object, the store lacks a file that a commit needs.
+        is_damage = type(error) is ObjectNotFound and isinstance(error.__cause__, ObjectNotFound)
+        for which, status, advice in () if is_damage else STATUS:
+            if error.kind == which if isinstance(which, str) else isinstance(error, which):
+                return cls(error.message, status, advice)
+        return cls(error.message, 500, DAMAGED)
 
 
 MOST_QUERY = 2048

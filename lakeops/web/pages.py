@@ -213,19 +213,12 @@ class Pages(ObjectPages):
         own = repository.ref(f"{repository.default_branch}@").commit
         far = apart(repository, own.id, [ref.commit_id for ref in shown])
         staged = self._lake.catalog.staging.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
-        rows = [
-            {
-                "name": ref.id,
-                "commit": commits[ref.commit_id],
-                "verdicts": verdicts[ref.commit_id],
-                "pointed_by": ref.id in moves and moves[ref.id].pointed_by,
-                "apart": distance,
-                "beyond": own.generation - commits[ref.commit_id].generation,
-                "staged": staged.get(ref.id, 0),
-            }
-            for ref, distance in zip(shown, far, strict=True)
-            if ref.commit_id in commits
-        ]
+        rows = []
+        for ref, distance in zip(shown, far, strict=True):
+            if (commit := commits.get(ref.commit_id)) is not None:
+                row: Values = {"name": ref.id, "commit": commit, "verdicts": verdicts[commit.id], "apart": distance}
+                row |= {"staged": staged.get(ref.id, 0), "beyond": own.generation - commit.generation}
+                rows.append({**row, "pointed_by": ref.id in moves and moves[ref.id].pointed_by})
         given: Values = {"rows": rows, "next_after": found[REFS - 1].id if len(found) > REFS else None}
         return self._of_repository("branches.html", "Branches", tab="branches", q=q, most=STAGED, **given)
 

@@ -72,7 +72,7 @@ def test_a_mark_says_when_young_files_go(run, flights, monkeypatch):
     flights.gc.set_grace("1h")
     flights.branch("dev").put("raw/c.csv", b"again")
     line = next(line for line in run.ok("gc", "mark", "lakefs://flights").splitlines() if "A mark after" in line)
-    then = datetime.fromisoformat(line.split("A mark after ")[1].split(" takes")[0].removesuffix(" UTC").strip())
+    then = datetime.fromisoformat(line.split("A mark after ")[1].split(" may hold")[0].removesuffix(" UTC").strip())
     then = then if then.tzinfo else then.replace(tzinfo=UTC)
     for late, garbage in ((-60, 0), (60, 1)):
         monkeypatch.setattr(SystemClock, "now", lambda _self, now=then + timedelta(seconds=late): now)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import typer
-from support.doc_pages import DOCS, ROOT, first_cells
+from support.doc_pages import DOCS, ROOT
 from typer.core import TyperGroup
 
 from lakeops.catalog import marks
@@ -66,6 +66,7 @@ SPLIT = f"{Split().min_entries:,}, {Split().target_entries:,} and {Split().max_e
 A_RANGE = f"{Split().min_entries + Split().target_entries:,}"
 ENTRY_BYTES = 68
 """Bytes of metadata for an entry, as ``make bench`` measured."""
+RANGE_KB = (Split().min_entries + Split().target_entries) * ENTRY_BYTES // 10_000 * 10
 PREVIEW = f"{foreign.PAGE_BYTES >> 20} MiB and {foreign.PAGE_SECONDS} seconds of CPU"
 NUMBERS = ["no", "one", "two", "three", "four", "five", "six"]
 SHORT = ".".join(__version__.split(".")[:2])
@@ -117,11 +118,12 @@ FACTS = [
     (f"[{NUMBERS[len(ROLES)]} roles](team.md#roles)", "docs/index.md"),
     (f"| permissions | {NUMBERS[len(ROLES)]} roles,", "docs/comparison.md"),
     (f"about {ENTRY_BYTES} bytes of metadata for each committed entry", "docs/operating.md"),
-    (
-        f"about {(Split().min_entries + Split().target_entries) * ENTRY_BYTES // 10_000 * 10} kB each",
-        "docs/operating.md",
-    ),
+    (f"about {RANGE_KB} kB each", "docs/operating.md"),
+    (f"about {RANGE_KB} kB of metadata for each range", "docs/faq.md"),
+    (f"{NUMBERS[len(ROLES)]} [roles](team.md#roles)", "docs/faq.md"),
     (f"above {metarange.MOST_INLINE:,} ranges", "docs/operating.md"),
+    (f"Above {metarange.MOST_INLINE:,} ranges", "docs/faq.md"),
+    (f"more than {metarange.MOST_INLINE:,} ranges", "docs/adr/0081-a-range-is-a-file.md"),
     (f"`cache_mb` ({Settings.model_fields['cache_mb'].default} MiB)", "docs/operating.md"),
     (f"up to {Settings.model_fields['disk_cache_mb'].default >> 10} GiB (`disk_cache_mb`)", "docs/stores.md"),
     (f"| attempts of one request | {StoreSettings().max_attempts} |", "docs/stores.md"),
@@ -268,45 +270,95 @@ def test_every_command_has_an_example_that_is_understood(name: str) -> None:
     assert {word for word in words if word.startswith("--") and word != "--"} <= options
 
 
-LAKECTL = [
-    "actions",
-    "annotate",
-    "auth",
-    "bisect",
-    "branch",
-    "branch-protect",
-    "cat-hook-output",
-    "cat-sst",
-    "cherry-pick",
-    "commit",
-    "completion",
-    "config",
-    "dbt",
-    "diff",
-    "docs",
-    "doctor",
-    "find-merge-base",
-    "fs",
-    "gc",
-    "identity",
-    "import",
-    "local",
-    "log",
-    "merge",
-    "metastore",
-    "refs-dump",
-    "refs-restore",
-    "repo",
-    "show",
-    "tag",
-    "usage",
-]
-"""The commands of ``lakectl``, as its reference lists them."""
+LIST = "--after --amount --prefix"
+MOVING = "--no-progress --parallelism --pre-sign"
+LAKECTL = {
+    "actions runs describe": "--after --amount",
+    "actions runs list": "--after --amount --branch --commit",
+    "actions validate": "",
+    "annotate": "--first-parent --recursive",
+    "auth users": "",
+    "auth groups": "",
+    "auth policies": "",
+    **dict.fromkeys([f"bisect {verb}" for verb in ("start", "good", "bad", "run", "reset", "log", "view")], ""),
+    "branch create": "--source",
+    "branch delete": "--yes",
+    "branch list": LIST,
+    "branch reset": "--object --prefix --yes",
+    "branch revert": "--allow-empty-commit --parent-number --yes",
+    "branch show": "",
+    "branch-protect add": "",
+    "branch-protect delete": "",
+    "branch-protect list": "",
+    "cat-hook-output": "",
+    "cat-sst": "--amount --file",
+    "cherry-pick": "--parent-number",
+    "commit": "--allow-empty-commit --allow-empty-message --message --meta",
+    "completion": "",
+    "config": "",
+    "diff": "--prefix --two-way",
+    "docs": "",
+    "doctor": "",
+    "find-merge-base": "",
+    "fs cat": "--pre-sign",
+    "fs download": f"--part-size --recursive {MOVING}",
+    "fs ls": "--recursive",
+    "fs presign": "",
+    "fs rm": "--concurrency --recursive",
+    "fs stage": "--checksum --content-type --location --meta --mtime --size",
+    "fs stat": "--pre-sign",
+    "fs update-metadata": "--metadata",
+    "fs upload": f"--content-type --recursive --source {MOVING}",
+    "gc check-async": "--id",
+    "gc delete-config": "",
+    "gc get-config": "--json",
+    "gc prepare-async": "",
+    "gc set-config": "--filename",
+    "identity": "",
+    "import": "--allow-empty-message --from --message --meta --no-progress --to",
+    "local checkout": f"--all --ref --yes {MOVING}",
+    "local clone": f"--gitignore {MOVING}",
+    "local commit": f"--allow-empty-message --force --message --meta {MOVING}",
+    "local init": "--force --gitignore",
+    "local list": "",
+    "local pull": f"--force {MOVING}",
+    "local status": "--local",
+    "log": "--after --amount --dot --first-parent --limit --no-merges --objects --prefixes --show-meta-range-id "
+    "--since --stop-at",
+    "login": "",
+    "merge": "--allow-empty --allow-empty-message --force --message --meta --squash --strategy",
+    "plugin list": "",
+    "refs-dump": "--output --poll-interval --timeout",
+    "refs-restore": "--manifest --poll-interval --timeout",
+    "repo create": "--default-branch --sample-data",
+    "repo create-bare": "",
+    "repo delete": "--yes",
+    "repo list": LIST,
+    "show commit": "--show-meta-range-id",
+    "tag create": "--force",
+    "tag delete": "",
+    "tag list": LIST,
+    "tag show": "",
+    "usage summary": "",
+}
+"""The commands of ``lakectl`` and the options of each, as its reference lists them."""
+OF_LAKECTL = "--base-uri --config --log-format --log-level --log-output --no-color --no-progress --verbose --version"
+ROWS = [row for row in PAGES["docs/lakefs.md"].splitlines() if row.startswith("| `")]
 
 
-def test_every_command_of_lakectl_stands_beside_ours() -> None:
-    told = {name.split()[0] for name in first_cells(PAGES["docs/lakefs.md"]) if not name.startswith("-")}
-    assert sorted({*LAKECTL} - told) == []
+@pytest.mark.parametrize("name", LAKECTL)
+def test_every_command_and_option_of_lakectl_stands_beside_ours(name: str) -> None:
+    """An option is one of ours with the same name, or the row of its command names it."""
+    row = next((row for row in ROWS if re.search(rf"`{name}( -[^`]*)?`", row.split(" | ")[0])), None)
+    assert row, "docs/lakefs.md has no row for it"
+    ours = re.search(r"`lakeops ([a-z -]+?)(?: --[^`]*)?`", row.split(" | ")[1])
+    same = _resolved(ours[1].split())[1] if ours else set()
+    assert sorted({*LAKECTL[name].split()} - same - {*re.findall(r"--[\w-]+", row)}) == []
+
+
+def test_every_option_of_lakectl_itself_has_a_row() -> None:
+    told = {name for row in ROWS for name in re.findall(r"--[\w-]+", row)}
+    assert sorted({*OF_LAKECTL.split()} - told) == []
 
 
 def test_the_glossary_is_short_and_in_use() -> None:

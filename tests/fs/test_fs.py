@@ -444,6 +444,18 @@ def test_markers_are_folders_and_go_along(repo: Repository, fs: LakeopsFileSyste
     assert not fs.exists("repo/main/v")
 
 
+def test_a_whole_ref_is_copied_and_moved(repo: Repository, fs: LakeopsFileSystem) -> None:
+    main = repo.branch("main")
+    main.put("a/b", b"1")
+    main.put("c", b"2")
+    repo.create_branch("there")
+    fs.copy("repo/main", "repo/there/copy", recursive=True)
+    fs.mv("repo/main", "repo/there/moved", recursive=True)
+    paths = ["copy/a/b", "copy/c", "moved/a/b", "moved/c"]
+    assert [item.path for item in repo.branch("there").list()] == paths
+    assert list(main.list()) == []
+
+
 @pytest.mark.parametrize(
     "path", ["l2//a", "l2//a/b", "l2///", "l2//", "l2/x/", "/l2", "l2/.lakeops-local/x", "l2/../x"]
 )

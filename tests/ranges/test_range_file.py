@@ -227,7 +227,7 @@ def test_a_diff_leaves_nothing_in_the_cache(store):
     pair = [built(store, numbered(range(3_000), contents), WIDE) for contents in "01"]
     reader = RangeReader(store)
     assert sum(table.num_rows for table in diff(reader, *pair)) == 3_000
-    assert reader._cache.nbytes == 0
+    assert reader.cache.nbytes == 0
 
 
 def test_rows_come_by_number_and_by_path(store):

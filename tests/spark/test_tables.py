@@ -98,13 +98,17 @@ def test_conditions_on_folders_leave_files_unopened(session, home, orders: Repos
     assert rows(lakeops.spark.read(session, "lakefs://shop/main/orders/", where="day = 9")) == []
     with pytest.raises(errors.InvalidInput, match=r"where may use the partition columns day of .*amount.* resolved\.$"):
         lakeops.spark.read(session, "lakefs://shop/main/orders/", where="amount > 1")
-    frame = source(session, home, "lakefs://shop/main/orders/").where("day = 2 and amount > 1")
-    assert rows(frame) == [ALL[1]]
-    plan = frame._jdf.queryExecution().explainString(  # what Spark has to check itself
-        session._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
-    )
-    assert "amount" in plan.split("Filter", 1)[1].splitlines()[0]
-    assert "day" not in plan.split("Filter", 1)[1].splitlines()[0]
+
+
+@pytest.mark.parametrize("pushes", ["true", "false"])
+def test_a_frame_has_all_its_rows_after_a_condition(session, home, orders: Repository, pushes: str) -> None:
+    session.conf.set("spark.sql.python.filterPushdown.enabled", pushes)
+    frame = source(session, home, "lakefs://shop/main/orders/")
+    assert rows(frame.where("day = 2 and amount > 1")) == [ALL[1]]
+    assert rows(frame) == ALL
+    assert rows(frame.where("day = 3")) == [ALL[2]]
+    assert frame.join(frame.where("day = 2"), "id").count() == 1
+    session.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_a_table_is_pinned_when_it_is_loaded(session, home, orders: Repository) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from services import engines
 from services.process import die_with_parent
+from support.doc_pages import blocks
 
 DRIVER = Path(__file__).with_name("spark_driver.py")
 QUICK = {
@@ -81,3 +82,11 @@ class Driver:
         line = self.process.stdout.readline()
         assert line, self._log.read_text()[-4000:]
         return json.loads(line)
+
+
+def iceberg_configuration(place: Path, options: dict[str, str]) -> dict[str, str]:
+    """The page's lines, with this gateway and these keys, and the jars that were fetched with their hashes."""
+    text = blocks("gateway.md", "iceberg")[0].text.replace("http://127.0.0.1:8010", options["aws_endpoint_url"])
+    text = text.replace("KEY:SECRET", f"{options['aws_access_key_id']}:{options['aws_secret_access_key']}")
+    lines = dict(line.split("=", 1) for line in text.splitlines())
+    return {**lines, "spark.driver.extraClassPath": engines.class_path(place, "iceberg-jars")}

@@ -153,6 +153,7 @@ def gateway(home: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], int]
             server.kill()
 
 
+@pytest.mark.slow
 def test_a_killed_server_loses_and_doubles_no_row(shop: Repository, lake: Lake, alone: Open) -> None:
     """Writers whose append got no answer look for it, and append again where it is not there."""
     publish(shop, alone("main"))
@@ -306,6 +307,17 @@ def test_an_unknown_ref_has_no_tables_and_is_no_namespace(published: Repository,
             refs.create_table(("none", "web", "sales"), rows().schema)
         with pytest.raises(BadRequestError, match="use lakeops branch"):
             refs.create_namespace("none")
+
+
+@pytest.mark.parametrize("warehouse", ["shop/main/tables", "shop/main/views", "shop/tables"])
+def test_a_warehouse_may_have_the_name_of_a_resource(published: Repository, lake: Lake, warehouse: str) -> None:
+    published.create_branch("tables")
+    with serving(lake, write=True) as options:
+        catalog = load_catalog("shop", **rest_properties(options), warehouse=warehouse)
+        catalog.create_namespace("views")
+        catalog.create_table("views.tables", rows().schema)
+        catalog.rename_table("views.tables", "views.transactions")
+        assert (catalog.list_namespaces(), catalog.list_tables("views")) == ([("views",)], [("views", "transactions")])
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"[1]", b"{"])

@@ -20,14 +20,14 @@ from pyiceberg.catalog import load_catalog
 from services import engines, trino
 from support.budget import examples
 from support.doc_pages import blocks
-from support.engines import Driver, spark_environment
+from support.engines import Driver, iceberg_configuration, spark_environment
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.app import serving
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
-PAGE, TRINO, ATTACH = blocks("gateway.md", "iceberg")
+_, TRINO, ATTACH = blocks("gateway.md", "iceberg")
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,11 @@ def shop(
         drivers = []
         for name in ("one", "two"):
             folder = tmp_path_factory.mktemp("spark") / name
-            drivers.append(Driver(place, folder, _configuration(place, options), "iceberg"))
+            drivers.append(Driver(place, folder, iceberg_configuration(place, options), "iceberg"))
             started.callback(drivers[-1].stop)
         shop = Shop(repo, drivers, settings.home, endpoint, options)
         shop.sql("CREATE NAMESPACE shop.main.web")
         yield shop
-
-
-def _configuration(place: Path, options: dict[str, str]) -> dict[str, str]:
-    """The page's lines, with this gateway and these keys, and the jars that were fetched with their hashes."""
-    text = PAGE.text.replace("http://127.0.0.1:8010", options["aws_endpoint_url"])
-    text = text.replace("KEY:SECRET", f"{options['aws_access_key_id']}:{options['aws_secret_access_key']}")
-    lines = dict(line.split("=", 1) for line in text.splitlines())
-    return {**lines, "spark.driver.extraClassPath": engines.class_path(place, "iceberg-jars")}
 
 
 def test_rows_are_those_of_the_same_statements_on_plain_files(shop: Shop, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.clock import Ids, unix_seconds
@@ -18,8 +18,8 @@ from lakeops.model.errors import (
     StoreError,
 )
 from lakeops.model.ids import SOURCE_ETAG
-from lakeops.model.mirrors import MirrorRecord, SourceReference
-from lakeops.model.names import check_asked, check_repository
+from lakeops.model.mirrors import MirrorRecord
+from lakeops.model.names import check_asked
 from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
@@ -37,27 +37,20 @@ if TYPE_CHECKING:
 def create_mirror(
     catalog: Catalog,
     stores: Stores,
-    name: str,
+    wanted: MirrorRecord,
     storage_namespace: str,
     source: Source,
-    reference: SourceReference,
     *,
-    branches: Sequence[str],
-    tags: Sequence[str],
-    reports: bool,
-    check_imported: bool,
     same_store: bool,
     ids: Ids,
     actor: str,
 ) -> RepositoryRecord:
     """Create a read-only repository that follows ``source``, at its initial commit: see ``Lake.create_mirror``.
 
-    ``reference`` says how to reach the source again, without any secret. ``same_store`` says whether equal locations
-    mean the same place here and at the source.
+    ``wanted`` is the mirror without its registration. ``same_store`` says whether equal locations mean the same place
+    here and at the source.
     """
-    check_repository(name)
-    namespace = normalise_namespace(storage_namespace)
-    branches, tags = _patterns("branch", branches), _patterns("tag", tags)
+    name, namespace = wanted.repository_id, normalise_namespace(storage_namespace)
     origin = source.repository
     if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists; a mirror is a repository of its own: choose another name")
@@ -72,16 +65,7 @@ def create_mirror(
         found = asdict(store.probe())
     except StoreError:  # the mirror may not write there
         next(iter(store.list("_lakefs/")), None)  # reading must work
-    mirror = MirrorRecord(
-        repository_id=name,
-        source=reference,
-        registration=f"{name}-{ids.new()}",
-        branches=branches,
-        tags=tags,
-        reports=reports,
-        check_imported=check_imported,
-        created=unix_seconds(catalog.now()),
-    )
+    mirror = replace(wanted, registration=f"{name}-{ids.new()}", created=unix_seconds(catalog.now()))
     repository = RepositoryRecord(
         id=name,
         storage_namespace=namespace,
@@ -96,12 +80,12 @@ def create_mirror(
         },
         metadata=check_repository_metadata(origin),
     )
-    if reports:
+    if mirror.reports:
         _register(source, mirror)
     try:
         catalog.mirrors.create_mirror(repository, first, mirror, token=ids.new(), actor=actor)
     except LakeopsError:
-        if reports:
+        if mirror.reports:
             with contextlib.suppress(LakeopsError):
                 source.catalog.mirrors.drop_mirror(origin.id, mirror.registration)
         raise
@@ -146,7 +130,8 @@ def _register(source: Source, mirror: MirrorRecord) -> None:
         ) from None
 
 
-def _patterns(what: str, patterns: Sequence[str]) -> tuple[str, ...]:
+def ref_patterns(what: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    """The patterns of refs to follow. Raises ``InvalidInput``."""
     if isinstance(patterns, str | bytes) or not isinstance(patterns, Sequence):
         raise InvalidInput(f"give a list of {what} patterns, not {excerpt(patterns)}")
     for pattern in patterns:

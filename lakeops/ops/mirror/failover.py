@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model import graph
 from lakeops.model.arrow import array
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, LakeopsError, NamespaceTaken, NotFound
@@ -60,14 +61,9 @@ def verify_history(ctx: Context) -> VerifiedHistory:
     if not unproved:
         return VerifiedHistory(0, 0)
     commits = ctx.catalog.commits.all(ctx.repository_id)
-    below, waiting = set[str](), [commit.id for commit in commits.values() if not commit.expired]
-    while waiting:
-        one = waiting.pop()
-        if one not in below and one in commits:
-            below.add(one)
-            waiting += commits[one].parents
-    newest_first = sorted(unproved & below, key=lambda one: (-commits[one].generation, one))
-    older = [commits[one] for one in newest_first]
+    get, live = lookup(ctx).get, (commit.id for commit in commits.values() if not commit.expired)
+    newest_first, _ = graph.walk(lambda one: commits.get(one) or get(one), live, len(commits))
+    older = [commit for commit in newest_first if commit.id in unproved]
     check = _HistoryCheck(ctx, commits)
     known = check.newest_live(commits)
     proved = 0

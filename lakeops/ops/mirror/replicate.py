@@ -210,7 +210,7 @@ def _claim(source: ObjectStore, destination: ObjectStore) -> None:
     found = read_claim(destination)
     if found is None:
         destination.put(CLAIM, read_small(source, CLAIM), content_type="application/json")
-    elif not found or found != claim:
+    elif found != claim:
         raise NamespaceTaken(
             f"{destination.url} belongs to another repository than {source.url}; choose another destination"
         )

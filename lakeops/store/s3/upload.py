@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 from zlib import crc32
@@ -270,20 +271,16 @@ def part_sizes(client: S3Client, target: dict[str, Any], etag: str, size: int) -
     Two requests where all parts but the last are of one size, which is how most programs send them.
     """
     count = part_count(etag)
-    asked: dict[int, int] = {}
 
+    @cache
     def part(number: int) -> int | None:
-        if number not in asked:
-            try:
-                head = client.head_object(**target, PartNumber=number)
-            except ClientError as error:
-                if status_of(error) in _UNKNOWN:
-                    return None
-                raise
-            if head.get("PartsCount") != count:
+        try:
+            head = client.head_object(**target, PartNumber=number)
+        except ClientError as error:
+            if status_of(error) in _UNKNOWN:
                 return None
-            asked[number] = head["ContentLength"]
-        return asked[number]
+            raise
+        return head["ContentLength"] if head.get("PartsCount") == count else None
 
     first, last = part(1), part(count)
     if first is None or last is None:
