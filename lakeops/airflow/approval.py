@@ -21,8 +21,8 @@ from lakeops.airflow.task import (
     LakeopsTask,
     address,
     failing_at_once,
-    host,
     number,
+    point_to,
     truth,
 )
 from lakeops.model.errors import InvalidInput, MarkRefused, MergeConflict, Transient
@@ -58,16 +58,24 @@ class Asking(LakeopsTask, HITLOperator):
     unless ``retries`` says otherwise.
     """
 
+    kind: str
+    """The kind of its one link."""
+
     def __init__(self, **kwargs: Any) -> None:
         if "retries" not in {**kwargs, **(kwargs.get("default_args") or {})}:
             kwargs = {"retries": 3, "retry_delay": timedelta(seconds=5), **kwargs}
         super().__init__(**kwargs)
 
-    def ask(self, context: Context, about: str) -> dict[str, Any]:
-        """Ask; Airflow parks the task then and goes on in ``execute_complete``.
+    def ask(self, context: Context, about: str, form: str, page: str, title: str) -> dict[str, Any]:
+        """Ask by a form in Markdown with a link to a page; Airflow parks the task then, until ``execute_complete``.
 
         An earlier try's answer to a question that is ``about`` the same counts.
         """
+        self.body = f"{form}\n\n[{title}]({page})" if page else form
+        self.log.info("%s\n%s", self.subject, form)
+        point_to(self.kind, page, self)
+        context["ti"].xcom_push(key=PAGE, value=page)
+        context["ti"].xcom_push(key=QUESTION, value=self.subject)
         store = context.get("task_state_store")
         if store is not None and store.get(ASKED) in {about, _answered_text(context, about)}:
             # The form still stands, with the answer if there is one. To ask would throw the answer away.
@@ -87,36 +95,19 @@ class Asking(LakeopsTask, HITLOperator):
             )
         try:
             found: dict[str, Any] = super().execute(context)
+            return found
         except (TaskAwaitingInput, TaskDeferred):
             if store is not None:
                 store.set(ASKED, about)
             raise
-        return found
-
-    def show(self, context: Context, form: str, page: str, title: str) -> None:
-        """Show a text in Markdown, and a link to a page where pages are shown, in the form and in the log."""
-        self.body = f"{form}\n\n[{title}]({page})" if page else form
-        self.log.info("%s\n%s", self.subject, form)
-        self.point_to(page)
-        context["ti"].xcom_push(key=PAGE, value=page)
-        context["ti"].xcom_push(key=QUESTION, value=self.subject)
 
     def _left_by_asker(self, context: Context, key: str) -> Any:
         task = context["ti"]
         return task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index)
 
-    def point_to(self, page: str) -> None:
-        """Make a page the task's link, and write its address to the log."""
-        self._link(page)
-        if page:
-            self.log.info("See the page: %s%s", host(), page)
-
-    def _link(self, page: str) -> None:
-        self.links: dict[str, str] = {link.name.lower(): page for link in self.operator_extra_links}
-
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take the answer. A task that is cleared after that asks again. One that Airflow failed does not."""
-        self._link(self._left_by_asker(context, PAGE) or "")
+        self.links: dict[str, str] = {self.kind: self._left_by_asker(context, PAGE) or ""}
         self.subject = self._left_by_asker(context, QUESTION) or self.subject
         try:
             found = self.decided(context, event)
@@ -164,10 +155,8 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         source: the ref to merge, best a commit id: what is approved is then what is merged.
         destination: the branch to merge into; the repository's default branch when left out.
         strategy: what the merge will settle conflicts with. The form shows how many there are, and the outcome.
-        on_reject: what a rejection does: ``fail`` (the default) fails the task, and so the run, which callbacks and
-            notifiers are told of; ``skip`` skips the tasks that follow.
-        kwargs: what Airflow's ``ApprovalOperator`` takes: ``subject``, ``assigned_users``, ``notifiers``,
-            ``response_timeout``, ``params``. Text in ``body`` comes before the diff.
+        on_reject: ``fail`` (the default) fails the task after a rejection, ``skip`` skips the tasks that follow.
+        kwargs: what Airflow's ``ApprovalOperator`` takes. Text in ``body`` comes before the diff.
     """
 
     template_fields: Any = (
@@ -176,6 +165,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     )
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsDiffLink(),)
+    kind = "diff"
 
     def __init__(
         self,
@@ -210,7 +200,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             checks = [one for one in repository.ref(commit.id).verdicts() if one.name != APPROVAL]
             page = address(self.lakeops_conn_id, repository.id, "diff", left=destination, right=commit.id)
             if outcome.conflicts:
-                self.point_to(page)
+                point_to(self.kind, page, self)
                 raise MergeConflict(commit.id, destination, outcome.conflicts)
         for key, value in {"shown": outcome.shown, "destination_head": head, "commit": commit.id}.items():
             context["ti"].xcom_push(key=key, value=value)
@@ -223,8 +213,8 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             line = line if len(line) <= SUBJECT else line[: SUBJECT - 3] + "..."
             self.subject = f"Publish {line!r} to {place}?"
         form = _form(self.body, place, commit, outcome, self.strategy, checks)
-        self.show(context, form, page, f"Compare {_code(place)} with {_code(commit.id[:16])}")
-        return self.ask(context, f"{commit.id} {outcome.shown}")
+        title = f"Compare {_code(place)} with {_code(commit.id[:16])}"
+        return self.ask(context, f"{commit.id} {outcome.shown}", form, page, title)
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """The person who approved, and when.
@@ -233,14 +223,14 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             LakeopsFailure: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time. ``retries``
                 do not ask again.
         """
+        user = event.get("responded_by_user")
         try:
             answer = ApprovalOperator.execute_complete(self, context, event)
         except HITLRejectException:
             why = self._record(context, event)
-            raise LakeopsFailure(f"{_person(event['responded_by_user'])} rejected it: {self.subject}{why}") from None
+            raise LakeopsFailure(f"{_person(user)} rejected it: {self.subject}{why}") from None
         except HITLTimeoutError:
             raise LakeopsFailure(f"nobody answered in time: {self.subject}") from None
-        user = answer["responded_by_user"]
         why = self._record(context, event)
         if self.APPROVE not in answer["chosen_options"]:
             self.log.warning("%s rejected it: %s%s", _person(user), self.subject, why)
@@ -322,7 +312,7 @@ class LakeopsGcApprovalOperator(Asking):
         mark_id: the mark; empty after a dry run, which made none.
         above_bytes: ask about marks that are larger; about none when left out.
         only_show: let no mark through.
-        kwargs: what Airflow's ``HITLOperator`` takes: ``assigned_users``, ``notifiers``, ``response_timeout``.
+        kwargs: what Airflow's ``HITLOperator`` takes.
     """
 
     template_fields: Any = (
@@ -336,6 +326,7 @@ class LakeopsGcApprovalOperator(Asking):
     REJECT = "Leave it"
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsPageLink(),)
+    kind = "page"
 
     def __init__(
         self, *, mark_id: str | None, above_bytes: int | str | None = None, only_show: bool | str = False, **kwargs: Any
@@ -366,8 +357,7 @@ class LakeopsGcApprovalOperator(Asking):
         page = address(self.lakeops_conn_id, repository.id, "gc")
         # In Markdown each stays a line, and nothing in it has an effect.
         form = "\n".join(f"* {_code(line.strip())}" for line in shown.splitlines() if line.strip())
-        self.show(context, form, page, "See the rules and the marks")
-        return self.ask(context, str(self.mark_id))
+        return self.ask(context, str(self.mark_id), form, page, "See the rules and the marks")
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """The person who let the mark through. Raises ``AirflowSkipException`` for a rejection and for no answer."""

@@ -71,6 +71,7 @@ class LakeopsHook(BaseHook):
                 ``catalog_version``: the lake cannot be opened.
         """
         from airflow.sdk import get_current_context
+        from sqlalchemy.engine import make_url
 
         from lakeops.lake import Lake
 
@@ -80,10 +81,11 @@ class LakeopsHook(BaseHook):
         connection = self._connection
         must_exist = connection is not None and not read_fields(connection)["create"]
         settings = self.settings()
-        if must_exist and settings.catalog_url.startswith("sqlite") and not _file_of(settings).is_file():
+        url = make_url(settings.catalog_url)
+        if must_exist and url.drivername.startswith("sqlite") and not Path(url.database or "").is_file():
             raise InvalidInput(
-                f"connection {self.lakeops_conn_id!r}: there is no lake at {_file_of(settings)}; correct it, or "
-                "set its extra field 'create' to true to make a lake there",
+                f"connection {self.lakeops_conn_id!r}: there is no lake at {url.database}; correct it, or set its "
+                "extra field 'create' to true to make a lake there",
                 kind="invalid_settings",
             )
         return Lake.open(settings=settings, person=person or None, must_exist=must_exist)
@@ -96,15 +98,18 @@ class LakeopsHook(BaseHook):
         if connection is None:
             return _patient(Settings.load())
         extra = read_fields(connection)
-        keys = self._aws(extra["aws_conn_id"])
         given = {name: extra[name] for name in ("s3_endpoint_url", "s3_region", "engine", "spark_master", "committer")}
-        given["s3_endpoint_url"] = given["s3_endpoint_url"] or keys.extra_dejson.get("endpoint_url") or None
-        given["s3_region"] = given["s3_region"] or keys.extra_dejson.get("region_name") or None
+        credentials = None
+        if extra["aws_conn_id"]:
+            aws = self._aws(extra["aws_conn_id"])
+            given["s3_endpoint_url"] = given["s3_endpoint_url"] or aws.extra_dejson.get("endpoint_url") or None
+            given["s3_region"] = given["s3_region"] or aws.extra_dejson.get("region_name") or None
+            credentials = _credentials(aws)
         url = _database_url(connection, extra["database_url"])
         if connection.host and not url:  # its own catalog, also where the environment names another one
             url = f"sqlite:///{Path(connection.host).expanduser() / CATALOG_FILE}"
         loaded = Settings.load(home=connection.host or None, database_url=url, **given)
-        return _patient(loaded.with_credentials(self._credentials(keys)))
+        return _patient(loaded.with_credentials(credentials))
 
     def default_repository(self) -> str | None:
         connection = self._connection
@@ -165,48 +170,15 @@ class LakeopsHook(BaseHook):
             return False, f"{error.kind}: {error.message}"
         return True, f"The lake opens: {facts}; repositories: {found}; {stored}"
 
-    def _aws(self, conn_id: str | None) -> Connection:
-        from airflow.sdk import Connection
-
-        if not conn_id:
-            return Connection(conn_id="none")
+    def _aws(self, conn_id: str) -> Connection:
         try:
             found = self.get_connection(conn_id)
         except AirflowNotFoundException:
             raise NoSuchConnection(
                 f"connection {self.lakeops_conn_id!r} takes its AWS keys from connection {conn_id!r}, and there is none"
             ) from None
-        if found.conn_type and found.conn_type != "aws":
-            raise InvalidInput(
-                f"connection {conn_id!r} is of type {found.conn_type!r}; name one of type 'aws'",
-                kind="invalid_settings",
-            )
+        _check_type(found, "aws")
         return found
-
-    def _credentials(self, aws: Connection) -> Credentials | None:
-        """The keys of an AWS connection, masked in every log. None where it leaves them to boto3's chain."""
-        from airflow.sdk.log import mask_secret
-
-        from lakeops.model.records import Credentials
-
-        extra = aws.extra_dejson
-        asked = sorted(name for name in ("role_arn", "profile_name", "assume_role_method") if extra.get(name))
-        if asked:
-            raise InvalidInput(
-                f"connection {aws.conn_id!r} asks for {', '.join(asked)}, which lakeops does not follow: let boto3's "
-                "chain on the worker do that, and name no AWS connection",
-                kind="invalid_settings",
-            )
-        if bool(aws.login) != bool(aws.password):
-            raise InvalidInput(
-                f"connection {aws.conn_id!r} has half of an AWS key: give login and password", kind="invalid_settings"
-            )
-        if not aws.login:
-            return None
-        token = extra.get("aws_session_token") or None
-        for secret in filter(None, (aws.password, token)):
-            mask_secret(secret)
-        return Credentials(str(aws.login), str(aws.password), token)
 
     @cached_property
     def _connection(self) -> Connection | None:
@@ -221,12 +193,42 @@ class LakeopsHook(BaseHook):
                 f"there is no connection {self.lakeops_conn_id!r}; create one of type 'lakeops', or use "
                 f"{DEFAULT_CONN_ID!r}, which stands for the LAKEOPS_* environment when nobody defined it"
             ) from None
-        if found.conn_type and found.conn_type != self.conn_type:
-            raise InvalidInput(
-                f"connection {found.conn_id!r} is of type {found.conn_type!r}; name one of type 'lakeops'",
-                kind="invalid_settings",
-            )
+        _check_type(found, self.conn_type)
         return found
+
+
+def _check_type(connection: Connection, wanted: str) -> None:
+    if connection.conn_type and connection.conn_type != wanted:
+        raise InvalidInput(
+            f"connection {connection.conn_id!r} is of type {connection.conn_type!r}; name one of type {wanted!r}",
+            kind="invalid_settings",
+        )
+
+
+def _credentials(aws: Connection) -> Credentials | None:
+    """The keys of an AWS connection, masked in every log. None where it leaves them to boto3's chain."""
+    from airflow.sdk.log import mask_secret
+
+    from lakeops.model.records import Credentials
+
+    extra = aws.extra_dejson
+    asked = sorted(name for name in ("role_arn", "profile_name", "assume_role_method") if extra.get(name))
+    if asked:
+        raise InvalidInput(
+            f"connection {aws.conn_id!r} asks for {', '.join(asked)}, which lakeops does not follow: let boto3's "
+            "chain on the worker do that, and name no AWS connection",
+            kind="invalid_settings",
+        )
+    if bool(aws.login) != bool(aws.password):
+        raise InvalidInput(
+            f"connection {aws.conn_id!r} has half of an AWS key: give login and password", kind="invalid_settings"
+        )
+    if not aws.login:
+        return None
+    token = extra.get("aws_session_token") or None
+    for secret in filter(None, (aws.password, token)):
+        mask_secret(secret)
+    return Credentials(str(aws.login), str(aws.password), token)
 
 
 def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None) -> AbstractFileSystem:
@@ -347,13 +349,6 @@ def _patient(settings: Settings) -> Settings:
             minutes = OUTAGE_MINUTES if limit is None else min(OUTAGE_MINUTES, limit.total_seconds() / 120)
             return settings.model_copy(update={"outage_minutes": minutes})
     return settings
-
-
-def _file_of(settings: Settings) -> Path:
-    """The file of an SQLite catalog."""
-    from sqlalchemy.engine import make_url
-
-    return Path(make_url(settings.catalog_url).database or "")
 
 
 def _database_url(connection: Connection, url: str | None) -> str | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -112,11 +112,9 @@ _ENVIRONMENT = "AIRFLOW_CONN_"
 _log = logging.getLogger(__name__)
 
 
-@contextmanager
-def open_lake(connection: str) -> Iterator[Lake]:
-    """Open a connection's lake, which exists. Raises ``NotFound`` where there is none."""
-    with Lake.open(settings=_settings(connection), must_exist=True) as lake:
-        yield lake
+def open_lake(connection: str) -> Lake:
+    """A connection's lake, which exists. Raises ``NotFound`` where there is none."""
+    return Lake.open(settings=_settings(connection), must_exist=True)
 
 
 def _settings(connection: str) -> Settings:
@@ -432,14 +430,15 @@ def _open_form(request: Request, user: GetUserDep) -> Response:
     except NotFound as error:
         advice = "Ask whoever looks after Airflow, or use the command line: every form has a command."
         return failure(site, 404, error.message, advice)
-    crumbs = [(repository, address(site.root, repository)), (found.text, None)]
+    crumbs = [(repository, address(site.root, repository)), (found["text"], None)]
     merged = {"left": request.query_params.get("destination"), "right": request.query_params.get("source")}
     compare = address(site.root, repository, "diff", **merged) if kind == "merge" and merged["right"] else None
-    values = {"crumbs": crumbs, "form": found, "airflow": site.airflow, "compare": compare, "verdicts": ()}
+    values: dict[str, Any] = {"crumbs": crumbs, "form": found, "airflow": site.airflow, "compare": compare}
+    values["verdicts"] = ()
     if compare:
         with suppress(LakeopsError), open_lake(connection) as lake:  # the form's own preview says what fails
             values["verdicts"] = lake.repository(repository).ref(str(merged["right"])).verdicts()
-    return page(render("act.html", site=site, title=found.text, **values))
+    return page(render("act.html", site=site, title=found["text"], **values))
 
 
 def _refused_page(request: Request, error: Exception) -> Response:

@@ -61,7 +61,7 @@ class DiffSummary:
 
     ``digest`` is a fingerprint of all changes. ``folders`` sums up the changes in each of the first top-level folders;
     objects outside of folders are under the empty name, and those of more folders under ``OTHERS``. ``tables`` are the
-    first paths that may be the metadata of Iceberg tables.
+    first paths that may be the metadata of Iceberg tables, ``conflicts`` all paths that conflict.
     """
 
     counts: dict[str, int]
@@ -69,6 +69,7 @@ class DiffSummary:
     digest: str
     folders: dict[str, FolderSum]
     tables: list[str]
+    conflicts: list[str]
 
     @classmethod
     def of(cls, changes: Iterable[Change], listed: int = LISTED) -> DiffSummary:
@@ -77,11 +78,14 @@ class DiffSummary:
         first: list[Change] = []
         folders: dict[str, FolderSum] = {}
         tables: list[str] = []
+        conflicts: list[str] = []
         digest = hashlib.sha256()
         for change in changes:
             counts[change.type.value] += 1
             if change.path.endswith("/metadata.json") and len(tables) < listed:
                 tables.append(change.path)
+            if change.type is ChangeType.CONFLICT:
+                conflicts.append(change.path)
             digest.update(f"{change.type.value} {change.size_bytes} {change.path}\0".encode())
             if len(first) < listed:
                 first.append(change)
@@ -90,7 +94,7 @@ class DiffSummary:
             number, size = folders.get(name, FolderSum(0, 0))
             folders[name] = FolderSum(number + 1, size + change.size_bytes)
         every = {kind.value: counts[kind.value] for kind in ChangeType}
-        return cls(every, first, digest.hexdigest(), folders, tables)
+        return cls(every, first, digest.hexdigest(), folders, tables, conflicts)
 
     @property
     def total(self) -> int:
@@ -127,11 +131,6 @@ class DiffSummary:
         return "\n".join(lines)
 
 
-def conflicting(changes: Iterable[Change]) -> list[str]:
-    """The paths that conflict."""
-    return [change.path for change in changes if change.type is ChangeType.CONFLICT]
-
-
 NOTHING = "nothing"
 """The fingerprint of a merge that merges nothing: the destination has the commit."""
 
@@ -152,24 +151,18 @@ class MergeOutcome:
 
     @classmethod
     def of(
-        cls,
-        repository: Repository,
-        head: str,
-        source: str,
-        strategy: StrategyName | Strategy | None = None,
+        cls, repository: Repository, head: str, source: str, strategy: StrategyName | Strategy | None = None
     ) -> MergeOutcome:
         """Compare ``source`` with ``head``, as a merge would. Publishes nothing."""
         if idempotent.contains(repository, head, source):
             return cls(DiffSummary.of(()), 0, [], NOTHING)
         tally = DiffSummary.of(repository.compare(head, source), LISTED)
-        conflicts = tally.counts[ChangeType.CONFLICT]
         base = repository.merge_base(head, source).id if tally.tables else source
         tables = repository.table_diffs(base, source, tally.tables)
-        if conflicts and strategy:
+        if tally.conflicts and strategy:
             settled = DiffSummary.of(repository.compare(head, source, strategy=strategy), LISTED)
-            return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}", tables)
-        left = conflicting(repository.compare(head, source)) if conflicts else []
-        return cls(tally, 0, left, tally.digest, tables)
+            return cls(settled, len(tally.conflicts), [], f"{tally.digest}-{settled.digest}", tables)
+        return cls(tally, 0, tally.conflicts, tally.digest, tables)
 
 
 def state_of(branch: Branch) -> str:
@@ -249,10 +242,13 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
             repository = lake.repository(hook.repository_name(given["repository"]))
             if repository.record.read_only:
                 raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
-            look, page = VERBS[verb]
-            parts, query = page(given, repository.default_branch)
+            look, page, parts, query = VERBS[verb]
+            filled = {name: given[name] or repository.default_branch for name in (*parts, *query.values())}
+            if "prefix" in filled:
+                filled["prefix"] = given["prefix"] or ""
+            query = {name: filled[field] for name, field in query.items()}
             # Before the verb is tried: whoever is refused, over a conflict for instance, wants to look most.
-            point_to("page", address(lakeops_conn_id, repository.id, *parts, **query))
+            point_to("page", address(lakeops_conn_id, repository.id, page, *map(filled.__getitem__, parts), **query))
             return look(lake, repository, given)
 
 
@@ -303,13 +299,12 @@ def _merge(_: Lake, repository: Repository, given: Given) -> FormPreview:
 def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:
     branch = repository.branch(given["branch"])
     ref, words = _commit(repository, given["ref"])
-    wanted = (ref, given["parent_number"])
     try:
-        tally = DiffSummary.of(branch.revert_changes(*wanted))
+        tally = DiffSummary.of(branch.revert_changes(ref, given["parent_number"]))
     except InvalidInput:  # its message should name the ref as it was given
         tally = DiffSummary.of(branch.revert_changes(given["ref"], given["parent_number"]))
-    if tally.counts[ChangeType.CONFLICT]:
-        raise MergeConflict(given["ref"], branch.id, conflicting(branch.revert_changes(*wanted)), replayed=True)
+    if tally.conflicts:
+        raise MergeConflict(given["ref"], branch.id, tally.conflicts, replayed=True)
     if not tally.total:
         raise NoChanges(f"revert of {given['ref']!r} changes nothing on branch {branch.id!r}")
     return FormPreview(f"undoes {words} on {_uri(repository, branch.id)}\n{tally}", {"ref": ref, "shown": tally.digest})
@@ -384,28 +379,24 @@ def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
     return FormPreview(text, {"shown": found.shown})
 
 
-Page = tuple[tuple[str, ...], dict[str, str]]
-"""The parts of a page's address behind the repository, and its query."""
-VERBS: dict[str, tuple[Callable[[Lake, Repository, Given], FormPreview], Callable[[Given, str], Page]]] = {
-    "create branch": (_create_branch, lambda given, main: (("ref", given["source"] or main), {})),
-    "delete branch": (_delete_branch, lambda given, _: (("ref", given["branch"]), {})),
-    "merge": (
-        _merge,
-        lambda given, main: (("diff",), {"left": given["destination"] or main, "right": given["source"]}),
-    ),
-    "revert": (_revert, lambda given, _: (("commit", given["ref"]), {})),
-    "create tag": (_create_tag, lambda given, main: (("ref", given["ref"] or main), {})),
-    "delete tag": (_delete_tag, lambda given, _: (("ref", given["tag"]), {})),
-    "move branch": (
-        _move_branch,
-        lambda given, main: (("diff",), {"left": given["branch"], "right": given["source"] or main}),
-    ),
-    "move tag": (_move_tag, lambda given, _: (("ref", given["tag"]), {})),
-    "sweep": (_sweep, lambda _, __: (("gc",), {})),
-    "reset": (_reset, lambda given, _: (("uncommitted", given["branch"]), {"prefix": given["prefix"] or ""})),
-    "import": (_import, lambda given, _: (("tree", given["branch"]), {"prefix": given["prefix"] or ""})),
+Look = Callable[["Lake", "Repository", Given], FormPreview]
+VERBS: dict[str, tuple[Look, str, tuple[str, ...], dict[str, str]]] = {
+    "create branch": (_create_branch, "ref", ("source",), {}),
+    "delete branch": (_delete_branch, "ref", ("branch",), {}),
+    "merge": (_merge, "diff", (), {"left": "destination", "right": "source"}),
+    "revert": (_revert, "commit", ("ref",), {}),
+    "create tag": (_create_tag, "ref", ("ref",), {}),
+    "delete tag": (_delete_tag, "ref", ("tag",), {}),
+    "move branch": (_move_branch, "diff", (), {"left": "branch", "right": "source"}),
+    "move tag": (_move_tag, "ref", ("tag",), {}),
+    "sweep": (_sweep, "gc", (), {}),
+    "reset": (_reset, "uncommitted", ("branch",), {"prefix": "prefix"}),
+    "import": (_import, "tree", ("branch",), {"prefix": "prefix"}),
 }
-"""The preview of each verb, and the address of its page by the form's values and the default branch."""
+"""The preview of each verb, and its page: fields of the form that are parts of the address, and of its query.
+
+An empty field means the default branch, but an empty prefix everything.
+"""
 
 
 def _uri(repository: Repository, ref: str) -> str:
@@ -437,35 +428,12 @@ MOST = 50
 """DAGs of one kind that are looked at."""
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field of a form: a parameter of the DAG."""
-
-    name: str
-    kind: str  # text, number, checkbox or choice
-    title: str
-    description: str
-    value: Any
-    choices: Mapping[str, str]  # each with its text
-    pattern: str | None
-    required: bool
-
-
-@dataclass(frozen=True)
-class Form:
-    """A DAG that people trigger, described in one line. A paused one runs nothing until somebody unpauses it."""
-
-    dag_id: str
-    text: str
-    paused: bool
-    fields: list[Field]
-
-
-def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> Form:
+def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> dict[str, Any]:
     """The form of one kind (``merge``, say) that the user may trigger, filled in with values by name of the field.
 
-    ``dry_run`` is left out: no link decides that something is done. Among several DAGs of that kind the one for the
-    connection comes first. Raises ``NotFound`` when there is no such DAG, or the user may trigger none.
+    It has ``dag_id``, ``text``, ``paused`` (nothing runs until somebody unpauses the DAG) and ``fields``, for the
+    template. ``dry_run`` is not filled in: no link decides that something is done. Among several DAGs of that kind the
+    one for the connection comes first. Raises ``NotFound`` when there is no such DAG, or the user may trigger none.
     """
     # Late: only Airflow's web server reads its database, and operators import this module.
     from airflow.api_fastapi.app import get_auth_manager
@@ -496,7 +464,8 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> For
                 paused = bool(session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == row.dag_id)))
                 own = {**given, "connection": connection, "dry_run": None}
                 fields = [_field(name, row.dag.params.get_param(name), own.get(name)) for name in row.dag.params]
-                return Form(row.dag_id, (row.dag.description or row.dag_id).rstrip("."), paused, fields)
+                said = (row.dag.description or row.dag_id).rstrip(".")
+                return {"dag_id": row.dag_id, "text": said, "paused": paused, "fields": fields}
     if found:
         raise NotFound(f"you may not trigger the DAG {found[0].dag_id}")
     raise NotFound(
@@ -504,7 +473,7 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> For
     )
 
 
-def _field(name: str, param: Any, given: str | None) -> Field:
+def _field(name: str, param: Any, given: str | None) -> dict[str, Any]:
     schema = param.schema
     types = {schema["type"]} if isinstance(schema.get("type"), str) else set(schema.get("type", ()))
     kind = "checkbox" if "boolean" in types else "number" if types & {"integer", "number"} else "text"
@@ -513,13 +482,12 @@ def _field(name: str, param: Any, given: str | None) -> Field:
     value = param.value if isinstance(param.value, str | int | float | bool) else None
     if given is not None:
         value = given.lower() in {"1", "true"} if kind == "checkbox" else given
-    return Field(
-        name,
-        "choice" if choices else kind,
-        str(schema.get("title") or name),
-        str(param.description or ""),
-        value,
-        choices,
-        schema.get("pattern"),
-        "null" not in types and kind != "checkbox",
-    )
+    return {
+        "name": name,
+        "kind": "choice" if choices else kind,
+        "title": str(schema.get("title") or name),
+        "description": str(param.description or ""),
+        "value": value,
+        "choices": choices,
+        "required": "null" not in types and kind != "checkbox",
+    }

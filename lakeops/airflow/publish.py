@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial, update_wrapper
 from types import TracebackType
@@ -21,18 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import TaskGroup, get_current_context, task
 
+from lakeops.airflow import operators
 from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import DEFAULT_CONN_ID, file_uri
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.metrics import emit
-from lakeops.airflow.operators import (
-    LakeopsCommitOperator,
-    LakeopsCreateBranchOperator,
-    LakeopsDeleteBranchOperator,
-    LakeopsMergeOperator,
-    LakeopsSqlCheckOperator,
-    OnNewer,
-)
 from lakeops.airflow.previews import DiffSummary
 from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, address, linked, opened, point_to, running_links
 from lakeops.model.errors import InvalidInput, Transient
@@ -42,7 +36,6 @@ from lakeops.model.protection import APPROVAL, FAILED
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.airflow.approval import LakeopsApprovalOperator
     from lakeops.lake import Ref, Repository
     from lakeops.model.records import StrategyName
 
@@ -76,22 +69,18 @@ class WriteAuditPublish:
 
     Args:
         repo: the repository; the connection's default one when left out.
-        branch: the branch to work on: a template that gives each run a branch of its own. Runs that share a branch
-            could check each other's data.
+        branch: a template that gives each run a branch of its own: runs that share one could check each other's data.
         source: the ref that the branch starts at; the destination when left out.
         destination: the branch to publish to.
         message: the merge commit's message.
         commit_message: the message of the commit with the data; ``message`` when left out.
         metadata: key/value pairs kept with both commits.
         strategy: ``source-wins`` or ``dest-wins`` settles conflicts; without it they fail the merge.
-        approval: ask a person before merging: True, or arguments for ``LakeopsApprovalOperator`` (``subject``,
-            ``assigned_users``, ``notifiers``, ``response_timeout``, ``on_reject``). The form shows the diff. The merge
-            commit records who approved.
-        on_clear: ``anew`` makes a branch that the run has left unpublished (after a conflict, or a rejection) again at
-            the source when the whole block is cleared, and ``keep`` goes on with it. When only some of the writers are
-            cleared, the branch is kept.
+        approval: ask a person before merging: True, or arguments for ``LakeopsApprovalOperator``.
+        on_clear: ``anew`` makes a branch that the run has left unpublished again at the source when the whole block is
+            cleared, ``keep`` goes on with it.
         on_newer: what to do when a run of a later logical date has published before: see ``LakeopsMergeOperator``.
-        outlets: the assets of the merge's event in place of the destination's; see ``lakeops.airflow.assets``.
+        outlets: the assets of the merge's event in place of the destination's.
         prefix_group_id: begin the names of the tasks with the group's name.
         task_args: arguments for the block's own operators; three retries five seconds apart when they say nothing else.
     """
@@ -110,7 +99,7 @@ class WriteAuditPublish:
         strategy: StrategyName | None = None,
         approval: bool | Mapping[str, Any] = False,
         on_clear: Literal["anew", "keep"] = "anew",
-        on_newer: OnNewer = "publish",
+        on_newer: operators.OnNewer = "publish",
         outlets: list[Any] | None = None,
         lakeops_conn_id: str = DEFAULT_CONN_ID,
         prefix_group_id: bool = True,
@@ -137,10 +126,10 @@ class WriteAuditPublish:
         self._task_args = {**RETRIES, **(task_args or {})}
         self._checks: set[str] = set()
         self.commit_id: str = ""
-        self.create: LakeopsCreateBranchOperator
-        self.commit: LakeopsCommitOperator
-        self.merge: LakeopsMergeOperator
-        self.drop: LakeopsDeleteBranchOperator
+        self.create: operators.LakeopsCreateBranchOperator
+        self.commit: operators.LakeopsCommitOperator
+        self.merge: operators.LakeopsMergeOperator
+        self.drop: operators.LakeopsDeleteBranchOperator
 
     def uri(self, path: str) -> str:
         """The URL of a path on the block's branch, for pandas and others. Raises ``InvalidInput`` without ``repo``.
@@ -269,7 +258,7 @@ class WriteAuditPublish:
 
         See ``LakeopsSqlCheckOperator``, which it makes a task of, for ``tables``.
         """
-        made = LakeopsSqlCheckOperator(
+        made = operators.LakeopsSqlCheckOperator(
             task_id=name, ref=self.commit_id, sql=sql, tables=tables, **self._common, **{**self._task_args, **task_args}
         )
         self.audit(made)
@@ -317,7 +306,7 @@ class WriteAuditPublish:
 
     def __enter__(self) -> Self:
         self.group.__enter__()
-        self.create = LakeopsCreateBranchOperator(
+        self.create = operators.LakeopsCreateBranchOperator(
             task_id="create_branch",
             branch=self.branch,
             source=self._source,
@@ -325,7 +314,7 @@ class WriteAuditPublish:
             **self._common,
             **self._task_args,
         )
-        self.commit = LakeopsCommitOperator(
+        self.commit = operators.LakeopsCommitOperator(
             task_id="commit",
             branch=self.branch,
             message=self._messages[0],
@@ -348,54 +337,41 @@ class WriteAuditPublish:
 
     def _publish(self) -> None:
         checked = self._in_order()
-        approver, shown = self._approve(), None
         names = sorted(map(self._check_name, self._checks))
         if APPROVAL in names:
             raise InvalidInput(f"block {self.group.group_id!r}: a check named {APPROVAL!r} would answer for a person")
-        if approver is not None:
+        merged = {"source": self.commit_id, "destination": self.destination, "strategy": self._strategy, **self._common}
+        shown = None
+        if self._approval:
+            from lakeops.airflow.approval import LakeopsApprovalOperator
+
+            given = {} if isinstance(self._approval, bool) else self._approval
+            asking = LakeopsApprovalOperator(task_id="approve", **merged, **{**self._task_args, **given})
+            shown = f"{{{{ ti.xcom_pull(task_ids='{asking.task_id}', key='shown'{self._here}) or '' }}}}"
             names.append(APPROVAL)
-        self.commit.checks = names
-        if approver is not None:
-            shown = f"{{{{ ti.xcom_pull(task_ids='{approver.task_id}', key='shown'{self._here}) or '' }}}}"
             for found in checked:
-                found >> approver
+                found >> asking
+            checked = [asking]
+        self.commit.checks = names
         outlets = {} if self._outlets is None else {"outlets": self._outlets}
-        self.merge = LakeopsMergeOperator(
+        self.merge = operators.LakeopsMergeOperator(
             task_id="merge",
-            source=self.commit_id,
-            destination=self.destination,
-            strategy=self._strategy,
             message=self._messages[1],
             metadata=self._metadata,
             shown=shown,
             checks=names,
             on_newer=self._on_newer,
-            **self._common,
+            **merged,
             **{**self._task_args, **outlets},
         )
-        self.drop = LakeopsDeleteBranchOperator(
+        self.drop = operators.LakeopsDeleteBranchOperator(
             task_id="drop_branch", branch=self.branch, merged_into=self.destination, **self._common, **self._task_args
         )
-        for found in checked if approver is None else [approver]:
+        for found in checked:
             found >> self.merge
         self.merge >> self.drop
         self.create.as_setup()  # type: ignore[no-untyped-call]
         self.drop.as_teardown(setups=self.create)
-
-    def _approve(self) -> LakeopsApprovalOperator | None:
-        if not self._approval:
-            return None
-        from lakeops.airflow.approval import LakeopsApprovalOperator
-
-        given = {} if isinstance(self._approval, bool) else dict(self._approval)
-        return LakeopsApprovalOperator(
-            task_id="approve",
-            source=self.commit_id,
-            destination=self.destination,
-            strategy=self._strategy,
-            **self._common,
-            **{**self._task_args, **given},
-        )
 
     def _in_order(self) -> list[Any]:
         """Order the tasks: branch, writers, commit, checks. Returns the last ones."""
@@ -417,48 +393,47 @@ class WriteAuditPublish:
         return _last(checks) or [self.commit]
 
 
+@dataclass(eq=False)
 class BlockTask:
     """A task of a block, to be called, mapped or changed (``override``) as any TaskFlow task.
 
     Attributes:
+        made: the TaskFlow task.
+        at: what it gets as ``lakeops_at``.
         function: the decorated function, for tests of it without Airflow.
+        names: a set that the names of the tasks are added to.
+        given: arguments of ``partial``.
     """
 
-    def __init__(
-        self,
-        made: Any,
-        at: dict[str, Any],
-        function: Callable[..., Any],
-        names: set[str] | None = None,
-        given: dict[str, Any] | None = None,
-    ) -> None:
-        update_wrapper(self, function)
-        self.function = function
-        self._made = made
-        self._at = at
-        self._names = set() if names is None else names
-        self._given = given or {}
+    made: Any
+    at: dict[str, Any]
+    function: Callable[..., Any]
+    names: set[str] = field(default_factory=set)
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        update_wrapper(self, self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make the task. The result stands for what the function will return."""
-        return self._named(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
+        return self._named(self.made(*args, lakeops_at=self.at, **self.given, **kwargs))
 
     def override(self, **task_args: Any) -> BlockTask:
         """The task with other arguments of Airflow's, such as ``task_id``, ``pool`` or ``retries``."""
-        return BlockTask(self._made.override(**task_args), self._at, self.function, self._names, self._given)
+        return replace(self, made=self.made.override(**task_args))
 
     def partial(self, **kwargs: Any) -> BlockTask:
-        return BlockTask(self._made, self._at, self.function, self._names, {**self._given, **kwargs})
+        return replace(self, given={**self.given, **kwargs})
 
     def expand(self, **kwargs: Any) -> Any:
-        return self._named(self._made.partial(lakeops_at=self._at, **self._given).expand(**kwargs))
+        return self._named(self.made.partial(lakeops_at=self.at, **self.given).expand(**kwargs))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> Any:
-        made = self._made.partial(lakeops_at=self._at, **self._given)
+        made = self.made.partial(lakeops_at=self.at, **self.given)
         return self._named(made.expand_kwargs(kwargs, strict=strict))
 
     def _named(self, result: Any) -> Any:
-        self._names.add(result.operator.task_id)
+        self.names.add(result.operator.task_id)
         return result
 
 

@@ -6,6 +6,7 @@ A task keeps nothing but its arguments between ``__init__`` and ``execute``, and
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import json
 import logging
@@ -13,9 +14,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, urlencode
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -86,14 +86,14 @@ def host() -> str:
     return f"{base.scheme}://{base.netloc}" if base.netloc else ""
 
 
-def point_to(kind: str, page: str) -> None:
-    """Write a page's address to the running task's log, and make it the task's link of a kind such as ``branch``."""
+def point_to(kind: str, page: str, task: Any = None) -> None:
+    """Write a page's address to the log, and make it a task's link of that kind: of the running one without a task."""
     if not page:
         return
     log.info("See the %s: %s%s", kind, host(), page)
     with suppress(RuntimeError):  # no task is running
-        operator: Any = get_current_context()["task"]
-        operator.links = {**getattr(operator, "links", {}), kind: page}
+        task = task or get_current_context()["task"]
+        task.links = {**getattr(task, "links", {}), kind: page}
 
 
 def running_links() -> str:
@@ -280,8 +280,7 @@ def _report_conflict(conflict: MergeConflict, repository: Repository, context: C
 # --- lineage: the data that a task read and wrote, for OpenLineage ---
 
 
-@dataclass(frozen=True)
-class LineageDataset:
+class LineageDataset(NamedTuple):
     """A data set of OpenLineage. Its version is the commit id, so a reader of the lineage can go back to that data.
 
     A branch's data has the namespace ``lakefs://REPO`` and the name ``BRANCH`` or ``BRANCH/PATH``.
@@ -314,25 +313,6 @@ class LineageDataset:
 
         version = self.version and dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=self.version)
         return Dataset(namespace=self.namespace, name=self.name, facets={"version": version} if version else None)
-
-
-@dataclass(frozen=True)
-class TaskLineage:
-    """The data sets that a task read and wrote. OpenLineage is imported when it asks for them."""
-
-    inputs: tuple[LineageDataset, ...] = ()
-    outputs: tuple[LineageDataset, ...] = ()
-
-    def to_openlineage(self) -> OperatorLineage | None:
-        """The lineage for OpenLineage's provider. None without that provider, and when nothing was read or written."""
-        if not self.inputs and not self.outputs:
-            return None
-        try:
-            from airflow.providers.openlineage.extractors import OperatorLineage
-        except ImportError:
-            return None
-        inputs, outputs = ([found.to_openlineage() for found in side] for side in (self.inputs, self.outputs))
-        return OperatorLineage(inputs=inputs, outputs=outputs)
 
 
 # --- arguments and values ---
@@ -374,14 +354,9 @@ def texts(name: str, value: Sequence[str] | str | None) -> tuple[str, ...]:
     A text that is no list is the only one. One in square brackets must be a list.
     """
     if isinstance(value, str):
-        value = value.strip() if value.strip() in {"", "None", "null"} else value
-        found = literal(value)
-        if isinstance(found, str):
-            return () if found in {"", "None", "null"} else (_one_text(name, found),)
-        value = found
-    if isinstance(value, Mapping):
-        raise InvalidInput(f"{name}: {excerpt(value)} is a map, and no list of texts")
-    if value is not None and not isinstance(value, Iterable):
+        found = () if value.strip() in {"", "None", "null"} else literal(value)
+        value = (found,) if isinstance(found, str) else found
+    if isinstance(value, Mapping) or (value is not None and not isinstance(value, Iterable)):
         raise InvalidInput(f"{name}: {excerpt(value)} is no list of texts")
     return tuple(_one_text(name, each) for each in value or ())
 
@@ -435,30 +410,23 @@ class LakeopsTask(BaseOperator):
         An empty required argument would mean the default branch, or the connection's default repository, which nobody
         has asked for. Templates may give lists and numbers where a text belongs.
         """
-        parameters = self.parameters()
-        kinds = {
-            name: one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
-            for name, one in parameters.items()
-        }
-        given = self.arguments()
-        empty = [
-            name
-            for name, one in sorted(parameters.items())
-            if "None" not in kinds[name] and name not in MAY_BE_EMPTY and not given[name]
-            if one.default is one.empty or (one.default and kinds[name] == "str")
-        ]
+        empty = []
+        for name, one in sorted(self.parameters().items()):
+            kind = one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
+            value, required = getattr(self, name), one.default is one.empty or (one.default and kind == "str")
+            if required and not value and "None" not in kind and name not in MAY_BE_EMPTY:
+                empty.append(name)
+            elif value is not None and TEXT.fullmatch(kind) and not isinstance(value, str):
+                raise InvalidInput(f"{name}: {excerpt(value)} is not text")
+            elif value is not None and kind.startswith("Sequence"):
+                setattr(self, name, texts(name, value))
+            elif value and kind.startswith("Mapping"):
+                found = literal(value) if isinstance(value, str) else value
+                if not isinstance(found, Mapping):
+                    raise InvalidInput(f"{name}: {excerpt(value)} is not a map from text to text")
+                setattr(self, name, found)
         if empty:
             raise InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have come to nothing")
-        for name, kind in sorted(kinds.items()):
-            if given[name] is not None and TEXT.fullmatch(kind) and not isinstance(given[name], str):
-                raise InvalidInput(f"{name}: {excerpt(given[name])} is not text")
-            if kind.startswith("Sequence") and given[name] is not None:
-                setattr(self, name, texts(name, given[name]))
-            if kind.startswith("Mapping") and given[name]:
-                found = literal(given[name]) if isinstance(given[name], str) else given[name]
-                if not isinstance(found, Mapping):
-                    raise InvalidInput(f"{name}: {excerpt(given[name])} is not a map from text to text")
-                setattr(self, name, found)
 
     @contextmanager
     def opened(self) -> Iterator[Repository]:
@@ -481,6 +449,18 @@ class TaskKilled(BaseException):
     """Raised in a task's main thread by ``on_kill``. No handler of errors takes it for one."""
 
 
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Leave what Airflow has loaded out of searches for garbage: one of them takes as long as importing Arrow."""
+    was_frozen = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not was_frozen:  # a process that goes on, such as that of dag.test, wants its garbage back
+            gc.unfreeze()
+
+
 class LakeopsOperator(LakeopsTask):
     """Does one verb on one repository and returns the verb's record.
 
@@ -492,9 +472,14 @@ class LakeopsOperator(LakeopsTask):
     announces: ClassVar[bool] = False
     """Whether the verb publishes. Without ``outlets`` the asset of the branch is then told, and ``COMMITS``."""
 
+    read: tuple[LineageDataset, ...] = ()
+    written: tuple[LineageDataset, ...] = ()
+    """What the verb has read and written, for OpenLineage."""
+    published: tuple[str, dict[str, Any]] | None = None
+    """The branch and the record of the commit that this DAG run has published there: it is announced."""
+
     _tells_by_itself = False
     _working = False
-    _lineage = TaskLineage()
 
     def __init__(self, **kwargs: Any) -> None:
         own_outlets = self.announces and "outlets" not in kwargs
@@ -507,9 +492,11 @@ class LakeopsOperator(LakeopsTask):
         if self._tells_by_itself:
             # Airflow makes an event for each outlet at every success, and this task may publish nothing.
             self.outlets: list[Any] = []
+        self.links: dict[str, str] = {}
+        self.read, self.written, self.published = (), (), None
         self._working = True
         try:
-            with failing_at_once(self.arguments()), without_blas_threads():
+            with failing_at_once(self.arguments()), without_blas_threads(), frozen_heap():
                 self.check_values()
                 hook = LakeopsHook(self.lakeops_conn_id)
                 with hook.get_conn() as lake, hook.naming(lake):
@@ -524,7 +511,6 @@ class LakeopsOperator(LakeopsTask):
         """Do the operator's work in an open lake. ``name`` is the repository's."""
         repository = lake.repository(name)
         run = TaskRun.of(context)
-        record = None
         try:
             with explaining(repository, self.refs()):
                 record = self.run_verb(repository, run)
@@ -532,17 +518,12 @@ class LakeopsOperator(LakeopsTask):
             _report_conflict(conflict, repository, context, self.log)
             raise
         finally:
-            self.links: dict[str, str] = self.pages(repository, record)
             for kind, page in self.links.items():
-                if page:
-                    self.log.info("See the %s: %s%s", kind, host(), page)
-        published = self.published(repository, record, run)
-        self._lineage = self.lineage(repository, record, published)
-        branch = self.target(repository)
-        if published is not None and branch is not None and not self._announced(context, published):
+                point_to(kind, page, self)
+        if self.published is not None and not self._announced(context, published := self.published[1]):
             if published["metadata"].get("airflow_task_id") == run.task_id:
                 emit("lakeops.commits", repository=repository.id)
-            self.announce(context, repository, branch, published)
+            self.announce(context, repository, *self.published)
         return record
 
     def _announced(self, context: Context, commit: dict[str, Any]) -> bool:
@@ -569,35 +550,26 @@ class LakeopsOperator(LakeopsTask):
         if self._tells_by_itself:
             # An asset that no DAG names has nobody to tell: Airflow then leaves the event out, and inserts nothing.
             self.outlets = [COMMITS, *(each for each in self.outlets if each not in (COMMITS, asset)), asset]
-        page = self.page(repository, "commit", str(commit["id"]))
+        page = address(self.lakeops_conn_id, repository.id, "commit", str(commit["id"]))
         also = {**({"page": f"{host()}{page}"} if page else {}), **(more.pop("more", None) or {})}
         announce(context, repository, branch, commit, more=also, **more)
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """Do the operator's one verb; returns its record."""
+        """Do the operator's one verb; returns its record. ``link`` and the attributes above have what else is told."""
         raise NotImplementedError
 
-    def target(self, repository: Repository) -> str | None:
-        return None
-
-    def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
-        """The record of the commit that this DAG run has published on the target; None when it published none."""
-        return None
-
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        """Addresses for the task's extra links, by kind. The record is None when the verb failed."""
-        branch = self.target(repository)
-        return {} if branch is None else {"branch": self.page(repository, "ref", branch)}
-
-    def page(self, repository: Repository, *parts: str, **query: str) -> str:
-        return address(self.lakeops_conn_id, repository.id, *parts, **query)
-
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
-        """The data sets that the verb read and wrote."""
-        return TaskLineage()
+    def link(self, repository: Repository, kind: str, *parts: str, **query: str) -> None:
+        """Set the task's link of a kind to a page of the repository, also for a verb that fails after that."""
+        self.links[kind] = address(self.lakeops_conn_id, repository.id, *parts, **query)
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage | None:
-        return self._lineage.to_openlineage()
+        """The lineage for OpenLineage's provider. None without that provider, and when nothing was read or written."""
+        try:
+            from airflow.providers.openlineage.extractors import OperatorLineage
+        except ImportError:
+            return None
+        inputs, outputs = ([found.to_openlineage() for found in side] for side in (self.read, self.written))
+        return OperatorLineage(inputs=inputs, outputs=outputs) if inputs or outputs else None
 
     def on_kill(self) -> None:
         """End a verb that is under way. Airflow calls this in the task's main thread when the task gets SIGTERM.
@@ -620,4 +592,7 @@ class LakeopsBranchOperator(LakeopsOperator):
         self.branch = branch
 
     def target(self, repository: Repository) -> str:
-        return self.branch or repository.default_branch
+        """The branch's name. It becomes the task's link, also for a verb that fails."""
+        name = self.branch or repository.default_branch
+        self.link(repository, "branch", "ref", name)
+        return name

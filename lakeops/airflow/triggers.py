@@ -339,18 +339,31 @@ class Poller(SharedStreamProducer):
 
 
 class LakeopsTrigger(BaseEventTrigger):
-    """A trigger that asks about a lake, or one repository of it, again and again."""
+    """A trigger that asks about a repository, or about a lake as a whole, again and again.
 
-    arguments: ClassVar[tuple[str, ...]] = ("lakeops_conn_id", "poll_interval")
-    repo: str | None = None
+    All triggers of the same connection and repository share one poller. One about a lake has its own: its answer may
+    take minutes.
+    """
 
-    def __init__(self, *, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10) -> None:
+    arguments: ClassVar[tuple[str, ...]] = ("repo", "lakeops_conn_id", "poll_interval")
+
+    def __init__(
+        self, *, repo: str | None = None, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.repo = repo
         self.lakeops_conn_id = lakeops_conn_id
         self.poll_interval: float = check_interval("poll_interval", poll_interval)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"lakeops.airflow.triggers.{type(self).__name__}", {name: getattr(self, name) for name in self.arguments}
+
+    def shared_stream_key(self) -> Hashable:
+        return None if self.repo is None else ("lakeops", self.lakeops_conn_id, self.repo)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Poller:
+        return Poller(kwargs["lakeops_conn_id"], kwargs["repo"])
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """The events, from a poller of this trigger's own: for callers without shared streams, like ``dag.test``."""
@@ -367,23 +380,6 @@ class LakeopsTrigger(BaseEventTrigger):
         """This trigger's events, found at the ticks of a poller."""
 
 
-class RepositoryTrigger(LakeopsTrigger):
-    """A trigger about one repository, whose poller all triggers of the connection and repository share."""
-
-    arguments: ClassVar[tuple[str, ...]] = ("repo", *LakeopsTrigger.arguments)
-
-    def __init__(self, *, repo: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.repo = repo
-
-    def shared_stream_key(self) -> Hashable:
-        return ("lakeops", self.lakeops_conn_id, self.repo)
-
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Poller:
-        return Poller(kwargs["lakeops_conn_id"], kwargs["repo"])
-
-
 async def _ticks(poller: Poller) -> AsyncGenerator[Tick]:
     """The ticks of a poller for one trigger, which has stored its events when it asks for the next tick."""
     async with aclosing(poller.open_stream()) as stream:
@@ -392,7 +388,7 @@ async def _ticks(poller: Poller) -> AsyncGenerator[Tick]:
             await tick.stored()
 
 
-class LakeopsConditionTrigger(RepositoryTrigger):
+class LakeopsConditionTrigger(LakeopsTrigger):
     """Fires once, when the condition is met or can never be.
 
     The event is ``{"status": "success", "result": record}`` or ``{"status": "error", "message": text}``. After an error
@@ -404,7 +400,7 @@ class LakeopsConditionTrigger(RepositoryTrigger):
             before its executor noticed that its process ended.
     """
 
-    arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "condition", "settle")
+    arguments: ClassVar[tuple[str, ...]] = (*LakeopsTrigger.arguments, "condition", "settle")
 
     def __init__(self, *, condition: Mapping[str, Any], settle: float = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -435,7 +431,7 @@ CURSOR = "lakeops_head"
 """The key of a watcher's cursor in Airflow's asset state store: the last head that it has announced."""
 
 
-class LakeopsCommitTrigger(RepositoryTrigger):
+class LakeopsCommitTrigger(LakeopsTrigger):
     """Fires whenever a branch's head has moved by commits that were not made by Airflow's own operators.
 
     Several commits between two questions make one event about all of them. The cursor is kept in Airflow's asset state
@@ -447,7 +443,7 @@ class LakeopsCommitTrigger(RepositoryTrigger):
         every: fire for commits of Airflow's operators as well: for branches that another Airflow commits to.
     """
 
-    arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "branch", "asset", "every")
+    arguments: ClassVar[tuple[str, ...]] = (*LakeopsTrigger.arguments, "branch", "asset", "every")
 
     def __init__(self, *, branch: str, asset: str, every: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -58,8 +58,7 @@ _RECORDS = select(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(NamedTuple):
     """A repository in a list: its last commit if it can be read, the branches as far as counted, the last check."""
 
     head: Commit | None
@@ -67,8 +66,7 @@ class Overview:
     last_check: Report | None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """Commits that a search found, the highest generation first, and where to go on below, if there are more."""
 
     commits: Sequence[Commit]

@@ -283,10 +283,6 @@ class Refs(CatalogPart):
             found |= {row.ref: _reflog_record(row) for row in rows}
         return found
 
-    def protections(self, repository_id: str) -> list[str]:
-        """The glob patterns of branches that change through merges only, whatever is merged."""
-        return [one.pattern for one in self.all_protections(repository_id) if one.kind == BRANCH_PROTECTION]
-
     @read_transaction
     def all_protections(self, conn: Connection, repository_id: str) -> list[Protection]:
         """The rules that protect branches and tags, in order."""

@@ -54,8 +54,8 @@ def fsck(
                 raise
             session.document({"findings": findings, "error": error.to_json()})
             raise typer.Exit(error.exit_code) from None
-        record = {"findings": findings, "ok": not severities[Severity.ERROR], "checked": dict(check.checked)}
-        record["severities"] = {severity.value: severities[severity] for severity in Severity}
+        counts = {severity.value: severities[severity] for severity in Severity}
+        record = {"findings": findings, "ok": not counts["error"], "severities": counts, "checked": dict(check.checked)}
         session.answer(record, [*_result(check, severities)])
         check.note()
     if severities[Severity.ERROR]:

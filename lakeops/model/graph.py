@@ -242,10 +242,10 @@ def leading_to(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[st
 
     One walk reads commits down to the ancestor's generation, and their parents.
     """
-    lowest = get(ancestor).generation
+    lowest = get(ancestor)
     bits = {head: 1 << number for number, head in enumerate(dict.fromkeys(heads))}
-    walk = Walk(get, bits.items())
-    while walk.generation > lowest:
+    walk = Walk(lambda one: lowest if one == ancestor else get(one), bits.items())  # each is asked for once
+    while walk.generation > lowest.generation:
         walk.pass_on(*walk.pop())
     found = walk.marks.get(ancestor, 0)
     return {head for head, bit in bits.items() if found & bit}

@@ -1,4 +1,4 @@
-"""TaskLineage: what each operator tells of what it read and wrote, with OpenLineage's provider and without."""
+"""Lineage: what each operator tells of what it read and wrote, with OpenLineage's provider and without."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from lakeops import Repository
 pytest.importorskip("airflow.sdk")
 
 from lakeops.airflow import operators
-from lakeops.airflow.task import LineageDataset, TaskLineage
+from lakeops.airflow.task import LineageDataset
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
 Run = Callable[..., dict[str, Any]]
 
 
-def traced(run: Run, name: str, **arguments: Any) -> tuple[TaskLineage, dict[str, Any]]:
+def traced(run: Run, name: str, **arguments: Any) -> tuple[Any, dict[str, Any]]:
     task = getattr(operators, f"Lakeops{name}Operator")(task_id=name.lower(), repo="flights", **arguments)
     record = run(task)
-    return task._lineage, record
+    return task, record
 
 
 def test_commits_and_merges_tell_the_versions_they_read_and_wrote(flights: Repository, run: Run) -> None:
     flights.create_branch("dev").put("raw/a", b"1")
     trace, commit = traced(run, "Commit", branch="dev", message="load")
-    assert trace == TaskLineage((), (LineageDataset("lakefs://flights", "dev", commit["id"]),))
+    assert (trace.read, trace.written) == ((), (LineageDataset("lakefs://flights", "dev", commit["id"]),))
     trace, merge = traced(run, "Merge", source="dev")
-    assert trace.inputs == (LineageDataset("lakefs://flights", "dev", commit["id"]),)
-    assert trace.outputs == (LineageDataset("lakefs://flights", "main", merge["reference"]),)
-    assert traced(run, "Merge", source="dev~1")[0] == TaskLineage(), "nothing was merged"
+    assert trace.read == (LineageDataset("lakefs://flights", "dev", commit["id"]),)
+    assert trace.written == (LineageDataset("lakefs://flights", "main", merge["reference"]),)
+    trace, _ = traced(run, "Merge", source="dev~1")
+    assert (trace.read, trace.written) == ((), ()), "nothing was merged"
     trace, revert = traced(run, "Revert", ref=commit["id"], branch="dev")
-    assert trace.inputs == (LineageDataset("lakefs://flights", commit["id"], commit["id"]),)
-    assert trace.outputs == (LineageDataset("lakefs://flights", "dev", revert["id"]),)
+    assert trace.read == (LineageDataset("lakefs://flights", commit["id"], commit["id"]),)
+    assert trace.written == (LineageDataset("lakefs://flights", "dev", revert["id"]),)
     trace, _ = traced(run, "Diff", left="main", right="dev", prefix="raw/")
-    assert [place.name for place in trace.inputs] == ["main/raw", "dev/raw"]
+    assert [place.name for place in trace.read] == ["main/raw", "dev/raw"]
 
 
 def test_what_comes_from_outside_is_named_as_openlineage_names_it(
@@ -52,19 +53,22 @@ def test_what_comes_from_outside_is_named_as_openlineage_names_it(
     source.mkdir()
     (source / "a").write_text("1")
     trace, made = traced(run, "Import", source=f"file://{source}", prefix="raw/")
-    assert trace.inputs == (LineageDataset("file", str(source)),)
-    assert trace.outputs == (LineageDataset("lakefs://flights", "main/raw", made["id"]),)
+    assert trace.read == (LineageDataset("file", str(source)),)
+    assert trace.written == (LineageDataset("lakefs://flights", "main/raw", made["id"]),)
     trace, _ = traced(run, "Upload", source=str(source), path="up", branch="main")
-    assert trace == TaskLineage(
-        (LineageDataset("file", str(source)),), (LineageDataset("lakefs://flights", "main/up"),)
-    )
+    assert trace.read == (LineageDataset("file", str(source)),)
+    assert trace.written == (LineageDataset("lakefs://flights", "main/up"),)
     assert LineageDataset.outside("s3://bucket/raw/day=1/") == LineageDataset("s3://bucket", "raw/day=1")
     assert LineageDataset.outside("s3://bucket") == LineageDataset("s3://bucket", "/")
 
 
-def test_without_openlineage_nothing_is_told_and_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openlineage_nothing_is_told_and_nothing_breaks(
+    flights: Repository, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights.create_branch("dev").put("raw/a", b"1")
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.extractors", None)
-    assert TaskLineage((LineageDataset("lakefs://flights", "main", "c"),)).to_openlineage() is None
+    task, _ = traced(run, "Commit", branch="dev", message="load")
+    assert task.get_openlineage_facets_on_complete(None) is None
 
 
 def test_openlineage_finds_what_operators_tell(flights: Repository, run: Run) -> None:

@@ -80,3 +80,34 @@ def test_reading_a_dag_loads_the_provider_and_the_model_alone(tmp_path: Path) ->
         <= {"lakeops", "lakeops.airflow", "lakeops.machine", "lakeops.model", "lakeops.version"}
     )
     assert len(ours) <= 24
+
+
+SMALL = """
+import gc, sys
+from types import SimpleNamespace
+from airflow.sdk.execution_time.context import OutletEventAccessors
+from lakeops.airflow import operators as o
+
+class Branch(o.LakeopsCreateBranchOperator):
+    def run_verb(self, repository, run):
+        self.frozen = gc.get_freeze_count()
+        return super().run_verb(repository, run)
+
+instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+task = Branch(task_id="t", repo="flights", branch="own")
+task.execute({"ti": instance, "task": task, "outlet_events": OutletEventAccessors(), "logical_date": None})
+print(task.frozen > 10_000, gc.get_freeze_count(), *(name for name in ("numpy", "pyarrow") if name in sys.modules))
+"""
+
+
+def test_a_task_of_the_catalog_alone_loads_no_arrow_and_searches_no_garbage_in_airflow(
+    tmp_path: Path,
+) -> None:
+    environment = {**os.environ, "LAKEOPS_HOME": str(tmp_path / "lake"), "LAKEOPS_FSYNC": "false"}
+    make = "from lakeops import Lake; Lake.open().create_repository('flights')"
+    for script in (make, SMALL):
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-2:] == ["True", "0"]

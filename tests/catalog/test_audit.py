@@ -389,7 +389,7 @@ def step(catalog, verb, name):
         case "delete_tag":
             catalog.refs.delete_tag(REPO, name, actor="ada")
         case "protect":
-            known = name in catalog.refs.protections(REPO)
+            known = name in {one.pattern for one in catalog.refs.all_protections(REPO)}
             catalog.refs.protect(REPO, name)
             return None if known else "protect"
         case "unprotect":

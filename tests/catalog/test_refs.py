@@ -151,7 +151,7 @@ def test_protection_is_by_glob_pattern(catalog):
     catalog.refs.protect(REPO, "ma?n")
     catalog.refs.protect(REPO, "release-*")
     catalog.refs.protect(REPO, "release-*")
-    assert catalog.refs.protections(REPO) == ["ma?n", "release-*"]
+    assert [one.pattern for one in catalog.refs.all_protections(REPO)] == ["ma?n", "release-*"]
     branch(catalog, "release-1")
     branch(catalog, "Release-1")
     put(catalog, an_entry("a"), branch="Release-1")

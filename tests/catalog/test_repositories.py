@@ -104,7 +104,7 @@ READS = {
     "tag": lambda c: c.refs.tag("none", "v1"),
     "tags": lambda c: c.refs.tags("none"),
     "reflog": lambda c: c.refs.reflog("none"),
-    "protections": lambda c: c.refs.protections("none"),
+    "protections": lambda c: c.refs.all_protections("none"),
     "commit": lambda c: c.commits.get("none", FIRST.id),
     "first_parents": lambda c: c.commits.first_parents("none", FIRST.id, limit=5),
     "all_commits": lambda c: c.commits.all("none"),

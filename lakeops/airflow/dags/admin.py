@@ -16,20 +16,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 
+from lakeops.airflow import operators
 from lakeops.airflow.hook import DEFAULT_CONN_ID
-from lakeops.airflow.operators import (
-    LakeopsCreateBranchOperator,
-    LakeopsCreateTagOperator,
-    LakeopsDeleteBranchOperator,
-    LakeopsDeleteTagOperator,
-    LakeopsGcSweepOperator,
-    LakeopsImportOperator,
-    LakeopsMergeOperator,
-    LakeopsMoveBranchOperator,
-    LakeopsMoveTagOperator,
-    LakeopsResetBranchOperator,
-    LakeopsRevertOperator,
-)
 from lakeops.airflow.task import LakeopsPageLink, linked
 
 REPOSITORY = "^[a-z0-9][a-z0-9-]{2,62}$"
@@ -94,20 +82,20 @@ def form(**fields: Param) -> Callable[[Callable[[], None]], Form]:
     """A decorator for a function that makes a form's tasks. ``fields`` stand between those that all forms share."""
 
     def decorate(tasks: Callable[[], None]) -> Form:
-        def make(dag_id: str = f"lakeops_{tasks.__name__.removesuffix('_dag')}", **arguments: Any) -> DAG:
-            given = dict(arguments)
+        def make(
+            dag_id: str = f"lakeops_{tasks.__name__.removesuffix('_dag')}",
+            repository: str | None = None,
+            connection: str = DEFAULT_CONN_ID,
+            **arguments: Any,
+        ) -> DAG:
+            where = "Its name, without lakefs://. Empty: the connection's default repository."
             params = {
-                "repository": maybe(
-                    "Repository",
-                    "Its name, without lakefs://. Empty: the connection's default repository.",
-                    given.pop("repository", None),
-                    pattern=REPOSITORY,
-                ),
+                "repository": maybe("Repository", where, repository, pattern=REPOSITORY),
                 **fields,
                 "dry_run": switch("Dry run", "Show what would be done, and do nothing.", on=True),
-                "connection": connection_field(given.pop("connection", DEFAULT_CONN_ID)),
+                "connection": connection_field(connection),
             }
-            with made(make, dag_id, given, params, schedule=None, tags=["lakeops", "admin"]) as dag:
+            with made(make, dag_id, arguments, params, schedule=None, tags=["lakeops", "admin"]) as dag:
                 tasks()
             return dag
 
@@ -121,6 +109,11 @@ def form(**fields: Param) -> Callable[[Callable[[], None]], Form]:
 def pinned(*names: str) -> dict[str, str]:
     """Templates for arguments of an operator, with the values that the preview has pinned."""
     return {name: f"{{{{ ti.xcom_pull(task_ids='preview', key='pinned')['{name}'] }}}}" for name in names}
+
+
+def given(*names: str) -> dict[str, str]:
+    """Templates for arguments of an operator, with the values of the form's fields of these names."""
+    return {name: f"{{{{ params.{name} or '' }}}}" for name in names}
 
 
 def action(description: str) -> Param:
@@ -171,12 +164,12 @@ def do_one_of(noun: str, *actions: Any) -> None:
 )
 def branch_dag() -> None:
     """Create, move or delete a branch."""
-    branch, shown = {"branch": "{{ params.branch }}"}, pinned("shown")
+    to = pinned("source")["source"]
     do_one_of(
         "branch",
-        do("create", LakeopsCreateBranchOperator, **branch, **pinned("source")),
-        do("move", LakeopsMoveBranchOperator, **branch, ref=pinned("source")["source"], **shown),
-        do("delete", LakeopsDeleteBranchOperator, **branch, **shown),
+        do("create", operators.LakeopsCreateBranchOperator, source=to, **given("branch")),
+        do("move", operators.LakeopsMoveBranchOperator, ref=to, **given("branch"), **pinned("shown")),
+        do("delete", operators.LakeopsDeleteBranchOperator, **given("branch"), **pinned("shown")),
     )
 
 
@@ -205,7 +198,7 @@ def merge_dag() -> None:
     """Merge a ref into a branch."""
     preview("merge") >> do(
         "merge",
-        LakeopsMergeOperator,
+        operators.LakeopsMergeOperator,
         **pinned("source", "destination", "shown"),
         strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
         message="{{ params.message or 'Merge ' ~ params.source }}",
@@ -227,14 +220,8 @@ def merge_dag() -> None:
 )
 def revert_dag() -> None:
     """Revert a commit by a new commit."""
-    preview("revert") >> do(
-        "revert",
-        LakeopsRevertOperator,
-        branch="{{ params.branch }}",
-        **pinned("ref", "shown"),
-        parent_number="{{ params.parent_number or '' }}",
-        message="{{ params.message or '' }}",
-    )
+    arguments = {**given("branch", "parent_number", "message"), **pinned("ref", "shown")}
+    preview("revert") >> do("revert", operators.LakeopsRevertOperator, **arguments)
 
 
 @form(
@@ -246,9 +233,9 @@ def tag_dag() -> None:
     """Create, move or delete a tag."""
     do_one_of(
         "tag",
-        do("create", LakeopsCreateTagOperator, tag="{{ params.tag }}", **pinned("ref")),
-        do("move", LakeopsMoveTagOperator, tag="{{ params.tag }}", **pinned("ref", "shown")),
-        do("delete", LakeopsDeleteTagOperator, tag="{{ params.tag }}", **pinned("shown")),
+        do("create", operators.LakeopsCreateTagOperator, **given("tag"), **pinned("ref")),
+        do("move", operators.LakeopsMoveTagOperator, **given("tag"), **pinned("ref", "shown")),
+        do("delete", operators.LakeopsDeleteTagOperator, **given("tag"), **pinned("shown")),
     )
 
 
@@ -258,8 +245,9 @@ def tag_dag() -> None:
 )
 def reset_dag() -> None:
     """Drop uncommitted changes."""
-    where = {"branch": "{{ params.branch }}", "prefix": "{{ params.prefix or '' }}"}
-    preview("reset") >> do("reset", LakeopsResetBranchOperator, **where, **pinned("shown"))
+    preview("reset") >> do(
+        "reset", operators.LakeopsResetBranchOperator, **given("branch", "prefix"), **pinned("shown")
+    )
 
 
 @form(
@@ -268,7 +256,7 @@ def reset_dag() -> None:
 )
 def sweep_dag() -> None:
     """Delete what a mark of garbage collection holds."""
-    swept = do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
+    swept = do("sweep", operators.LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
     preview("sweep") >> swept
 
 
@@ -284,15 +272,8 @@ def sweep_dag() -> None:
 )
 def import_dag() -> None:
     """Import the objects under a prefix of a bucket into a folder, without copying."""
-    preview("import") >> do(
-        "import",
-        LakeopsImportOperator,
-        source="{{ params.source }}",
-        branch="{{ params.branch }}",
-        prefix="{{ params.prefix or '' }}",
-        message="{{ params.message or '' }}",
-        **pinned("shown"),
-    )
+    arguments = {**given("source", "branch", "prefix", "message"), **pinned("shown")}
+    preview("import") >> do("import", operators.LakeopsImportOperator, **arguments)
 
 
 def admin_dags(prefix: str = "lakeops_", **arguments: Any) -> list[DAG]:

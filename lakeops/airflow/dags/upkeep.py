@@ -7,18 +7,9 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task, task_group
 
+from lakeops.airflow import operators
 from lakeops.airflow.dags.admin import REPOSITORY, connection_field, made, maybe, switch, text
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
-from lakeops.airflow.operators import (
-    LakeopsCreateMirrorOperator,
-    LakeopsExpireRefsOperator,
-    LakeopsFsckOperator,
-    LakeopsGcMarkOperator,
-    LakeopsGcSweepOperator,
-    LakeopsMirrorDiscoverOperator,
-    LakeopsMirrorPromoteOperator,
-    failing_at_once,
-)
 from lakeops.airflow.operators.upkeep import FailOn
 
 GIB = 1 << 30
@@ -29,9 +20,10 @@ def above(gib: float | None) -> str:
     return "" if gib is None else str(round(gib * GIB))
 
 
-def _defaults(schedule: Any, retries: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _defaults(schedule: Any, retries: int, delay: timedelta, **more: Any) -> dict[str, Any]:
+    retried = {"retries": retries, "retry_delay": delay}
     # One run at a time works on a repository.
-    return {"schedule": schedule, "max_active_runs": 1, "default_args": retries, "tags": ["lakeops"], **more}
+    return {"schedule": schedule, "max_active_runs": 1, "default_args": retried, "tags": ["lakeops"], **more}
 
 
 def gc_dag(
@@ -77,8 +69,7 @@ def gc_dag(
         ),
         "connection": connection_field(connection),
     }
-    retries = {"retries": 2, "retry_delay": timedelta(minutes=1)}
-    defaults = _defaults(schedule, retries, user_defined_macros={"above": above})
+    defaults = _defaults(schedule, 2, timedelta(minutes=1), user_defined_macros={"above": above})
     with made(gc_dag, dag_id, arguments, fields, **defaults) as dag:
         show = f"{{{{ {only_show} if dag_run.run_type == 'scheduled' else params.dry_run }}}}"
         collect.partial(show=show, parallel=parallel).expand(repo=repositories())
@@ -90,7 +81,7 @@ def repositories(params: dict[str, Any] | None = None) -> list[str]:
     """The repositories to work on."""
     given = params or {}
     hook = LakeopsHook(given["connection"])
-    with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
+    with operators.failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
         if given["repository"]:
             return [lake.repository(given["repository"]).id]
         return [found.id for found in lake.repositories() if not found.record.read_only]
@@ -108,13 +99,15 @@ def collect(repo: str, show: str, parallel: int) -> None:
         "map_index_template": "{{ task.repo }}",
     }
     abandoned = "{{ '' if params.abandoned_after_days is none else params.abandoned_after_days }}"
-    expire = LakeopsExpireRefsOperator(task_id="expire", only_show=show, abandoned_after_days=abandoned, **where)
-    mark = LakeopsGcMarkOperator(task_id="mark", only_show=show, **where)
+    expire = operators.LakeopsExpireRefsOperator(
+        task_id="expire", only_show=show, abandoned_after_days=abandoned, **where
+    )
+    mark = operators.LakeopsGcMarkOperator(task_id="mark", only_show=show, **where)
     mark_id = "{{ ti.xcom_pull(task_ids='collect.mark', map_indexes=ti.map_index)['id'] or '' }}"
     approve = LakeopsGcApprovalOperator(
         task_id="approve", mark_id=mark_id, above_bytes="{{ above(params.ask_above_gib) }}", only_show=show, **where
     )
-    sweep = LakeopsGcSweepOperator(task_id="sweep", mark_id=mark_id, force="{{ params.force }}", **where)
+    sweep = operators.LakeopsGcSweepOperator(task_id="sweep", mark_id=mark_id, force="{{ params.force }}", **where)
     expire >> mark >> approve >> sweep
 
 
@@ -133,7 +126,7 @@ def fsck_dag(
     Nothing is changed. Every finding is in the log of a task, with what to do about it. With *Data*, the objects are
     read too.
     """
-    defaults = _defaults(schedule, {"retries": 1, "retry_delay": timedelta(minutes=1)})
+    defaults = _defaults(schedule, 1, timedelta(minutes=1))
     fields = {
         "repository": maybe(
             "Repository", "Its name. Empty: all repositories except mirrors.", repository, pattern=REPOSITORY
@@ -142,7 +135,7 @@ def fsck_dag(
         "connection": connection_field(connection),
     }
     with made(fsck_dag, dag_id, arguments, fields, **defaults) as dag:
-        LakeopsFsckOperator.partial(
+        operators.LakeopsFsckOperator.partial(
             task_id="fsck",
             data="{{ params.data }}",
             fail_on=fail_on,
@@ -173,23 +166,22 @@ def mirror_dag(
     """Mirrors: what each mirror's source shows is discovered, waited for, and shown when it has arrived.
 
     A run starts when there is something to do: the source shows something new, a branch or tag waits for what has not
-    arrived, or a source cannot be reached. One run at a time. `discover` copies commit records and lists what is waited
-    for; each branch and tag then waits in the triggerer on its own, and is shown when it is whole. What has not arrived
-    within a minute is skipped and waited for by the next run, so nothing that is late holds anything else up. What
-    arrived damaged, and what nothing arrives of any more, fails the run and says what is missing. DAGs scheduled on
+    arrived, or a source cannot be reached. `discover` copies commit records; each branch and tag then waits in the
+    triggerer on its own. What has not arrived within a minute is skipped, and the next run waits for it. What arrived
+    damaged, and what nothing arrives of any more, fails the run and says what is missing. DAGs scheduled on
     `lakefs://MIRROR/BRANCH` start when a branch moves.
     """
     from lakeops.airflow.assets import mirrors_due
 
     when = [mirrors_due(connection)] if schedule == WHEN_DUE else schedule
-    defaults = _defaults(when, {"retries": 2, "retry_delay": timedelta(seconds=10)})
+    defaults = _defaults(when, 2, timedelta(seconds=10))
     fields = {
         "mirror": maybe("Mirror", "Its name. Empty: all of them.", mirror, pattern=REPOSITORY),
         "connection": connection_field(connection),
     }
     with made(mirror_dag, dag_id, arguments, fields, **defaults) as dag:
         # The next run tries again; a source that does not answer must not hold the other mirrors up.
-        discover = LakeopsMirrorDiscoverOperator.partial(
+        discover = operators.LakeopsMirrorDiscoverOperator.partial(
             task_id="discover", retries=0, execution_timeout=LIMIT, map_index_template="{{ task.repo }}", **WHERE
         ).expand(repo=mirrors())
         discover >> discovered()
@@ -211,7 +203,7 @@ def create_mirror_dag(
         "connection": connection_field(connection),
     }
     with made(create_mirror_dag, dag_id, arguments, fields, schedule=None, tags=["lakeops", "admin"]) as dag:
-        LakeopsCreateMirrorOperator(
+        operators.LakeopsCreateMirrorOperator(
             task_id="create",
             repo="{{ params.mirror }}",
             source="{{ params.source }}",
@@ -230,7 +222,7 @@ def mirrors(params: dict[str, Any] | None = None, triggering_asset_events: Any =
         extra = event.extra or {}
         due.update(extra.get("payload", extra).get("mirrors", ()))
     hook = LakeopsHook(given["connection"])
-    with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
+    with operators.failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
         if given["mirror"]:
             return [lake.mirror(given["mirror"]).id]
         following = [found.repository_id for found in lake.catalog.mirrors.all() if found.promoted_writable is None]
@@ -257,4 +249,4 @@ def follow(repo: str, branch: str | None, tag: str | None) -> None:
     waits: dict[str, Any] = {"poke_interval": 10, "timeout": WAIT.total_seconds()}
     arrived = LakeopsReplicationSensor(task_id="arrived", deferrable=True, soft_fail=True, **waits, **ref)
     commit_id = arrived.output["commit_id"]  # type: ignore[index]
-    LakeopsMirrorPromoteOperator(task_id="promote", commit_id=commit_id, **ref)
+    operators.LakeopsMirrorPromoteOperator(task_id="promote", commit_id=commit_id, **ref)

@@ -67,7 +67,7 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         source = self.source or repository.default_branch
-        branch = idempotent.create_branch(repository, self.branch, source, run, exist_ok=self.exist_ok)
+        branch = idempotent.create_branch(repository, self.target(repository), source, run, exist_ok=self.exist_ok)
         record = {"id": branch.id, "commit_id": branch.commit_id}
         self.log.info("Branch lakefs://%s/%s is at %s", repository.id, branch.id, record["commit_id"])
         return record
@@ -95,7 +95,7 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
         def look_and_delete() -> dict[str, Any]:
             pinned = None
             with suppress(RefNotFound):
-                branch = repository.branch(self.branch)
+                branch = repository.branch(self.target(repository))
                 pinned = branch.pin() if self.shown or self.merged_into else None  # before the looks
                 require_shown(state_of(branch) if self.shown else "", self.shown, f"branch {self.branch!r}")
             kept = self.merged_into and idempotent.unpublished(repository, self.branch, self.merged_into)
@@ -139,7 +139,7 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         if self.path == "":
             raise InvalidInput("path must not be empty: a template may have come to nothing; leave it out to drop all")
-        branch, where = repository.branch(self.branch), (self.prefix or None, self.path or None)
+        branch, where = repository.branch(self.target(repository)), (self.prefix or None, self.path or None)
         pinned = branch.pin(*where) if self.shown else None  # before the look
         if self.shown:
             now = staged_state(branch, self.prefix or "")
@@ -174,7 +174,9 @@ class LakeopsMoveBranchOperator(LakeopsBranchOperator):
             require_shown(head, self.shown, f"branch {self.branch!r}")
 
         key = run.key("move-branch", self.branch, self.ref)
-        moved = repository.branch(self.branch).move(self.ref, force=True, idempotency_key=key, on_head=check)
+        moved = repository.branch(self.target(repository)).move(
+            self.ref, force=True, idempotency_key=key, on_head=check
+        )
         self.log.info("Branch lakefs://%s/%s is at %s", repository.id, self.branch, moved.commit_id)
         return {"id": self.branch, "commit_id": moved.commit_id}
 

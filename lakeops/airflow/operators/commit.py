@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -22,7 +21,6 @@ from lakeops.airflow.task import (
     LakeopsDiffLink,
     LakeopsOperator,
     LineageDataset,
-    TaskLineage,
     number,
 )
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
@@ -59,6 +57,8 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
     operator_extra_links: Any = (LakeopsCommitLink(), LakeopsBranchLink())
     announces = True
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmpty)
+    prefix: str = ""
+    """The folder of the branch that the changes go to; empty where that may be anywhere."""
 
     def __init__(
         self,
@@ -88,31 +88,16 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
             self.log.info("%s; lakefs://%s/%s stays at %s", error.message, repository.id, branch.id, commit.id)
         else:
             self.log.info("Commit %s is on lakefs://%s/%s", commit.id, repository.id, branch.id)
-        return commit.to_json()
+        self.link(repository, "commit", "commit", commit.id)
+        self.written = (LineageDataset.of(repository, branch.id, self.prefix, version=commit.id),)
+        record = commit.to_json()
+        if run.made(commit.metadata):  # a task that found nothing to change has somebody else's commit
+            self.published = (branch.id, record)
+        return record
 
     @abstractmethod
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """Publish the commit. Raises ``NoChanges`` when there is nothing to change."""
-
-    def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
-        # A task that found nothing to change has returned somebody else's commit.
-        return record if run.made(record["metadata"]) else None
-
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
-        written = LineageDataset.of(repository, self.target(repository), self.folder(), version=record["id"])
-        return TaskLineage(self.sources(repository), (written,))
-
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        found = super().pages(repository, record)
-        return found if record is None else {**found, "commit": self.page(repository, "commit", record["id"])}
-
-    def sources(self, repository: Repository) -> tuple[LineageDataset, ...]:
-        """The data that the changes came from, if that is known."""
-        return ()
-
-    def folder(self) -> str:
-        """The folder of the branch that the changes went to; empty where that may be anywhere."""
-        return ""
 
 
 class LakeopsCommitOperator(LakeopsPublishOperator):
@@ -160,22 +145,28 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
         self.parent_number = parent_number
         self.shown = shown
 
-    def sources(self, repository: Repository) -> tuple[LineageDataset, ...]:
-        return (LineageDataset.of(repository, self.ref),)
-
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        wanted = (self.ref, number("parent_number", self.parent_number))
-        changes = partial(branch.revert_changes, *wanted)
-        return idempotent.revert(repository, branch, run, *wanted, **self.described(f"revert of {self.ref!r}", changes))
+        return self.replay(repository, branch, run, idempotent.revert, branch.revert_changes)
 
-    def described(self, what: str, changes: Callable[[], Iterable[Change]]) -> dict[str, Any]:
-        """Options for the verb: message, metadata, and a check of the changes against those that were shown."""
+    def replay(
+        self,
+        repository: Repository,
+        branch: Branch,
+        run: TaskRun,
+        verb: Callable[..., Commit],
+        changes: Callable[..., Iterable[Change]],
+    ) -> Commit:
+        """Do a verb with the commit, unless its ``changes`` to the branch are others than those that were shown."""
+        wanted = (self.ref, number("parent_number", self.parent_number))
+        self.read = (LineageDataset.of(repository, self.ref),)
 
         def on_head(_: str) -> None:
             if self.shown:
-                require_shown(DiffSummary.of(changes()).digest, self.shown, what)
+                what = f"{verb.__name__.replace('_', '-')} of {self.ref!r}"
+                require_shown(DiffSummary.of(changes(*wanted)).digest, self.shown, what)
 
-        return {"message": self.message or None, "metadata": self.metadata, "on_head": on_head}
+        described: dict[str, Any] = {"message": self.message or None, "metadata": self.metadata}
+        return verb(repository, branch, run, *wanted, on_head=on_head, **described)
 
 
 class LakeopsCherryPickOperator(LakeopsRevertOperator):
@@ -187,10 +178,10 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
     """
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        parent = number("parent_number", self.parent_number)
-        changes = partial(repository.cherry_pick_changes, self.ref, branch.id, parent)
-        given = self.described(f"cherry-pick of {self.ref!r}", changes)
-        return idempotent.cherry_pick(repository, branch, run, self.ref, parent, **given)
+        def changes(ref: str, parent: int | None) -> Iterable[Change]:
+            return repository.cherry_pick_changes(ref, branch.id, parent)
+
+        return self.replay(repository, branch, run, idempotent.cherry_pick, changes)
 
 
 class LakeopsImportOperator(LakeopsPublishOperator):
@@ -229,13 +220,9 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         self.skip_special = skip_special
         self.inventory = inventory
 
-    def sources(self, repository: Repository) -> tuple[LineageDataset, ...]:
-        return (LineageDataset.outside(self.source),)
-
-    def folder(self) -> str:
-        return self.prefix
-
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
+        self.read = (LineageDataset.outside(self.source),)
+
         def on_head(head: str) -> None:
             if self.shown:
                 from lakeops.store.open import parse_location
@@ -264,8 +251,7 @@ class LakeopsMergeOperator(LakeopsOperator):
     """Merges a ref into a branch; returns ``reference``, ``up_to_date``, ``summary`` and ``source_uncommitted``.
 
     ``reference`` is the merge commit's id. It is None when the destination had everything already, which is a success.
-    A conflict publishes nothing and fails the task without retry. The log then lists every conflicting path and what
-    either side has there. The XCom ``conflicts`` has the same for tasks that run after a failure.
+    A conflict publishes nothing and fails the task without retry. The log and the XCom ``conflicts`` list its paths.
 
     Args:
         source: the ref to merge.
@@ -274,9 +260,8 @@ class LakeopsMergeOperator(LakeopsOperator):
         tables: ``rebase`` makes changes of Iceberg tables again on the destination's, where both sides have some.
         metadata: key/value pairs kept with the merge commit.
         shown: the effect that a preview or an approval has shown. When it would be another by now, nothing is merged.
-        checks: names of checks that the source must have passed, ``approval`` for one: a ``LakeopsApprovalOperator``
-            records it, and the commit's metadata then say ``approved_by``, which no ``metadata`` can. The merge reads
-            verdicts of the lake, and no states of tasks.
+        checks: names of checks that the source must have passed, ``approval`` for one: the commit's metadata then say
+            ``approved_by``. The merge reads verdicts of the lake, and no states of tasks.
         despite_checks: names of checks that the merge goes around, though commits declare them. The commit says so.
         on_newer: what to do when the same task has published to paths that this merge changes, for a later logical
             date, because this run was cleared: ``publish`` (the default), ``skip``, or ``fail``.
@@ -325,11 +310,11 @@ class LakeopsMergeOperator(LakeopsOperator):
         if self.on_newer not in get_args(OnNewer):
             raise InvalidInput(f"on_newer is one of {', '.join(get_args(OnNewer))}, not {self.on_newer!r}")
 
-    def target(self, repository: Repository) -> str:
-        return self.destination or repository.default_branch
-
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        into, strategy = self.target(repository), cast("StrategyName | None", self.strategy or None)
+        into = self.destination or repository.default_branch
+        strategy = cast("StrategyName | None", self.strategy or None)
+        self.link(repository, "branch", "ref", into)
+        self.link(repository, "diff", "diff", left=into, right=self.source)
         if APPROVAL in self.checks:
             with suppress(RefNotFound, CommitExpired):  # a merge that was done before finds that out by itself
                 answers = [one for one in repository.ref(self.source).verdicts() if one.name == APPROVAL]
@@ -346,33 +331,30 @@ class LakeopsMergeOperator(LakeopsOperator):
                 now = MergeOutcome.of(repository, head, source, strategy).shown
                 require_shown(now, self.shown, f"merge of {self.source!r} into {into!r}")
 
-        options: dict[str, Any] = {"message": self.message, "strategy": strategy, "on_head": on_head}
-        options |= {"tables": self.tables or None}
-        options |= {"checks": self.checks, "despite_checks": tuple(self.despite_checks)}
-        result = idempotent.merge(repository, self.source, into, run, metadata=self.metadata, **options)
+        result = idempotent.merge(
+            repository,
+            self.source,
+            into,
+            run,
+            message=self.message,
+            metadata=self.metadata,
+            strategy=strategy,
+            tables=self.tables or None,
+            checks=self.checks,
+            despite_checks=tuple(self.despite_checks),
+            on_head=on_head,
+        )
         if result.source_uncommitted:
             self.log.warning("uncommitted changes of %s were left out; commit them first", self.source)
-        if result.reference is None:
+        made = result.reference
+        if made is None:
             self.log.info("lakefs://%s/%s has all of %s already", repository.id, into, self.source)
-        else:
-            self.log.info("Merge %s is on lakefs://%s/%s", result.reference, repository.id, into)
+            return result.to_json()
+        self.log.info("Merge %s is on lakefs://%s/%s", made, repository.id, into)
+        self.link(repository, "commit", "commit", made)
+        self.link(repository, "diff", "diff", left=f"{made}^1", right=made, two_way="true")
+        merged = repository.ref(made).commit
+        self.published = (into, merged.to_json())
+        self.read = (LineageDataset.of(repository, self.source, version=merged.parents[1]),)
+        self.written = (LineageDataset.of(repository, into, version=made),)
         return result.to_json()
-
-    def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
-        return record["reference"] and repository.ref(record["reference"]).commit.to_json()
-
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
-        if published is None:
-            return TaskLineage()
-        source = LineageDataset.of(repository, self.source, version=published["parents"][1])
-        merged = LineageDataset.of(repository, self.target(repository), version=published["id"])
-        return TaskLineage((source,), (merged,))
-
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        found = super().pages(repository, record)
-        if record is None or record["reference"] is None:
-            into = self.target(repository)
-            return {**found, "diff": self.page(repository, "diff", left=into, right=self.source)}
-        made = record["reference"]
-        changed = self.page(repository, "diff", left=f"{made}^1", right=made, two_way="true")
-        return {**found, "commit": self.page(repository, "commit", made), "diff": changed}

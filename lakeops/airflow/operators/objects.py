@@ -13,8 +13,6 @@ from lakeops.airflow.task import (
     LakeopsDiffLink,
     LakeopsOperator,
     LineageDataset,
-    TaskLineage,
-    texts,
 )
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
 from lakeops.model.names import check_path
@@ -71,7 +69,7 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
         self.skip_special = skip_special
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        branch = repository.branch(self.branch)
+        branch = repository.branch(self.target(repository))
         described: dict[str, Any] = {"metadata": self.metadata, "content_type": self.content_type}
         if (self.source is None) == (self.data is None):
             raise InvalidInput(f"upload to lakefs://{repository.id}/{branch.id}: give either source or data")
@@ -84,12 +82,9 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
         size = sum(entry.size_bytes for entry in entries)
         self.log.info("Staged %d objects, %d bytes, on lakefs://%s/%s", len(entries), size, repository.id, branch.id)
         paths = [entry.path for entry in entries[:LISTED]]
+        self.read = () if self.source is None else (LineageDataset("file", self.source),)
+        self.written = (LineageDataset(f"lakefs://{repository.id}", f"{branch.id}/{self.path}".rstrip("/")),)
         return {"branch": branch.id, "objects": len(entries), "bytes": size, "paths": paths}
-
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
-        inputs = () if self.source is None else (LineageDataset("file", self.source),)
-        written = LineageDataset(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/"))
-        return TaskLineage(inputs, (written,))
 
 
 class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
@@ -114,8 +109,8 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
         self.prefix = prefix
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        branch = repository.branch(self.branch)
-        paths = texts("paths", self.paths)
+        branch = repository.branch(self.target(repository))
+        paths = tuple(self.paths or ())
         if not paths and not self.prefix:
             raise InvalidInput(f"nothing to delete on lakefs://{repository.id}/{branch.id}: give paths or a prefix")
         for path in paths:  # all of them before the first is deleted
@@ -175,24 +170,17 @@ class LakeopsDiffOperator(LakeopsOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         if not self.left:
+            self.link(repository, "diff", "ref", self.right)
             changes = repository.branch(self.right).uncommitted(self.prefix)
-        elif self.two_way:
-            changes = repository.diff(self.left, self.right, prefix=self.prefix)
         else:
-            changes = repository.compare(self.left, self.right, prefix=self.prefix)
+            more = {"two_way": "true"} if self.two_way else {}
+            self.link(repository, "diff", "diff", left=self.left, right=self.right, **more)
+            compare = repository.diff if self.two_way else repository.compare
+            changes = compare(self.left, self.right, prefix=self.prefix)
         tally = DiffSummary.of(changes, self.max_changes)
         self.log.info("%s", tally)
+        self.read = tuple(LineageDataset.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref)
         return tally.to_json()
-
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        if not self.left:
-            return {"diff": self.page(repository, "ref", self.right)}
-        more = {"two_way": "true"} if self.two_way else {}
-        return {"diff": self.page(repository, "diff", left=self.left, right=self.right, **more)}
-
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
-        refs = (ref for ref in (self.left, self.right) if ref)
-        return TaskLineage(tuple(LineageDataset.of(repository, ref, self.prefix) for ref in refs))
 
 
 class LakeopsSqlCheckOperator(LakeopsOperator):
@@ -222,6 +210,7 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
 
         from lakeops.fs import LakeopsFileSystem
 
+        self.link(repository, "commit", "commit", self.ref)
         commit = repository.ref(self.ref).commit_id  # all tables of one moment
         folders = repository.ref(commit).list(delimiter="/") if self.tables is None else ()
         tables = self.tables or {one.path.rstrip("/"): one.path for one in folders if one.path.endswith("/")}
@@ -242,9 +231,6 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
             more = ["and more"] if len(rows) > 10 else []
             raise LakeopsFailure(f"not published: {'; '.join([*shown, *more])}")
         return {"commit_id": commit}
-
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        return {"commit": self.page(repository, "commit", self.ref)}
 
 
 _READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}

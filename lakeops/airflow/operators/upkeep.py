@@ -19,7 +19,7 @@ from lakeops.airflow import idempotent
 from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.metrics import emit
 from lakeops.airflow.previews import describe_mark
-from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, number, texts, truth
+from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, address, number, point_to, truth
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, InvalidInput, LakeopsError, NotAsSeen, PreconditionFailed, RefNotFound
 from lakeops.model.formatting import counted, human_size
@@ -40,14 +40,7 @@ if TYPE_CHECKING:
 DAY = 24 * 3600
 
 
-class _CollectionOperator(LakeopsOperator):
-    operator_extra_links: Any = (LakeopsPageLink(),)
-
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        return {"page": self.page(repository, "gc")}
-
-
-class LakeopsExpireRefsOperator(_CollectionOperator):
+class LakeopsExpireRefsOperator(LakeopsOperator):
     """Deletes idle branches and tags, and branches left by runs that are deleted or have failed.
 
     Returns ``deleted`` and ``kept``, lists of records (``type``, ``id``, ``commit_id``, ``idle_days``, ``kept``: the
@@ -61,7 +54,8 @@ class LakeopsExpireRefsOperator(_CollectionOperator):
             changes. None of them goes when this is empty.
     """
 
-    template_fields: Any = (*_CollectionOperator.template_fields, "only_show", "abandoned_after_days")
+    template_fields: Any = (*LakeopsOperator.template_fields, "only_show", "abandoned_after_days")
+    operator_extra_links: Any = (LakeopsPageLink(),)
 
     def __init__(
         self, *, only_show: bool | str = False, abandoned_after_days: int | str | None = 7, **kwargs: Any
@@ -75,6 +69,7 @@ class LakeopsExpireRefsOperator(_CollectionOperator):
         days = number("abandoned_after_days", self.abandoned_after_days)
         if days is not None and days < 0:
             raise InvalidInput(f"abandoned_after_days is 0 or more, not {days}")
+        point_to("page", address(self.lakeops_conn_id, name, "gc"), self)
         repository = lake.repository(name)
         refs = repository.gc.idle_refs() if only_show else repository.gc.expire_refs()
         idle = ((ref.to_json(), "") for ref in refs)
@@ -170,7 +165,7 @@ def _run_of(repository: Repository, ref: RefRecord, dag_id: str, rest: str, othe
     return None
 
 
-class LakeopsGcMarkOperator(_CollectionOperator):
+class LakeopsGcMarkOperator(LakeopsOperator):
     """Expires commits and finds what no live one needs; returns the mark's ``id``, ``objects``, ``bytes``, ``report``.
 
     It deletes nothing. A mark cannot be swept any more once there is a later one.
@@ -179,13 +174,15 @@ class LakeopsGcMarkOperator(_CollectionOperator):
         only_show: change nothing; the report says what a mark would do, and ``id`` is None.
     """
 
-    template_fields: Any = (*_CollectionOperator.template_fields, "only_show")
+    template_fields: Any = (*LakeopsOperator.template_fields, "only_show")
+    operator_extra_links: Any = (LakeopsPageLink(),)
 
     def __init__(self, *, only_show: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.only_show = only_show
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        self.link(repository, "page", "gc")
         if truth("only_show", self.only_show):
             report = repository.gc.mark(dry_run=True).report
             self.log.info("What a mark would hold now; nothing was changed.\n%s", describe_mark(repository.id, report))
@@ -196,7 +193,7 @@ class LakeopsGcMarkOperator(_CollectionOperator):
         return {"id": mark.id, "objects": mark.objects, "bytes": mark.bytes, "files": mark.rows, "report": report}
 
 
-class LakeopsGcSweepOperator(_CollectionOperator):
+class LakeopsGcSweepOperator(LakeopsOperator):
     """Deletes exactly what a mark holds; returns ``mark``, ``deleted``, ``bytes`` and ``versioned``.
 
     Objects that the store refused to delete are in the log, in ``mark["failures"]`` and in the next mark. When all are
@@ -207,7 +204,8 @@ class LakeopsGcSweepOperator(_CollectionOperator):
         force: sweep it even if it is a large share of the repository.
     """
 
-    template_fields: Any = (*_CollectionOperator.template_fields, "mark_id", "force")
+    template_fields: Any = (*LakeopsOperator.template_fields, "mark_id", "force")
+    operator_extra_links: Any = (LakeopsPageLink(),)
 
     def __init__(self, *, mark_id: str, force: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -215,6 +213,7 @@ class LakeopsGcSweepOperator(_CollectionOperator):
         self.force = force
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        self.link(repository, "page", "gc")
         swept = repository.gc.sweep(self.mark_id, force=truth("force", self.force))
         for key, reason in swept.mark.failures:
             self.log.warning("The store refused to delete %s: %s", safe(key), safe(str(reason)))
@@ -322,9 +321,8 @@ class LakeopsCreateMirrorOperator(LakeopsOperator):
         self.reports = reports
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
-        follow = {"branches": texts("branches", self.branches), "tags": texts("tags", self.tags)}
-        place = self.storage_namespace or None
-        mirror = idempotent.create_mirror(lake, name, place, self.source, reports=self.reports, **follow)
+        options = {"branches": self.branches, "tags": self.tags, "reports": self.reports}
+        mirror = idempotent.create_mirror(lake, name, self.storage_namespace or None, self.source, **options)
         self.log.info("Mirror lakefs://%s follows %s", mirror.id, mirror.configuration.source.text)
         return mirror.record.to_json()
 

@@ -241,7 +241,7 @@ _REGION = re.compile(r"(af|ap|ca|eu|il|me|mx|sa|us|us-gov)-[a-z]+-\d")
 _BUCKET = re.compile(r"(?!xn--)(?!.*-(s3|s3alias)$)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Direct:
     """One bucket. Threads may share it.
 
