@@ -10,8 +10,9 @@ import base64
 import hmac
 import json
 import logging
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote
@@ -257,10 +258,13 @@ class IcebergRest:
     def _list_namespaces(self, asked: _Asked) -> Response:
         parent = tuple(one for one in asked.query.get("parent", "").split(_SEPARATOR) if one)
         if asked.ref is None and not parent:
-            found = [(one.id,) for one in (*asked.repository.branches(), *asked.repository.tags())]
-            return JSONResponse({"namespaces": sorted(found)})
-        tables, levels = asked.at(parent)
-        return JSONResponse({"namespaces": sorted(parent + one[len(levels) :] for one in tables.namespaces(levels))})
+            found: list[tuple[str, ...]] = [
+                (one.id,) for one in (*asked.repository.branches(), *asked.repository.tags())
+            ]
+        else:
+            tables, levels = asked.at(parent)
+            found = [parent + one[len(levels) :] for one in tables.namespaces(levels)]
+        return _page("namespaces", sorted(found), asked.query)
 
     def _create_namespace(self, asked: _Asked) -> Response:
         given = _NamespaceRequest.model_validate_json(asked.body)
@@ -293,7 +297,7 @@ class IcebergRest:
     def _list_tables(self, asked: _Asked) -> Response:
         tables, levels = asked.tables()
         found = sorted(one[-1] for one in tables.tables(levels))
-        return JSONResponse({"identifiers": [{"namespace": asked.levels, "name": name} for name in found]})
+        return _page("identifiers", [{"namespace": asked.levels, "name": name} for name in found], asked.query)
 
     def _create_table(self, asked: _Asked) -> Response:
         optional = {"location": None, "partition-spec": None, "write-order": None}
@@ -416,6 +420,18 @@ def _object(body: bytes) -> dict[str, object]:
     if not isinstance(found, dict):
         raise InvalidInput("the body is no JSON object")
     return found
+
+
+def _page(name: str, found: Sequence[object], query: dict[str, str]) -> Response:
+    """A page of a list, in order. A client that sends no ``pageToken`` gets all of it."""
+    if "pageToken" not in query:
+        return JSONResponse({name: found})
+    start, size = query["pageToken"] or "0", query.get("pageSize", "100")
+    if not all(re.fullmatch("[0-9]{1,9}", one) for one in (start, size)) or int(size) < 1:
+        raise InvalidInput("pageToken is one of an earlier answer, and pageSize a number from 1 on")
+    end = int(start) + int(size)
+    more = {"next-page-token": str(end)} if end < len(found) else {}
+    return JSONResponse({name: found[int(start) : end], **more})
 
 
 def _sign(keys: Credentials, until: str) -> str:

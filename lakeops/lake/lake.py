@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakeops.lake.connection import LakeConnection, ops
 from lakeops.lake.mirror import Mirror, reaching, reference_to
@@ -42,13 +42,24 @@ class Lake(LakeConnection):
             split: where ranges end. It can never be changed, and the default suits everything but tests.
             metadata: key/value pairs kept with the repository.
 
-        Raises ``InvalidInput`` (``invalid_name``, ``invalid_uri``), ``AlreadyExists``, ``NamespaceTaken`` (it holds a
-        repository, or overlaps with one), ``StoreError``.
+        Raises:
+            InvalidInput: ``invalid_name``: the name breaks the rules.
+            InvalidInput: ``invalid_uri``: the storage namespace is no URL that lakeops writes to.
+            AlreadyExists: a repository has the name.
+            NamespaceTaken: the storage namespace holds a repository, or overlaps with one.
+            StoreError: the store refused.
         """
-        given: dict[str, Any] = {"default_branch": default_branch, "split": split or Split(), "metadata": metadata}
-        given |= {"ids": self._ids, "actor": self.settings.committer}
-        namespace = storage_namespace or self.settings.default_namespace(check_repository(name))
-        record = ops.repository.create_repository(self.catalog, self.stores(), name, namespace, **given)
+        record = ops.repository.create_repository(
+            self.catalog,
+            self.stores(),
+            name,
+            storage_namespace or self.settings.default_namespace(check_repository(name)),
+            default_branch=default_branch,
+            split=split or Split(),
+            ids=self._ids,
+            actor=self.settings.committer,
+            metadata=metadata,
+        )
         return Repository(self.context(record))
 
     def restore_repository(self, name: str, storage_namespace: str, *, of: str | None = None) -> RestoreResult:
@@ -63,8 +74,12 @@ class Lake(LakeConnection):
             storage_namespace: where it is.
             of: the storage namespace that the dump was made in, where replication brought several along.
 
-        Raises ``NotFound`` (no dump), ``Corrupted`` (a file of it is missing, or not as it was written),
-        ``RecordRefused``, ``AlreadyExists``, ``NamespaceTaken``.
+        Raises:
+            NotFound: there is no dump.
+            Corrupted: a file of the dump is missing, or not as it was written.
+            RecordRefused: a record of the dump cannot be so.
+            AlreadyExists: a repository has the name.
+            NamespaceTaken: the namespace overlaps with a repository, or belongs to another one.
         """
         return ops.refs.restore.restore(self.catalog, self.stores(), name, storage_namespace, of=of, ids=self._ids)
 
@@ -105,9 +120,13 @@ class Lake(LakeConnection):
                 needs write access to the source's catalog. Without it, set ``mirror_lag_days`` in the source's rules.
             check_imported: also look for imported objects, which are outside the storage namespace.
 
-        Raises ``AlreadyExists``, ``NamespaceTaken``, ``PreconditionFailed`` (``not_a_replica``: the storage namespace
-        belongs to another repository), ``InvalidInput`` (the text leads to no source, or holds a password),
-        ``Transient``, ``CatalogError`` (the source's database does not answer, or refuses).
+        Raises:
+            AlreadyExists: a repository has the name.
+            NamespaceTaken: the storage namespace overlaps with a repository of this lake.
+            PreconditionFailed: ``not_a_replica``: the storage namespace belongs to another repository.
+            InvalidInput: the text leads to no source, or holds a password.
+            Transient: ``catalog_unavailable``: the source's database does not answer.
+            CatalogError: the source's database refuses.
         """
         from lakeops.store.open import same_server
 

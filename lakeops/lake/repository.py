@@ -280,8 +280,11 @@ class Repository:
     def create_branch(self, name: str, source: str | None = None) -> Branch:
         """A new branch at ``source``, or at the default branch. Copies nothing.
 
-        Raises ``InvalidInput`` (``invalid_name``), ``AlreadyExists`` (a branch or a tag), ``RefNotFound``,
-        ``CommitExpired``, ``PreconditionFailed`` (``read_only_repository``).
+        Raises:
+            InvalidInput: ``invalid_name``: the name breaks the rules.
+            AlreadyExists: a branch or a tag has the name.
+            RefNotFound, CommitExpired: there is no such commit to begin at.
+            PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         """
         ops.branch.create_branch(self._ctx, name, source or self.default_branch)
         return Branch(self._ctx, name)

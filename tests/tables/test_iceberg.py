@@ -620,9 +620,39 @@ BAD: dict[str, tuple[Callable[[Asked], requests.Response], int, str]] = {
     "metadata of 200 MB": (lambda ask: ask.register(200 << 20), 400, "bytes"),
     "metadata that is none": (lambda ask: ask.register(100), 400, "is no metadata of an Iceberg table"),
     "metadata elsewhere": (lambda ask: ask.register(0, "file:///etc/passwd"), 400, "is not where tables"),
+    "a page of no size": (lambda ask: ask.send("GET", "namespaces?pageToken=&pageSize=0"), 400, "pageSize"),
+    "a page that nobody gave": (lambda ask: ask.send("GET", "namespaces?pageToken=x"), 400, "pageToken"),
     "an update that nobody knows": (lambda ask: ask.commit({"action": "nothing"}), 400, "action"),
     "a body that is none": (lambda ask: ask.send("POST", "tables/rename", [1]), 400, "source|object|model"),
 }
+
+
+def asked_of(shop: Repository, alone: Open, address: dict[str, str]) -> Asked:
+    key, secret = address["credential"].split(":")
+    form = {"grant_type": "client_credentials", "client_id": key, "client_secret": secret}
+    token = requests.post(address["oauth2-server-uri"], form, timeout=30).json()["access_token"]
+    metadata = json.loads(alone("main").load_table("web.sales").metadata.model_dump_json())
+    return Asked(shop, f"{address['uri']}/v1", {"Authorization": f"Bearer {token}"}, metadata)
+
+
+@pytest.mark.parametrize("path", ["namespaces", "namespaces/main%1Fwarehouse%1Fweb/tables"])
+def test_lists_come_in_pages_to_who_asks_for_them(
+    shop: Repository, alone: Open, address: dict[str, str], path: str
+) -> None:
+    publish(shop, alone("main"))
+    for number in range(4):
+        shop.create_branch(f"dev-{number}")
+        alone("main").create_table(f"web.t{number}", rows().schema)
+    ask = asked_of(shop, alone, address)
+    ((name, whole),) = ask.send("GET", path).json().items()
+    assert len(whole) == 5
+    found, token = [], ""
+    while token is not None:
+        page = ask.send("GET", f"{path}?pageToken={token}&pageSize=2").json()
+        found.append(page[name])
+        token = page.get("next-page-token")
+    assert [len(one) for one in found] == [2, 2, 1]
+    assert [one for page in found for one in page] == whole
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -630,11 +660,7 @@ def test_bad_input_is_one_error_of_icebergs_shape_and_stages_nothing(
     shop: Repository, alone: Open, address: dict[str, str], name: str
 ) -> None:
     publish(shop, alone("main")).create_tag("v1", "main")
-    key, secret = address["credential"].split(":")
-    form = {"grant_type": "client_credentials", "client_id": key, "client_secret": secret}
-    token = requests.post(address["oauth2-server-uri"], form, timeout=30).json()["access_token"]
-    metadata = json.loads(alone("main").load_table("web.sales").metadata.model_dump_json())
-    ask = Asked(shop, f"{address['uri']}/v1", {"Authorization": f"Bearer {token}"}, metadata)
+    ask = asked_of(shop, alone, address)
     do, status, says = BAD[name]
     answer = do(ask)
     error = answer.json()["error"]
