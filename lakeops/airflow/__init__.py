@@ -98,13 +98,13 @@ def get_cli_commands() -> list[GroupCommand]:
     connection = Arg(  # type: ignore[no-untyped-call]
         ("conn_id",), nargs="?", default="lakeops_default", help="the connection; lakeops_default when left out"
     )
-    check = ActionCommand(
-        name="check",
+    test = ActionCommand(
+        name="test",
         help="Open a connection's lake and try its store, as the form's Test button does",
         func=lazy_load_command("lakeops.airflow.hook.check_connection"),
         args=(connection,),
     )
-    connections = GroupCommand(name="connections", help="Look at connections of type lakeops", subcommands=[check])
+    connections = GroupCommand(name="connections", help="Look at connections of type lakeops", subcommands=[test])
     named: list[Any] = [
         Arg(("mirror",), help="its name"),  # type: ignore[no-untyped-call]
         Arg(("storage_namespace",), help="where the source's objects are replicated to"),  # type: ignore[no-untyped-call]

@@ -257,7 +257,7 @@ def create_mirror(args: Namespace) -> None:
 
 
 def check_connection(args: Namespace) -> None:
-    """Test a connection for ``airflow lakeops connections check``. Exit with 1 when it does not work."""
+    """Test a connection for ``airflow lakeops connections test``. Exit with 1 when it does not work."""
     os.environ.update(_WITH_DATABASE)
     works, message = LakeopsHook(args.conn_id).test_connection()
     print(message, file=sys.stdout if works else sys.stderr)

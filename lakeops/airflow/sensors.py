@@ -220,7 +220,7 @@ class LakeopsUncommittedSensor(LakeopsSensor):
 class LakeopsReplicationSensor(LakeopsSensor):
     """Waits until all that a mirror's branch, or tag, waits for has arrived; returns ``id`` and ``commit_id``.
 
-    It looks only for what was missing at the last check of any task, and needs no source. It promotes nothing;
+    It looks only for what was missing at the last pass of any task, and needs no source. It promotes nothing;
     ``LakeopsMirrorPromoteOperator`` does that. A ref that waits for nothing is not waited for.
     """
 

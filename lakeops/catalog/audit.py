@@ -59,11 +59,11 @@ _RECORDS = select(
 
 
 class Overview(NamedTuple):
-    """A repository in a list: its last commit if it can be read, the branches as far as counted, the last check."""
+    """A repository in a list: its last commit if it can be read, the branches as far as counted, the last fsck."""
 
     head: Commit | None
     branches: int
-    last_check: Report | None
+    last_fsck: Report | None
 
 
 class Found(NamedTuple):
@@ -200,7 +200,7 @@ class Audit(CatalogPart):
         return [Report(*row) for row in conn.execute(query.order_by(REPORT.c.at)) if isinstance(row.found, dict)]
 
     def overviews(self, repositories: Sequence[str], *, most_branches: int) -> dict[str, Overview]:
-        """Of each repository that exists its last commit, its branches and its last check, in two statements."""
+        """Of each repository that exists its last commit, its branches and its last fsck, in two statements."""
         here = REPOSITORY.c.id.in_(repositories)
         default = and_(BRANCH.c.repository_id == REPOSITORY.c.id, BRANCH.c.name == REPOSITORY.c.default_branch)
         head = and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
@@ -209,7 +209,7 @@ class Audit(CatalogPart):
         heads = select(REPOSITORY.c.id.label("of"), count.label("branches"), *COMMIT_COLUMNS).where(here)
         heads = heads.select_from(REPOSITORY.outerjoin(BRANCH, default).outerjoin(COMMIT, head))
         checks = select(REPORT.c.repository_id, REPORT.c.at, REPORT.c.actor, REPORT.c.found)
-        checks = checks.where(REPORT.c.repository_id.in_(repositories), REPORT.c.kind == ReportKind.CHECK.value)
+        checks = checks.where(REPORT.c.repository_id.in_(repositories), REPORT.c.kind == ReportKind.FSCK.value)
 
         def work(conn: Connection) -> dict[str, Overview]:
             reports = conn.execute(checks.order_by(REPORT.c.at)).all()

@@ -1,4 +1,4 @@
-"""``lakeops doctor`` checks everything that a lake needs. ``config`` shows its settings."""
+"""``lakeops doctor`` tries everything that a lake needs. ``config`` shows its settings."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ OK = "ok"
 ABSENT = "absent"
 PROBLEM = "problem"
 STYLES = {OK: "green", ABSENT: "yellow", PROBLEM: "red"}
-"""The results of a check and their colours. ``absent`` stands for a part that only some work needs."""
+"""What can be said of a part, and in which colour. ``absent`` stands for a part that only some work needs."""
 
 PACKAGES = ("sqlmodel", "SQLAlchemy", "alembic", "pyarrow", "numpy", "boto3", "fsspec", "pydantic-settings", "typer")
 OPTIONAL_PACKAGES = {
@@ -120,51 +120,51 @@ OPTIONAL_PACKAGES = {
 }
 
 
-class Check(NamedTuple):
-    """A check with its result and finding."""
+class Result(NamedTuple):
+    """A part of the lake or the machine, and what was found of it."""
 
     name: str
     status: str
     detail: str
 
 
-def environment() -> Iterator[Check]:
-    """Check Python, packages and Java."""
-    yield Check("lakeops", OK, __version__)
-    yield Check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+def environment() -> Iterator[Result]:
+    """Look at Python, packages and Java."""
+    yield Result("lakeops", OK, __version__)
+    yield Result("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in (*PACKAGES, *OPTIONAL_PACKAGES):
         try:
-            yield Check(name, OK, version(name))
+            yield Result(name, OK, version(name))
         except PackageNotFoundError:
             use = OPTIONAL_PACKAGES.get(name)
             advice = f"needed for {use}" if use else "install lakeops again"
-            yield Check(name, ABSENT if use else PROBLEM, f"not installed; {advice}")
+            yield Result(name, ABSENT if use else PROBLEM, f"not installed; {advice}")
     yield _java()
 
 
-def lake_checks(*, upgrade: bool) -> Iterator[Check]:
-    """Check settings, the catalog, and every repository's storage."""
+def lake_results(*, upgrade: bool) -> Iterator[Result]:
+    """Look at settings, the catalog, and every repository's storage."""
     from lakeops.settings import Settings, advice, strange_keys, strange_variables
     from lakeops.store.disk_cache import DiskCache
 
     try:
         settings = Settings.load()
     except LakeopsError as error:
-        yield Check("settings", PROBLEM, error.message)
+        yield Result("settings", PROBLEM, error.message)
         return
     for setting in effective(settings):
         if setting.value is not None:
-            yield Check(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
+            yield Result(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
     for name, place in (*strange_variables(), *strange_keys()):
-        yield Check(f"setting {name}", ABSENT, advice(name, place))
+        yield Result(f"setting {name}", ABSENT, advice(name, place))
     if settings.engine == "spark" or settings.spark_master:
         yield _engine(settings)
     cache = DiskCache.of(settings)
     if settings.s3_endpoint_url and not {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & os.environ.keys():
         shown = _for_message(settings.s3_endpoint_url)
         told = f"not told of the S3 server; set AWS_ENDPOINT_URL={shown}, or their own options"
-        yield Check("other programs", ABSENT, told)
-    yield Check("disk cache", OK if cache.is_usable() or not cache.max_bytes else ABSENT, cache.described())
+        yield Result("other programs", ABSENT, told)
+    yield Result("disk cache", OK if cache.is_usable() or not cache.max_bytes else ABSENT, cache.described())
     try:
         if upgrade:
             from lakeops.catalog.open import open_catalog
@@ -173,43 +173,43 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
             open_catalog(settings.catalog_url, clock=SystemClock(), upgrade=True).close()
         yield from _catalog()
     except LakeopsError as error:
-        yield Check("catalog", PROBLEM, error.message)
+        yield Result("catalog", PROBLEM, error.message)
 
 
-def _catalog() -> Iterator[Check]:
+def _catalog() -> Iterator[Result]:
     from lakeops.catalog.open import check_encoding
     from lakeops.lake import Lake
 
     with Lake.open() as lake:
         facts = lake.catalog.describe()
         for name, value in facts.items():
-            yield Check(f"catalog {name}", OK, value)
+            yield Result(f"catalog {name}", OK, value)
         check_encoding(facts)
         for repository in lake.repositories():
             yield _storage(lake, repository)
 
 
-def _engine(settings: Settings) -> Check:
+def _engine(settings: Settings) -> Result:
     from lakeops.engine.spark.session import check_master
 
     try:
         check_master(settings.spark_master)
     except LakeopsError as error:
-        return Check("engine", PROBLEM, error.message)
-    return Check("engine", OK, f"Spark at {settings.spark_master or 'local[*]'} can be asked")
+        return Result("engine", PROBLEM, error.message)
+    return Result("engine", OK, f"Spark at {settings.spark_master or 'local[*]'} can be asked")
 
 
-def _storage(lake: Lake, repository: Repository) -> Check:
+def _storage(lake: Lake, repository: Repository) -> Result:
     name = f"repository {repository.id}"
     try:
         found = lake.stores().at(repository.storage_namespace).probe()
         owner, ours = (None, True) if repository.read_only else repository.owner()
     except LakeopsError as error:
-        return Check(name, PROBLEM, error.message)
+        return Result(name, PROBLEM, error.message)
     flaw = None if ours else _not_ours(owner)
     if flaw is None and not found.consistent_listing:
         flaw = "its listings do not show what was just written or deleted: objects would be lost; use another store"
-    return Check(name, PROBLEM if flaw else OK, f"{repository.storage_namespace}: {flaw or found.summary}")
+    return Result(name, PROBLEM if flaw else OK, f"{repository.storage_namespace}: {flaw or found.summary}")
 
 
 def _not_ours(owner: Owner | None) -> str:
@@ -225,17 +225,17 @@ def _not_ours(owner: Owner | None) -> str:
     )
 
 
-def _java() -> Check:
+def _java() -> Result:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
     if java is None:
-        return Check("java", ABSENT, "not found on PATH; needed for Spark")
+        return Result("java", ABSENT, "not found on PATH; needed for Spark")
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        return Check("java", ABSENT, f"{java} does not run: {type(error).__name__}")
+        return Result("java", ABSENT, f"{java} does not run: {type(error).__name__}")
     quoted = re.search(r'"([^"]+)"', said)
-    return Check("java", OK, f"{quoted[1] if quoted else said.splitlines()[0]} ({java})")
+    return Result("java", OK, f"{quoted[1] if quoted else said.splitlines()[0]} ({java})")
 
 
 app: typer.Typer = typer.Typer(add_completion=False)
@@ -246,21 +246,21 @@ def doctor(
     session: Session,
     upgrade: Annotated[bool, flag("--upgrade", "First bring the catalog's schema to this version.")] = False,
 ) -> None:
-    """Check settings, catalog, stores and packages.
+    """Try settings, catalog, stores and packages, and say what is wrong.
 
     The exit code is 1 when something is wrong.
     """
-    checks = [*environment(), *lake_checks(upgrade=upgrade)]
-    problems = sum(1 for check in checks if check.status == PROBLEM)
+    results = [*environment(), *lake_results(upgrade=upgrade)]
+    problems = sum(1 for result in results if result.status == PROBLEM)
     if session.as_json:
-        session.document({"ok": not problems, "checks": [check._asdict() for check in checks]})
+        session.document({"ok": not problems, "results": [result._asdict() for result in results]})
     else:
         session.table(
-            checks,
-            ("", "Check", "Found"),
-            lambda check: ((check.status, STYLES[check.status]), check.name, check.detail),
+            results,
+            ("", "Part", "Found"),
+            lambda result: ((result.status, STYLES[result.status]), result.name, result.detail),
         )
-        strange = sum(1 for check in checks if check.status == ABSENT and check.name.startswith("setting "))
+        strange = sum(1 for result in results if result.status == ABSENT and result.name.startswith("setting "))
         names = "a name that is no setting" if strange == 1 else f"{strange} names that are no settings"
         said = (f"No problem found, but {names}.", "yellow") if strange else ("Everything is in order.", "green")
         session.note((f"{counted(problems, 'problem')} found.", "red") if problems else said)

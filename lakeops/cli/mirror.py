@@ -199,7 +199,7 @@ def _print_status(session: Session, status: MirrorStatus, now: int) -> None:
         return
     seen = "never" if mirror.last_sync is None else f"{span(max(0, now - mirror.last_sync))} ago"
     session.line("Source: ", mirror.source.text, ", last seen ", seen)
-    header = ("Ref", "Promoted", "Candidate", "Behind", "Missing", "Last check")
+    header = ("Ref", "Promoted", "Candidate", "Behind", "Missing", "Last pass")
     session.table([*status.branches.values(), *status.tags.values()], header, lambda ref: _status_row(ref, now))
     if mirror.error is not None:
         session.line(("The last pass failed:", "red"), " ", mirror.error)
@@ -215,7 +215,7 @@ def _status_row(ref: RefStatus, now: int) -> tuple[Styled, ...]:
         "-" if ref.candidate is None else commit_id(ref.candidate),
         "-" if caught_up else f"{commits}{span(ref.lag_seconds)}",
         missing if ref.missing_objects else "-",
-        "-" if ref.last_check is None else f"{span(max(0, now - ref.last_check))} ago",
+        "-" if ref.last_pass is None else f"{span(max(0, now - ref.last_pass))} ago",
     )
 
 
@@ -227,13 +227,13 @@ def promote_writable(
     session: Session,
     uri: RepositoryUri,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Check afterwards that everything the mirror shows is there.")
+        bool, typer.Option("--verify/--no-verify", help="Verify afterwards that everything the mirror shows is there.")
     ] = True,
 ) -> None:
     """Fail over: turn a mirror into a writable repository at what it shows now. This cannot be undone.
 
     It no longer follows its source. What would be lost is shown first. From then on the source's retention rules and
-    protected branches count here. At the end, everything that the mirror shows is checked.
+    protected branches count here. At the end, everything that the mirror shows is verified.
     """
     mirror = session.mirror(uri)
     mirror.configuration.check_following()
@@ -241,7 +241,7 @@ def promote_writable(
     session.confirm(f"Open {name!r} for writing and leave its source?", lambda: _show_loss(session, name, loss))
     with session.progress(f"Opening {name}"):
         done = mirror.promote_writable()
-        flaws = mirror.check() if verify else None
+        flaws = mirror.verify() if verify else None
     record = session.lake.repository(name).record
     lost = "The source was not asked: what it has had since the last pass is lost."
     if loss.asked:

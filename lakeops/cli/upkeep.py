@@ -31,7 +31,7 @@ def fsck(
     uri: RepositoryUri,
     data: Annotated[bool, flag("--data", "Also check that each object is there, with its size and contents.")] = False,
 ) -> None:
-    """Check a repository: refs, commits, metaranges, ranges, staging; with --data also its objects.
+    """Verify a repository: refs, commits, metaranges, ranges, staging; with --data also its objects.
 
     Changes nothing. The exit code is 1 when there are errors, and 0 for warnings and information. The page
     Integrity shows the last result.

@@ -63,7 +63,7 @@ class Mirror(Repository):
     loss: Final = source_verb(lambda: ops.mirror.failover.loss)
     promote_writable: Final = source_verb(lambda: ops.mirror.failover.promote_writable)
     verify_history: Final = verb(lambda: ops.mirror.failover.verify_history)
-    check: Final = verb(lambda: ops.mirror.inspection.check_promoted)
+    verify: Final = verb(lambda: ops.mirror.inspection.verify_promoted)
     delete: Final = source_verb(lambda: ops.mirror.create.delete_mirror)
 
     def set_stall_timeout(self, seconds: int) -> MirrorRecord:

@@ -411,9 +411,9 @@ class Repository:
 
     # --- upkeep ---
 
-    def last_check(self) -> Report | None:
+    def last_fsck(self) -> Report | None:
         """The recorded result of the last ``fsck``. None before the first."""
-        return next(iter(self._ctx.catalog.audit.reports(self._ctx.repository_id, ReportKind.CHECK)[-1:]), None)
+        return next(iter(self._ctx.catalog.audit.reports(self._ctx.repository_id, ReportKind.FSCK)[-1:]), None)
 
     def lags(self) -> list[Report]:
         """The lags of this mirror, as its passes saw them, oldest first. The newest 300 stay on record."""

@@ -424,7 +424,7 @@ class RefStatus(MirrorRef):
 
     ``lag_commits`` counts first parents from the source's head to what is promoted. None when the source went back or
     elsewhere, or nothing is promoted yet. ``lag_seconds`` is the age of the oldest commit that readers here do not see
-    yet: 0 when there is none. ``missing_objects`` and ``missing_bytes`` are those that the last look found missing,
+    yet: 0 when there is none. ``missing_objects`` and ``missing_bytes`` are those that the last pass found missing,
     without those that a missing file will ask for.
     """
 
@@ -438,8 +438,8 @@ class RefStatus(MirrorRef):
         return self.name
 
     @property
-    def last_check(self) -> int | None:
-        """When the last look was, Unix seconds."""
+    def last_pass(self) -> int | None:
+        """When a pass last looked for its files, Unix seconds."""
         return self.checked
 
     @property
@@ -458,7 +458,7 @@ class RefStatus(MirrorRef):
         """One row of ``mirror status``."""
         seen = ("id", "promoted", "candidate", "source_head", "lag_commits", "lag_seconds", "missing_objects")
         return {
-            **{name: getattr(self, name) for name in (*seen, "missing_bytes", "last_check", "error")},
+            **{name: getattr(self, name) for name in (*seen, "missing_bytes", "last_pass", "error")},
             "waiting_since": None if self.wait is None else self.wait.since,
             "last_arrival": None if self.wait is None else self.wait.progressed,
             "missing": [] if self.wait is None else [one.to_json() for one in self.wait.missing],

@@ -561,11 +561,11 @@ def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is
 class ReportKind(StrEnum):
     """The subject of a report."""
 
-    CHECK = "check"
+    FSCK = "fsck"
     LAG = "lag"
 
 
-KEPT = {ReportKind.CHECK: 1, ReportKind.LAG: 300}
+KEPT = {ReportKind.FSCK: 1, ReportKind.LAG: 300}
 """How many reports of a kind a repository keeps."""
 
 

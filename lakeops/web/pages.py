@@ -390,9 +390,9 @@ class Pages(ObjectPages):
         return self._of_repository("mirror.html", "Mirrors", tab="mirror", **given)
 
     def integrity(self) -> str:
-        """Show the findings of the last check."""
+        """Show the findings of the last fsck."""
         repository = self._repository
-        return self._of_repository("integrity.html", "Integrity", tab="integrity", last=repository.last_check())
+        return self._of_repository("integrity.html", "Integrity", tab="integrity", last=repository.last_fsck())
 
 
 ROUTES: tuple[tuple[str, Callable[[Pages], str | Response]], ...] = (

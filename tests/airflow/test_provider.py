@@ -301,10 +301,10 @@ def test_the_command_line_checks_a_connection(
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "flights"})
     for arguments in (["mine"], []):
-        given = get_parser().parse_args(["lakeops", "connections", "check", *arguments])
+        given = get_parser().parse_args(["lakeops", "connections", "test", *arguments])
         given.func(given)
         assert "repositories: 1" in capsys.readouterr().out
-    given = get_parser().parse_args(["lakeops", "connections", "check", "nosuch"])
+    given = get_parser().parse_args(["lakeops", "connections", "test", "nosuch"])
     with pytest.raises(SystemExit) as left:
         given.func(given)
     assert left.value.code == 1
@@ -326,7 +326,7 @@ def test_the_command_line_finds_connections_of_airflows_database(
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     with create_session() as session:
         session.add(Connection(conn_id="kept", conn_type="lakeops", host=str(home)))
-    given = get_parser().parse_args(["lakeops", "connections", "check", "kept"])
+    given = get_parser().parse_args(["lakeops", "connections", "test", "kept"])
     given.func(given)
     assert "repositories: 1" in capsys.readouterr().out
 

@@ -441,13 +441,13 @@ def test_an_overview_tells_of_each_repository(empty) -> None:
         create(empty, name)
     for name in ("a", "b", "c"):
         empty.refs.create_branch("two", name, empty.refs.branch("two", "main").commit_id, token=name, actor="ada")
-    empty.audit.add_report("two", ReportKind.CHECK, {"severities": {"error": 1}}, actor="ada")
+    empty.audit.add_report("two", ReportKind.FSCK, {"severities": {"error": 1}}, actor="ada")
     found = empty.audit.overviews(["one", "two", "three", "gone"], most_branches=3)
     assert set(found) == {"one", "two", "three"}
     assert found["one"].head == empty.commits.get("one", empty.refs.branch("one", "main").commit_id)
     assert (found["one"].branches, found["two"].branches) == (1, 3), "no more than so many are counted"
-    assert found["one"].last_check is None
-    assert found["two"].last_check.found == {"severities": {"error": 1}}
+    assert found["one"].last_fsck is None
+    assert found["two"].last_fsck.found == {"severities": {"error": 1}}
     assert empty.audit.overviews([], most_branches=3) == {}
 
 

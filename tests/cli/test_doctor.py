@@ -16,15 +16,15 @@ from lakeops.store.disk_cache import DiskCache
 from lakeops.store.local import LocalStore
 
 
-def checks(document):
-    return {check["name"]: check for check in document["checks"]}
+def results(document):
+    return {result["name"]: result for result in document["results"]}
 
 
 def test_everything_is_in_order(run, flights):
     document = run.json("doctor")
-    found = checks(document)
+    found = results(document)
     assert document["ok"] is True
-    assert {check["status"] for check in found.values()} <= {"ok", "absent"}
+    assert {result["status"] for result in found.values()} <= {"ok", "absent"}
     assert found["catalog dialect"]["detail"] == "sqlite"
     assert "range reads" in found["repository flights"]["detail"]
     assert found["pyarrow"]["detail"]
@@ -48,7 +48,7 @@ def test_a_store_whose_listings_come_late_is_a_problem(run, flights, monkeypatch
     """Garbage collection and outputs believe what a listing shows."""
     monkeypatch.setattr(LocalStore, "list", lambda *_, **__: iter(()))
     document = json.loads(run("doctor", "--json").stdout)
-    found = checks(document)["repository flights"]
+    found = results(document)["repository flights"]
     assert (document["ok"], found["status"]) == (False, "problem")
     assert "use another store" in found["detail"]
 
@@ -61,7 +61,7 @@ def test_a_home_that_was_copied_or_moved_writes_where_it_was_made(run, flights, 
     monkeypatch.setenv("LAKEOPS_HOME", str(other))
     result = run("doctor", "--json")
     assert result.exit_code == 1
-    found = checks(json.loads(result.stdout))["repository flights"]
+    found = results(json.loads(result.stdout))["repository flights"]
     assert found["status"] == "problem"
     assert ("no record of a catalog is there" if moved else "this one is a copy of it") in found["detail"]
     if moved:
@@ -82,7 +82,7 @@ def test_a_catalog_that_does_not_answer(run, home, monkeypatch):
 
 
 def test_upgrade_is_safe_to_repeat(run, flights):
-    first, second = (checks(run.json("doctor", "--upgrade")) for _ in range(2))
+    first, second = (results(run.json("doctor", "--upgrade")) for _ in range(2))
     for found in (first, second):
         del found["disk cache"]  # other processes fill it meanwhile
     assert first == second
@@ -92,7 +92,7 @@ def test_java_is_optional(run, home, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     document = run.json("doctor")
-    assert checks(document)["java"]["status"] == "absent"
+    assert results(document)["java"]["status"] == "absent"
     assert document["ok"] is True
 
 
@@ -114,7 +114,7 @@ def test_what_looks_like_a_setting_and_is_none(run, home, monkeypatch):
     Path("lakeops.toml").write_text("cache_md = 7\n")
     document = run.json("doctor")
     assert document["ok"] is True
-    found = checks(document)
+    found = results(document)
     assert found["setting LAKEOPS_ENGIN"]["detail"].endswith(
         "changes nothing (environment); did you mean LAKEOPS_ENGINE?"
     )
@@ -129,11 +129,11 @@ def test_what_looks_like_a_setting_and_is_none(run, home, monkeypatch):
 def test_a_server_that_only_lakeops_is_told_of(run, home, monkeypatch, variable):
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
-    assert "other programs" not in {check["name"] for check in run.json("doctor")["checks"]}
+    assert "other programs" not in {result["name"] for result in run.json("doctor")["results"]}
     monkeypatch.setenv("LAKEOPS_S3_ENDPOINT_URL", "http://127.0.0.1:9")
     if variable is not None:
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    told = [check["detail"] for check in run.json("doctor")["checks"] if check["name"] == "other programs"]
+    told = [result["detail"] for result in run.json("doctor")["results"] if result["name"] == "other programs"]
     assert ["AWS_ENDPOINT_URL=http://127.0.0.1:9" in one for one in told] == [True] * (variable is None)
 
 
@@ -208,7 +208,7 @@ def test_the_disk_cache(run, home, monkeypatch, tmp_path):
         "size_bytes": 4,
         "max_bytes": 100 << 20,
     }
-    assert "1 file, 4 B" in checks(run.json("doctor"))["disk cache"]["detail"]
+    assert "1 file, 4 B" in results(run.json("doctor"))["disk cache"]["detail"]
     assert run.json("cache", "clear") == {"files": 1, "size_bytes": 4}
     assert "0 files" in run("cache", "show").stdout
     monkeypatch.setenv("LAKEOPS_DISK_CACHE_MB", "0")
@@ -220,7 +220,7 @@ def test_a_disk_cache_that_cannot_be_used_is_no_problem(run, home, monkeypatch, 
     monkeypatch.setenv("LAKEOPS_DISK_CACHE_MB", "100")
     monkeypatch.setenv("LAKEOPS_DISK_CACHE", str(tmp_path / "kept"))
     document = run.json("doctor")
-    assert checks(document)["disk cache"]["status"] == "absent"
+    assert results(document)["disk cache"]["status"] == "absent"
     assert document["ok"] is True
 
 

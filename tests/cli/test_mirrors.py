@@ -57,7 +57,7 @@ def test_a_mirror_is_made_synced_and_read(run, two):
     assert done["caught_up"]
     assert [tag["promoted"] for tag in done["tags"]] == [main["candidate"]]
     keys = {"id", "promoted", "candidate", "source_head", "lag_commits", "lag_seconds", "missing_objects"}
-    keys |= {"missing_bytes", "last_check", "error", "waiting_since", "last_arrival", "missing", "stalled"}
+    keys |= {"missing_bytes", "last_pass", "error", "waiting_since", "last_arrival", "missing", "stalled"}
     assert keys == set(done["branches"][0])
     assert run.json("mirror", "status", "lakefs://flights-eu") == done
     assert run.ok("fs", "cat", "lakefs://flights-eu/v1/a.csv") == "1,2\n"

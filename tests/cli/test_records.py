@@ -92,7 +92,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
         ONE,
         {"copied", "copied_bytes", "present", "replaced", "vanished", "extra", "deleted"},
     ),
-    "doctor": ([], ONE, {"ok", "checks"}),
+    "doctor": ([], ONE, {"ok", "results"}),
     "fsck": ([R], ONE, {"ok", "findings", "severities", "checked"}),
 }
 """Arguments, shape and keys of each command but for those below."""

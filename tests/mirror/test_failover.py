@@ -226,7 +226,7 @@ def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
     pair.repo.create_branch("dev", source="main")
     pair.mirrored("dev", **{"p/07": "dev"})
     pair.mirror.promote_writable()
-    assert pair.mirror.check() == []
+    assert pair.mirror.verify() == []
     new = pair.repo.ref("dev").stat("p/07").physical_address
     key = layout.relative(pair.repo.storage_namespace, new)
     if prefix != layout.DATA:
@@ -235,7 +235,7 @@ def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
         pair.store.delete([key])
     else:
         pair.store.put(key, pair.store.get(key) + b"more")
-    found = pair.mirror.check()
+    found = pair.mirror.verify()
     assert found
     assert any(("p/07" if prefix == layout.DATA else key.rpartition("/")[2]) in one for one in found)
 

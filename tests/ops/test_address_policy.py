@@ -171,8 +171,8 @@ def test_a_mirror_shows_no_entry_that_its_policy_refuses(pair: Pair, secret: str
     assert "external_prefixes" in (strict.status()["main"].error or "")
     status = pair.mirror.sync()  # where the place may be named, the same commit is shown
     assert status["main"].promoted == pair.repo.ref("main").commit.id
-    assert pair.mirror.check() == []
-    assert any("external_prefixes" in flaw for flaw in strict.check())
+    assert pair.mirror.verify() == []
+    assert any("external_prefixes" in flaw for flaw in strict.verify())
 
 
 @pytest.mark.parametrize("field", ["checksum", "content_type", "mtime", "size_bytes", "physical_address", "metadata"])

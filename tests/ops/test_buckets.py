@@ -167,9 +167,9 @@ def test_doctor_looks_at_the_container(repo: Repository, tmp_path: Path, monkeyp
     monkeypatch.setenv("LAKEOPS_HOME", str(tmp_path / "home"))
     found = CliRunner().invoke(app, ["doctor", "--json"])
     assert found.exit_code == 0, found.output
-    checks = {check["name"]: check for check in json.loads(found.stdout)["checks"]}
-    assert checks["repository repo"]["status"] == checks["obstore"]["status"] == "ok"
-    assert repo.storage_namespace in checks["repository repo"]["detail"]
+    results = {result["name"]: result for result in json.loads(found.stdout)["results"]}
+    assert results["repository repo"]["status"] == results["obstore"]["status"] == "ok"
+    assert repo.storage_namespace in results["repository repo"]["detail"]
 
 
 # --- garbage collection ---

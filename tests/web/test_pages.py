@@ -338,7 +338,7 @@ def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: A
         assert "lakeops branch create" in text
 
 
-def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
+def test_the_last_fsck_is_told(flights: Repository, ask: Any) -> None:
     assert "fsck has not run yet" in shown(ask("/flights/integrity"))
     check = flights.fsck()
     assert list(check) == []
@@ -352,7 +352,7 @@ def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
     text = shown(ask("/flights/integrity"))
     for told in ("1 error", "object_missing", entry.path, "restore the object from a version", "Do not sweep"):
         assert told in text
-    assert len(flights._ctx.catalog.audit.reports("flights", ReportKind.CHECK)) == 1
+    assert len(flights._ctx.catalog.audit.reports("flights", ReportKind.FSCK)) == 1
 
 
 def test_garbage_is_drawn_and_stands_in_a_table(tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ def test_the_list_tells_branches_size_and_health(
     assert f'title="{len(objects_of)} objects at the last commit of main">' in answer.text
     assert "no fsck yet" in shown(answer)
     flights.fsck()
-    lake.catalog.audit.add_report("flights", ReportKind.CHECK, {"severities": {"error": 2}}, actor="ada")
+    lake.catalog.audit.add_report("flights", ReportKind.FSCK, {"severities": {"error": 2}}, actor="ada")
     lake.create_repository("empty")
     text = shown(ask("/"))
     assert "2 errors" in text

@@ -1,4 +1,4 @@
-"""DAGs that keep repositories in order: garbage collection every day, checks every week, mirrors when they are due."""
+"""DAGs that keep repositories in order: garbage collection every day, fsck every week, mirrors when they are due."""
 
 from __future__ import annotations
 

@@ -418,5 +418,5 @@ def _described(ref: RefStatus) -> str:
         return f"{ref.kind} {ref.id} shows {shown}"
     return (
         f"{ref.kind} {ref.id} shows {shown} and waits for {ref.candidate[:16]}: {ref.missing_objects:,} objects were "
-        f"missing at the last check, {ref.lag_seconds:,} s behind"
+        f"missing at the last pass, {ref.lag_seconds:,} s behind"
     )

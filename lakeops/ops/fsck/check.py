@@ -282,7 +282,7 @@ class Fsck(Iterator[Finding]):
         return ", ".join(counted(self.checked[key], noun) for key, noun in _NOUNS.items() if self.checked[key])
 
     def note(self) -> bool:
-        """Leave on record what was found, as the last check of the repository; False where that cannot be written."""
+        """Leave on record what was found, as the last fsck of the repository; False where that cannot be written."""
         worst = [finding.to_json() for severity in Severity for finding in self._worst[severity]][:NOTED]
         found = {
             "severities": {severity.value: self.severities[severity] for severity in Severity},
@@ -291,13 +291,13 @@ class Fsck(Iterator[Finding]):
             "data": self._data,
         }
         try:
-            self._ctx.catalog.audit.add_report(self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.actor)
+            self._ctx.catalog.audit.add_report(self._ctx.repository_id, ReportKind.FSCK, found, actor=self._ctx.actor)
         except LakeopsError:  # a login that may only read, say: what was found is told all the same
             return False
         return True
 
     def close(self) -> None:
-        """End the check early, and give back what it holds."""
+        """End early, and give back what it holds."""
         self._findings.close()
 
 

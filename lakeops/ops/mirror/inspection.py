@@ -256,7 +256,7 @@ def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | No
     return None, None
 
 
-def check_promoted(ctx: Context) -> list[str]:
+def verify_promoted(ctx: Context) -> list[str]:
     """Look for everything that the mirror shows. Returns what is missing or damaged, in words.
 
     It relies on nothing that earlier passes remembered, so the cost grows with all that is shown. Use it after a
