@@ -95,7 +95,7 @@ FACTS = [
     ),
     (f"{names.MAX_PATH_BYTES:,} UTF-8 bytes", "docs/format.md"),
     (f"longer than {names.MAX_PATH_BYTES:,} bytes", "docs/troubleshooting.md"),
-    (f"up to {names.MAX_PATH_BYTES:,} of them", "docs/concepts.md"),
+    (f"at most {names.MAX_PATH_BYTES:,} bytes in UTF-8", "docs/concepts.md"),
     (f"1 to {ids.MAX_KEY_BYTES} bytes of printable text", "docs/cli.md"),
     (f"New repositories get {Settings.model_fields['grace_hours'].default:g} hours", "docs/gc.md"),
     (f"{retention.UNDO_DAYS}, or more if set", "docs/gc.md"),
