@@ -60,15 +60,15 @@ def get_provider_info() -> dict[str, Any]:
                         "Database URL", "The catalog, without its password: postgresql+psycopg://host/lakeops"
                     ),
                     "s3_endpoint_url": _field("S3 endpoint URL", "For S3-compatible stores."),
-                    "s3_region": _field("S3 region", "Where boto3's chain has none."),
+                    "s3_region": _field("S3 region", "The region, if boto3's chain has none."),
                     "aws_conn_id": _field(
-                        "AWS connection", "Whose keys open the stores. Empty: boto3's chain on the worker."
+                        "AWS connection", "Its keys open the stores. Empty: boto3's chain on the worker."
                     ),
-                    "committer": _field("Committer", "Who commits are recorded as made by."),
-                    "default_repository": _field("Default repository", "What operators work on when they name none."),
+                    "committer": _field("Committer", "The committer's name in commits."),
+                    "default_repository": _field("Default repository", "The repository of operators that name none."),
                     "engine": _field(
                         "Engine",
-                        "Where big changes are worked out.",
+                        "Where large commits and merges run.",
                         type="string",
                         enum=["auto", "local", "spark"],
                         default="auto",
@@ -76,7 +76,7 @@ def get_provider_info() -> dict[str, Any]:
                     "spark_master": _field(
                         "Spark master", "spark://host:port, local[N], yarn, k8s://..., or sc://host:port for Connect."
                     ),
-                    "create": _field("Create", "Make a lake where there is none.", type="boolean", default=False),
+                    "create": _field("Create", "Create the lake if there is none.", type="boolean", default=False),
                 },
             }
         ],

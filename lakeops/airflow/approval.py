@@ -79,7 +79,7 @@ class Asking(LakeopsTask, HITLOperator):
         store = context.get("task_state_store")
         if store is not None and store.get(ASKED) in {about, _answered_text(context, about)}:
             # The form still stands, with the answer if there is one. To ask would throw the answer away.
-            self.log.info("This was asked before. An answer that was given counts")
+            self.log.info("This was asked before. An earlier answer counts")
             limit = self.response_timeout
             raise TaskDeferred(
                 trigger=HITLTrigger(

@@ -406,7 +406,7 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
     has = repository.ref(destination).commit_id
     change = next(iter(branch.uncommitted()), None)
     if change is not None:
-        return f"it has uncommitted changes, {change.path!r} for one"
+        return f"it has uncommitted changes, such as {change.path!r}"
     head = branch.commit_id
     return None if contains(repository, has, head) else f"{destination!r} does not have its commit {head[:16]}"
 

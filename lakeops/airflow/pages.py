@@ -106,7 +106,7 @@ AT_ONCE = 8
 WAIT_SECONDS, ASK_SECONDS = 2.0, 4.0
 """For how long the first page waits for such names, and until when it asks the auth manager about them."""
 NOT_ALL = "Not every lake has answered, so there may be more. Look again in a while."
-TOO_MANY = f"There are over {LISTED} connections. The pages of each other one are at its own name."
+TOO_MANY = f"There are over {LISTED} connections. Open any other one by its name."
 IN_PART = "the repositories that you may see"
 _ENVIRONMENT = "AIRFLOW_CONN_"
 _log = logging.getLogger(__name__)
@@ -320,7 +320,7 @@ def _parts(link: str, prefix: str) -> list[str]:
 LIST = "/{connection_id}"
 RUN = "/_run"
 """The tab of a run. No connection's name begins with an underscore in practice, so it hides none."""
-NO_LAKE = "There is no lake in which you may see anything."
+NO_LAKE = "There is no lake that you may see."
 ASK = "Ask an administrator for the right to read this connection, or the view Lakeops:CONNECTION/REPOSITORY."
 
 

@@ -416,7 +416,7 @@ def _commit(repository: Repository, ref: str | None) -> tuple[str, str]:
 def _require_clean(branch: Branch) -> None:
     for change in branch.uncommitted():
         raise PreconditionFailed(
-            f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them",
+            f"branch {branch.id!r} has uncommitted changes, such as {change.path!r}; commit or reset them",
             kind="dirty_branch",
         )
 

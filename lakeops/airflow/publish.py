@@ -339,7 +339,7 @@ class WriteAuditPublish:
         checked = self._in_order()
         names = sorted(map(self._check_name, self._checks))
         if APPROVAL in names:
-            raise InvalidInput(f"block {self.group.group_id!r}: a check named {APPROVAL!r} would answer for a person")
+            raise InvalidInput(f"block {self.group.group_id!r}: {APPROVAL!r} is a person's answer; rename the check")
         merged = {"source": self.commit_id, "destination": self.destination, "strategy": self._strategy, **self._common}
         shown = None
         if self._approval:

@@ -426,7 +426,7 @@ class LakeopsTask(BaseOperator):
                     raise InvalidInput(f"{name}: {excerpt(value)} is not a map from text to text")
                 setattr(self, name, found)
         if empty:
-            raise InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have come to nothing")
+            raise InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have given nothing")
 
     @contextmanager
     def opened(self) -> Iterator[Repository]:

@@ -176,7 +176,7 @@ class Chunks:
 
     def _empty_line(self) -> Iterator[None]:
         if (yield from self._line()):
-            raise _malformed("bytes follow where a chunk has ended")
+            raise _malformed("there are bytes behind the end of a chunk")
 
     def _trailers(self, digests: dict[str, Digest]) -> Iterator[None]:
         # An empty line also precedes the signature.
@@ -191,7 +191,7 @@ class Chunks:
         text = "".join(f"{name}:{value}\n" for name, value in self.trailers.items()).encode("latin-1")
         self._verify(given, f"{_ALGORITHM}-TRAILER", hashlib.sha256(text).hexdigest())
         if self.trailers.keys() != digests.keys():
-            said = "what follows the last chunk is not what x-amz-trailer names"
+            said = "the trailer behind the last chunk is not the one that x-amz-trailer names"
             raise Refused(400, "MalformedTrailerError", said)
         for name, digest in digests.items():
             check_digest(name, digest.digest(), self.trailers[name])

@@ -411,7 +411,7 @@ _ENDPOINTS = [
 
 def _required(levels: tuple[str, ...]) -> tuple[str, ...]:
     if not levels:
-        raise InvalidInput("a ref is no namespace that can be made, changed or dropped here; use lakeops branch")
+        raise InvalidInput("a ref cannot be created, changed or dropped as a namespace; use lakeops branch")
     return levels
 
 

@@ -466,7 +466,7 @@ def _stage(
             raise Refused(404, "NoSuchKey", "there is no object as If-Match names it")
         if there is not None and not never_replaced:
             if not has_etag(match or "*", there) or (unmatched is not None and has_etag(unmatched, there)):
-                raise Refused(412, "PreconditionFailed", "the object is another one than the condition asks for")
+                raise Refused(412, "PreconditionFailed", "the object is not the one that the condition names")
             return branch.put(path, body, metadata=metadata, content_type=content_type, seen=there)
         absent = never_replaced or unmatched is not None
         return branch.put(path, body, metadata=metadata, content_type=content_type, if_absent=absent)

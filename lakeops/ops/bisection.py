@@ -29,7 +29,7 @@ def nothing_told(ids: Sequence[str]) -> NotFound:
     """The error of a search that ends with several commits, of which one is the first bad one."""
     shown = ", ".join(one[:16] for one in ids[:MOST_SHOWN])
     more = f" and {len(ids) - MOST_SHOWN:,} more" if len(ids) > MOST_SHOWN else ""
-    return NotFound(f"the first bad commit is one of these, and nothing can be told of them: {shown}{more}")
+    return NotFound(f"the first bad commit is one of these; they were skipped, so nothing more is known: {shown}{more}")
 
 
 def bisect(
@@ -138,10 +138,10 @@ def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
     else:
         waiting = _searched(ctx, before).next
         if waiting is None:
-            raise InvalidInput("no commit waits for a look; name the one that is meant")
+            raise InvalidInput("no commit waits for a verdict; name the commit that you mean")
         ids = (waiting.id,)
     if verdict == "bad" and len(ids) != 1:
-        raise InvalidInput("one commit is the bad one; name one")
+        raise InvalidInput("only one commit can be the bad one; name one")
     match verdict:
         case "bad":
             told = replace(before, bad=ids[0])

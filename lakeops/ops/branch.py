@@ -101,7 +101,7 @@ def move_branch(
         if not force and not ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id)):
             raise PreconditionFailed(
                 f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
-                "there takes commits out of its history; set force (--force) if it shall",
+                "there takes commits out of its history; use force (--force) if you want that",
                 kind="not_forward",
             )
         state = require_clean_and_drop_noops(ctx, name)

@@ -196,7 +196,7 @@ def require_clean(ctx: Context, found: BranchSnapshot) -> None:
 def dirty(branch: str, path: str) -> PreconditionFailed:
     """The error for a branch with uncommitted changes, of which ``path`` is one."""
     return PreconditionFailed(
-        f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first; where others keep "
+        f"branch {branch!r} has uncommitted changes, such as {path!r}; commit or reset them first; where others keep "
         "staging, let them stage to branches of their own and merge those",
         kind="dirty_branch",
     )

@@ -81,7 +81,7 @@ def require_seen(there: Entry | None, seen: Entry | None, branch: str, path: str
     if there is not None and seen is None:
         raise PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
     if there != seen:
-        raise NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
+        raise NotAsSeen(f"{excerpt(path)} of branch {branch!r} has changed meanwhile; nothing was staged")
 
 
 def _stage_expecting(ctx: Context, branch: str, row: Staged, started: datetime, seen: Entry | None) -> None:

@@ -53,7 +53,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "delete-branch": (
         "lakeops_branch",
         {"action": "delete", "branch": "wip"},
-        r"deletes branch lakefs://flights/wip, at commit .* 'add b'; it has uncommitted changes, 'd/1' for one: that",
+        r"deletes branch lakefs://flights/wip, at commit .* 'add b'; it has uncommitted changes, such as 'd/1': that",
     ),
     "move-branch": (
         "lakeops_branch",

@@ -1080,7 +1080,7 @@ def test_an_audit_that_is_marked_as_success_is_no_verdict(flights: Repository, m
 
 def test_no_check_answers_for_a_person() -> None:
     with (
-        pytest.raises(InvalidInput, match="would answer for a person"),
+        pytest.raises(InvalidInput, match="is a person's answer"),
         sdk.DAG("forged", schedule=None),
         WriteAuditPublish(repo="flights", message="Publish") as publish,
     ):

@@ -107,7 +107,7 @@ def test_what_is_as_old_as_its_rule_says_goes_and_three_things_stay(ruled, clock
     rules = ruled.gc.idle_refs()
     assert names(rules) == {
         ("branch", "dev"): None,
-        ("branch", "dirty"): "it has uncommitted changes, 'a' for one",
+        ("branch", "dirty"): "it has uncommitted changes, such as 'a'",
         ("branch", "main"): "it is the default branch",
         ("branch", "protected"): "it is protected by 'prot*'",
         ("tag", "nightly-1"): None,

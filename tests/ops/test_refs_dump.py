@@ -265,10 +265,13 @@ def without(lines: list[list], kind: str, at: int = 0) -> None:
 
 
 FORGED: dict[str, tuple[Callable[[list[list]], object], str]] = {
-    "message": (lambda lines: first(lines, "commit", 1).update(message="other"), "what it says has the id"),
+    "message": (lambda lines: first(lines, "commit", 1).update(message="other"), "its record gives the id"),
     "parent": (lambda lines: without(lines, "commit", 1), "lacks its parent"),
     "generation": (lambda lines: first(lines, "commit", 2).update(generation=9), "generation"),
-    "metarange": (lambda lines: first(lines, "commit", 2).update(meta_range_file="../../x"), "no metarange file"),
+    "metarange": (
+        lambda lines: first(lines, "commit", 2).update(meta_range_file="../../x"),
+        "not a file of its metarange",
+    ),
     "branch": (lambda lines: first(lines, "move", -1).update(ref="main~1"), "no branch name"),
     "head": (lambda lines: first(lines, "branch").update(commit_id="a" * 64), "points to a commit that it lacks"),
     "kind": (lambda lines: lines.append(["owner", {"held": "me"}]), "refused"),

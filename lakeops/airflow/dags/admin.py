@@ -24,7 +24,7 @@ REPOSITORY = "^[a-z0-9][a-z0-9-]{2,62}$"
 NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
 """Branches and tags. The task says more precisely what is wrong with a name."""
 REF = r"^\S+$"
-SHOWN_FIRST = "The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all."
+SHOWN_FIRST = "The task `preview` shows what would be done. With *Dry run*, the default, nothing is done."
 WHERE: dict[str, Any] = {"repo": "{{ params.repository or '' }}", "lakeops_conn_id": "{{ params.connection }}"}
 
 

@@ -121,7 +121,7 @@ def fsck_dag(
     fail_on: FailOn = "error",
     **arguments: Any,
 ) -> DAG:
-    """Checks: everything from the refs of a repository down to the rows of its ranges is read and verified.
+    """Fsck: everything from the refs of a repository down to the rows of its ranges is read and verified.
 
     Nothing is changed. Every finding is in the log of a task, with what to do about it. With *Data*, the objects are
     read too.
@@ -131,7 +131,7 @@ def fsck_dag(
         "repository": maybe(
             "Repository", "Its name. Empty: all repositories except mirrors.", repository, pattern=REPOSITORY
         ),
-        "data": switch("Data", "Read the objects too, all of them."),
+        "data": switch("Data", "Also read all objects, and verify their contents."),
         "connection": connection_field(connection),
     }
     with made(fsck_dag, dag_id, arguments, fields, **defaults) as dag:

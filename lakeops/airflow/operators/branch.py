@@ -138,7 +138,7 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         if self.path == "":
-            raise InvalidInput("path must not be empty: a template may have come to nothing; leave it out to drop all")
+            raise InvalidInput("path must not be empty: a template may have given nothing; leave it out to drop all")
         branch, where = repository.branch(self.target(repository)), (self.prefix or None, self.path or None)
         pinned = branch.pin(*where) if self.shown else None  # before the look
         if self.shown:

@@ -74,7 +74,7 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
         if (self.source is None) == (self.data is None):
             raise InvalidInput(f"upload to lakefs://{repository.id}/{branch.id}: give either source or data")
         if self.source == "":  # to a path it would mean the directory that the worker runs in
-            raise InvalidInput("source must not be empty: a template may have come to nothing")
+            raise InvalidInput("source must not be empty: a template may have given nothing")
         if self.data is not None:
             entries = [branch.put(self.path, self.data.encode(), **described)]
         else:

@@ -56,7 +56,7 @@ def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
     roots = sorted(commit.id for commit in records.commits.values() if not commit.parents)
     where = f"repository {repository.id}"
     if not roots and not records.unreadable:
-        yield found("root_missing", where, "no commit is without parents")
+        yield found("root_missing", where, "every commit has a parent, so the first commit is missing")
     elif len(roots) > 1:
         yield found("roots_several", where, f"{len(roots)} commits have no parents", commits=roots, count=len(roots))
     for key, missing in records.dangling_keys.items():
@@ -101,7 +101,7 @@ def _commit(records: CatalogSnapshot, commit: Commit) -> Iterator[Finding]:
     except (OverflowError, UnicodeError):
         computed = "of no commit"
     if computed != commit.id:
-        yield found("commit_id_mismatch", where, f"what it says has the id {computed}", commits=mine)
+        yield found("commit_id_mismatch", where, f"its record gives the id {computed}", commits=mine)
     gone = [parent for parent in commit.parents if parent not in records.commits and parent not in records.unreadable]
     # Missing parents may have been pruned, by how far history was.
     pruned = records.pruned is not None and (len(gone) < len(commit.parents) or commit.generation - 1 <= records.pruned)
@@ -114,7 +114,7 @@ def _commit(records: CatalogSnapshot, commit: Commit) -> Iterator[Finding]:
         yield found("commit_generation_wrong", where, message, commits=mine)
     if commit.id in records.first_parents:
         followed = records.first_parents[commit.id] or "nothing"
-        message = f"logs go on to {followed}, which is not the first of its parents"
+        message = f"logs follow {followed}, which is not the first of its parents"
         yield found("commit_first_parent_wrong", where, message, commits=mine)
 
 
@@ -201,7 +201,7 @@ def _flaw(line: StagedLine) -> str | None:
     except (ValueError, TypeError):
         return "has metadata that cannot be read"
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        return "has metadata that is no map of texts"
+        return "has metadata that does not map texts to texts"
     return None
 
 
@@ -343,7 +343,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
             if whole:
                 yield from leftovers(inventory, records.uploads, records.overdue)
             else:
-                message = "which files no live version needs cannot be told: what could not be read may need them"
+                message = "fsck cannot tell which files are not needed: what it could not read may need them"
                 yield found("leftovers_unknown", ctx.repository.storage_namespace, message)
 
 

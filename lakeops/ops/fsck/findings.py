@@ -79,13 +79,13 @@ KINDS: dict[str, Kind] = {
     # the repository
     "default_branch_missing": _error(f"create the branch again at its last commit in the reflog, or {_CATALOG}"),
     "split_invalid": _error(f"{_CATALOG}: ranges cannot be cut any more"),
-    "claim_missing": _info("nothing to do: the catalog is what counts; the file keeps other lakes out"),
+    "claim_missing": _info("nothing to do: the catalog decides; the file only keeps other lakes out"),
     "claim_mismatch": _error("find out which repository owns the namespace, and stop garbage collection until then"),
     "owner_missing": _warning("garbage collection does not run until `lakeops repo adopt` has written it"),
     "owner_mismatch": _warning(
         "leave collection to the other catalog; if this one takes its place, run `lakeops repo adopt`"
     ),
-    "namespace_unreadable": _error("see that the namespace exists and may be listed, and run fsck again"),
+    "namespace_unreadable": _error("make sure that the namespace exists and may be listed, and run fsck again"),
     # rows
     "row_unreadable": _error(_CATALOG),
     # refs
@@ -113,14 +113,14 @@ KINDS: dict[str, Kind] = {
     "metarange_pointer_invalid": _error(f"{_CATALOG}: the commit does not name its metarange properly"),
     "metarange_missing": _error(_FILE),
     "metarange_damaged": _error(_FILE),
-    "metarange_unreadable": _error("see why the store refuses, and run fsck again"),
+    "metarange_unreadable": _error("find out why the store refuses, and run fsck again"),
     "metarange_row_invalid": _error(_SOFTWARE),
     "metarange_order": _error(_SOFTWARE),
     "changes_mismatch": _error(f"merge, revert or compare none of these commits, and {_SOFTWARE}"),
     # ranges
     "range_missing": _error(_FILE),
     "range_damaged": _error(_FILE),
-    "range_unreadable": _error("see why the store refuses, and run fsck again"),
+    "range_unreadable": _error("find out why the store refuses, and run fsck again"),
     "range_summary_mismatch": _error(_SOFTWARE),
     "range_order": _error(_SOFTWARE),
     "range_boundary": _error(_SOFTWARE),
@@ -132,7 +132,7 @@ KINDS: dict[str, Kind] = {
     ),
     # staging
     "staging_token_shared": _error(f"commit neither branch, and {_CATALOG}: they show each other's changes"),
-    "staging_token_retired": _error(f"{_CATALOG}: the rows of this token are removed by the next commit"),
+    "staging_token_retired": _error(f"{_CATALOG}: the next commit removes the rows of this token"),
     "staged_row_invalid": _error("reset this path of the branch and stage it again"),
     "staged_rows_orphaned": _warning("nothing reads these rows; look in them for lost changes before you delete them"),
     "staged_rows_retired": _info("nothing to do: the next commit or reset removes them"),
@@ -141,8 +141,8 @@ KINDS: dict[str, Kind] = {
     "object_missing": _error("restore the object from a version of the bucket, a backup or a mirror, or write it anew"),
     "object_size_mismatch": _error("restore the object from a version of the bucket, a backup or a mirror"),
     "object_checksum_mismatch": _error("restore the object from a version of the bucket, a backup or a mirror"),
-    "object_changed": _warning("compare it with a copy: the store's mark is another, and contents cannot be compared"),
-    "object_unreadable": _error("see why the store refuses, and run fsck again"),
+    "object_changed": _warning("compare it with a copy: its ETag or time differs, and fsck cannot compare contents"),
+    "object_unreadable": _error("find out why the store refuses, and run fsck again"),
     # files that nothing needs
     "unreferenced_objects": _info("garbage collection takes them once they are old enough"),
     "unreferenced_ranges": _info("garbage collection takes them once they are old enough"),

@@ -166,9 +166,9 @@ def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime
             continue
         files = "1 file" if each.count == 1 else f"{each.count:,} files"
         why = "that no repository wrote" if kind == _STRAY else "that no live version needs"
-        message = f"{files} ({each.size_bytes:,} bytes) {why}, {excerpt(each.example)} for one"
+        message = f"{files} ({each.size_bytes:,} bytes) {why}, for example {excerpt(each.example)}"
         if each.young and kind != _STRAY:
-            message += f"; {each.young:,} so young that something in flight may need them yet"
+            message += f"; {each.young:,} of them are so new that an operation under way may need them"
         place = next((prefix for prefix in _PLACES if each.example.startswith(prefix)), "the storage namespace")
         yield found(kind, place, message, count=each.count, size_bytes=each.size_bytes)
 
@@ -183,13 +183,13 @@ def check_claim(store: ObjectStore, repository: RepositoryRecord) -> Iterator[Fi
     if claim is None:
         yield found("claim_missing", CLAIM, "the file is not there")
     elif not claim:
-        yield found("claim_mismatch", CLAIM, "the file cannot be read: it is no claim")
+        yield found("claim_mismatch", CLAIM, "the file does not hold a claim of lakeops")
     elif not is_claim_of(claim, repository):
         yield found(
-            "claim_mismatch", CLAIM, f"the namespace belongs to {excerpt(claim.get('repository'))}, by this file"
+            "claim_mismatch", CLAIM, f"it says that the namespace belongs to {excerpt(claim.get('repository'))}"
         )
     elif claim.get("split") != claim_of(repository)["split"]:
-        yield found("claim_mismatch", CLAIM, "it was created with ranges cut in another way than the catalog says")
+        yield found("claim_mismatch", CLAIM, "it says that ranges are cut in another way than the catalog says")
 
 
 def check_owner(ctx: Context, *, follows: bool) -> Iterator[Finding]:

@@ -177,9 +177,9 @@ def _flaw(
     if change := _CHANGE_MARK.fullmatch(wanted.checksum):
         if int(change[1]) // 1_000_000_000 == stored.mtime:
             return None
-        return "object_changed", "was written to after it was imported; it is as large as it was"
+        return "object_changed", "was written after its import; its size is the same"
     if stored.etag:
-        return "object_changed", f"has the mark {stored.etag}, and {wanted.checksum} was recorded"
+        return "object_changed", f"has the ETag {stored.etag}, and {wanted.checksum} was recorded"
     return None
 
 

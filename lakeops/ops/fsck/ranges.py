@@ -196,7 +196,7 @@ def _keys(table: pa.Table) -> list[bytes]:
 _MOST_IN_A_TASK = 100_000
 """Objects in the ranges of a task: its result holds columns of all their rows."""
 
-OPEN = Flaw("range_boundary", "it ends where the cutting rule does not, and another range follows it")
+OPEN = Flaw("range_boundary", "the cutting rule does not end it here, and another range follows it")
 
 
 @dataclass(frozen=True, slots=True)

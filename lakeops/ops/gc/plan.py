@@ -305,4 +305,4 @@ def _kept(ctx: Context, name: str, protections: list[Protection], *, is_tag: boo
     if pattern is not None:
         return f"it is protected by {pattern!r}"
     change = None if is_tag else next(uncommitted(ctx, name), None)
-    return None if change is None else f"it has uncommitted changes, {change.path!r} for one"
+    return None if change is None else f"it has uncommitted changes, such as {change.path!r}"

@@ -80,7 +80,7 @@ def check_rules(rules: str | None, protections: Iterable[str]) -> tuple[str | No
 def check_sequence(sequence: object) -> int:
     """The number of a report. Raises ``RecordRefused``."""
     if type(sequence) is not int or not 0 <= sequence <= MAX_SEQUENCE:
-        raise RecordRefused("the source has a report of this mirror under a number that none can have")
+        raise RecordRefused("the source has a report of this mirror under an impossible number")
     return sequence
 
 
@@ -132,7 +132,7 @@ def _flaw(commit: Commit) -> str | None:
     if not _ID.fullmatch(commit.id):
         return "its id is none"
     if len(commit.parents) > _MOST_PARENTS or not all(_ID.fullmatch(parent) for parent in commit.parents):
-        return "its parents are no commit ids"
+        return "its parents are not commit ids"
     if len(set(commit.parents)) < len(commit.parents) or commit.id in commit.parents:
         return "a parent comes twice, or is the commit itself"
     ids.check_text("committer", commit.committer, at_most=MAX_COMMITTER_BYTES)
@@ -145,15 +145,15 @@ def _flaw(commit: Commit) -> str | None:
         return f"its generation is {commit.generation}"
     flaw = _metarange_flaw(commit)
     if flaw is None and (computed := ids.id_of(commit)) != commit.id:
-        flaw = f"what it says has the id {computed[:16]}"
+        flaw = f"its record gives the id {computed[:16]}"
     return flaw
 
 
 def _metarange_flaw(commit: Commit) -> str | None:
     if not _ID.fullmatch(commit.meta_range_id):
-        return "its metarange id is none"
+        return "its metarange id is not an id"
     if not commit.meta_range_file:
-        return "it has a digest of no file" if commit.meta_range_digest else None
+        return "it has a digest, and names no metarange file" if commit.meta_range_digest else None
     if not re.fullmatch(rf"{commit.meta_range_id}-{_ATTEMPT}\.parquet", commit.meta_range_file):
-        return f"{excerpt(commit.meta_range_file)} is no metarange file of it"
-    return None if _ID.fullmatch(commit.meta_range_digest) else "the digest of its metarange file is none"
+        return f"{excerpt(commit.meta_range_file)} is not a file of its metarange"
+    return None if _ID.fullmatch(commit.meta_range_digest) else "the digest of its metarange file is not a SHA-256"

@@ -242,7 +242,7 @@ def _unsupported(ctx: Context, state: MirrorState, lost: frozenset[str]) -> list
     )
     return [
         CommitExpired(
-            f"{ref.kind} {ref.name!r} shows commit {ref.promoted[:16]}, which the source keeps no longer: objects of "
+            f"{ref.kind} {ref.name!r} shows commit {ref.promoted[:16]}, which the source no longer keeps: objects of "
             "it may be gone until the next commit is complete here; a catalog was restored, or the mirror's "
             "registration was dropped"
         )

@@ -135,7 +135,7 @@ def _read_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[byte
         except ObjectNotFound:
             raise Corrupted(f"{place}, a part of the dump, is not there; nothing was restored") from None
         if size != part.size_bytes or digest.hexdigest() != part.sha256:
-            raise Corrupted(f"{place} is not what was dumped: its digest is another; nothing was restored")
+            raise Corrupted(f"{place} is not what was dumped: its digest differs; nothing was restored")
         file.seek(0)
         try:
             with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
