@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import io
 import os
 import resource
 import shutil
@@ -15,9 +16,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -50,11 +53,11 @@ _NAME = "bench"
 
 
 class Counters(Faults):
-    """What a run did to stores, bytes written included."""
+    """What a run did to stores, with the bytes that it read and wrote."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes_written = 0
+        self.bytes_read = self.bytes_written = 0
         self._adding = Lock()
 
     def around(self, store: ObjectStore) -> ObjectStore:
@@ -64,9 +67,13 @@ class Counters(Faults):
         with self._adding:
             self.bytes_written += count
 
+    def read(self, count: int) -> None:
+        with self._adding:
+            self.bytes_read += count
+
     def forget(self) -> None:
         self.revive()
-        self.bytes_written = 0
+        self.bytes_read = self.bytes_written = 0
 
     def written(self) -> int:
         return sum(call.operation == "put" and call.key.startswith(_RANGES) for call in self.calls)
@@ -77,6 +84,56 @@ class _Counting(FaultyStore):
         result = super().put(key, data, if_absent=if_absent, content_type=content_type)
         self.faults.wrote(result.size_bytes)
         return result
+
+    def get(self, key):
+        result = super().get(key)
+        self.faults.read(len(result))
+        return result
+
+    def get_range(self, key, start, length):
+        result = super().get_range(key, start, length)
+        self.faults.read(len(result))
+        return result
+
+    def open(self, key):
+        return CountedFile(super().open(key), self.faults.read)
+
+    def open_checked(self, item):
+        opened = super().open_checked(item)
+        return replace(opened, file=CountedFile(opened.file, self.faults.read))
+
+
+class CountedFile(io.BufferedIOBase, BinaryIO):
+    """A readable, seekable file around another one. It reports each number of bytes that was read from it."""
+
+    def __init__(self, inner: BinaryIO, count: Callable[[int], None]) -> None:
+        self._inner = inner
+        self._count = count
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move to another position."""
+        return self._inner.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._inner.tell()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read up to ``size`` bytes; all that is left when it is negative or None."""
+        data = self._inner.read(-1 if size is None else size)
+        self._count(len(data))
+        return data
+
+    def close(self) -> None:
+        """Close both files."""
+        self._inner.close()
+        super().close()
 
 
 class LakeSide:
@@ -299,7 +356,7 @@ class LakeSide:
             opened=len(counters.keys_opened(_RANGES)),
             metaranges=len(counters.keys_opened(_METARANGES)),
             written=counters.written(),
-            bytes_read=counters.bytes_read(),
+            bytes_read=counters.bytes_read,
             bytes_written=counters.bytes_written,
             peak_mb=peak_mb(),
         )

@@ -46,9 +46,8 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
         settings = address.settings()
         if settings not in self._opened:
             self._opened[settings] = address.open(Lake.open)
-        return RefTables(
-            self._opened[settings].repository(self._uri.repository), self._uri.ref or "", self._uri.path or ""
-        )
+        repository = self._opened[settings].repository(self._uri.repository)
+        return RefTables(repository, self._uri.ref or "", self._uri.path or "")
 
     def _load_file_io(self, properties: dict[str, str] | None = None, location: str | None = None) -> TableFileIO:
         return self._tables.io
@@ -63,13 +62,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
         """Load a table at the ref. Raises ``NoSuchTableError``."""
         levels = self._named(identifier)
         found = self._tables.load(levels)
-        return Table(
-            identifier=levels,
-            metadata=found.metadata,
-            metadata_location=found.location,
-            io=self._tables.io,
-            catalog=self,
-        )
+        return Table(levels, found.metadata, found.location, self._tables.io, self)
 
     def create_table(
         self,
@@ -97,9 +90,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
     ) -> StagedTable:
         levels, given = self._named(identifier), dict(properties or {})
         made = self._tables.new_table(levels, schema, location, partition_spec, sort_order, given)
-        return StagedTable(
-            identifier=levels, metadata=made.metadata, metadata_location=made.location, io=self._tables.io, catalog=self
-        )
+        return StagedTable(levels, made.metadata, made.location, self._tables.io, self)
 
     def commit_table(
         self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]

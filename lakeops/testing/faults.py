@@ -10,14 +10,12 @@ Crash enumeration: run the operation once and read ``faults.effects``. Then, for
 
 from __future__ import annotations
 
-import io
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from lakeops.model.clock import Clock, SystemClock, pause
 from lakeops.model.errors import StoreUnavailable
@@ -73,7 +71,6 @@ class Faults:
         self.calls: list[Call] = []
         self.counts: Counter[str] = Counter()
         self._rules: list[_Rule] = []
-        self._bytes: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._dead = False
 
@@ -120,7 +117,6 @@ class Faults:
             self._rules.clear()
             self.calls.clear()
             self.counts.clear()
-            self._bytes.clear()
 
     # --- the tally ---
 
@@ -136,11 +132,6 @@ class Faults:
     def keys_opened(self, prefix: str = "") -> set[str]:
         """The keys that were read."""
         return {call.key for call in list(self.calls) if call.operation in READS and call.key.startswith(prefix)}
-
-    def bytes_read(self, prefix: str = "") -> int:
-        """Count the bytes that were read of objects whose key starts with ``prefix``."""
-        with self._lock:
-            return sum(count for key, count in self._bytes.items() if key.startswith(prefix))
 
     def around(self, store: ObjectStore) -> ObjectStore:
         """Wrap a store in this script. ``Stores(wrap=...)`` takes this method."""
@@ -159,11 +150,6 @@ class Faults:
         self._run_rules(due, "before", call)
         yield
         self._run_rules(due, "after", call)
-
-    def count_bytes(self, key: str, count: int) -> None:
-        """Add bytes that were handed out."""
-        with self._lock:
-            self._bytes[key] += count
 
     def _is_due(self, rule: _Rule) -> bool:
         rule.met += 1
@@ -186,10 +172,7 @@ def _counted(operation: str) -> Any:  # noqa: ANN401 - it has the wrapped store'
         first = args[0] if args else options.get("under", "")
         key = first if isinstance(first, str) else getattr(first, "key", "")
         with self.faults.during(operation, key, self.url):
-            result = getattr(self.inner, operation)(*args, **options)
-            if isinstance(result, bytes):
-                self.faults.count_bytes(key, len(result))
-        return result
+            return getattr(self.inner, operation)(*args, **options)
 
     return call
 
@@ -211,20 +194,13 @@ class FaultyStore:
         """Whether the inner store is far away."""
         return self.inner.remote
 
-    def open(self, key: str) -> BinaryIO:
-        # The bytes count as they are read.
-        with self.faults.during("open", key, self.url):
-            return CountedFile(self.inner.open(key), lambda count: self.faults.count_bytes(key, count))
-
     def open_checked(self, item: StoredObject) -> Opened:
-        # The bytes count as they are read.
         with ExitStack() as unless_it_fails:
             with self.faults.during("open_checked", item.key, self.url):
                 opened = self.inner.open_checked(item)
                 unless_it_fails.callback(opened.file.close)
             unless_it_fails.pop_all()
-        file = CountedFile(opened.file, lambda count: self.faults.count_bytes(item.key, count))
-        return replace(opened, file=file)
+        return opened
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
         # No effect where the server cannot.
@@ -238,6 +214,7 @@ class FaultyStore:
         with self.faults.during("delete", doomed[0] if doomed else "", self.url):
             return self.inner.delete(doomed)
 
+    open = _counted("open")
     get = _counted("get")
     get_range = _counted("get_range")
     make_directory = _counted("make_directory")
@@ -251,39 +228,6 @@ class FaultyStore:
     checksum = _counted("checksum")
     presign = _counted("presign")
     probe = _counted("probe")
-
-
-class CountedFile(io.BufferedIOBase, BinaryIO):
-    """A readable, seekable file around another one. It reports each number of bytes that was read from it."""
-
-    def __init__(self, inner: BinaryIO, count: Callable[[int], None]) -> None:
-        self._inner = inner
-        self._count = count
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to another position."""
-        return self._inner.seek(offset, whence)
-
-    def tell(self) -> int:
-        """The position in bytes."""
-        return self._inner.tell()
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read up to ``size`` bytes; all that is left when it is negative or None."""
-        data = self._inner.read(-1 if size is None else size)
-        self._count(len(data))
-        return data
-
-    def close(self) -> None:
-        """Close both files."""
-        self._inner.close()
-        super().close()
 
 
 def open_faulty(settings: Settings, faults: Faults, *, clock: Clock | None = None) -> Lake:
