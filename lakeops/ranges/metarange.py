@@ -228,7 +228,7 @@ class Metarange:
         self.leaves: Leaves | None = ranges if isinstance(ranges, Leaves) else None
         if not isinstance(ranges, Leaves):
             self.table = ranges.combine_chunks()
-        # What is at hand: a row a leaf, or a row a range.
+        # The table has a row for each leaf, or a row for each range.
         self._held: pa.Table = self.table if self.leaves is None else self.leaves.root.table
         self.delta: Delta | None = delta
 

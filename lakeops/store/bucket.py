@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import islice
@@ -65,7 +66,7 @@ _BATCH = 1000
 """Keys that one batch delete takes at most."""
 
 
-class BucketStore:
+class BucketStore(ABC):
     """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in.
 
     All names start with ``prefix``, which has no slashes around it and is empty for the whole bucket. It holds settings
@@ -90,9 +91,9 @@ class BucketStore:
         root = f"{self.scheme}://{self.bucket}"
         return f"{root}/{self.prefix}" if self.prefix else root
 
+    @abstractmethod
     def head(self, key: str) -> StoredObject:
         """Describe an object. Raises ``ObjectNotFound``."""
-        raise NotImplementedError
 
     def get(self, key: str) -> bytes:
         """The object's contents. Raises ``ObjectNotFound``."""
@@ -107,9 +108,9 @@ class BucketStore:
             return b""
         return self._read(key, start, length)
 
+    @abstractmethod
     def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
         """The contents, or at least one byte from a place that may be behind the end; with ``etag`` of that version."""
-        raise NotImplementedError
 
     def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
         raw = ObjectReader(size, lambda start, length: self._read(key, start, length, etag))
@@ -134,9 +135,9 @@ class BucketStore:
                 refused += self._delete_batch(names)
         return refused
 
+    @abstractmethod
     def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
         """Delete some objects, given as name to key."""
-        raise NotImplementedError
 
     def _require_bucket(self) -> None:
         """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
@@ -144,9 +145,9 @@ class BucketStore:
             raise no_bucket(self.bucket, "endpoint" if self.scheme == "s3" else "account")
         self._bucket_seen = True
 
+    @abstractmethod
     def _find_bucket(self) -> bool:
         """Whether the bucket is there, as far as the credentials may know."""
-        raise NotImplementedError
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
         """False: contents are read and written again."""
@@ -165,13 +166,14 @@ class BucketStore:
             raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {expires}")
         return self._sign(key, expires)
 
+    @abstractmethod
     def _sign(self, key: str, expires: int) -> str:
-        raise NotImplementedError
+        """Sign a request that reads an object."""
 
-    def make_directory(self, prefix: str) -> None:
+    def make_directory(self, prefix: str) -> None:  # noqa: B027 - complete as it is
         """Nothing: a bucket has no directories."""
 
-    def sync(self, keys: Iterable[str]) -> None:
+    def sync(self, keys: Iterable[str]) -> None:  # noqa: B027
         """Nothing: what a bucket acknowledged is durable."""
 
     def checksum(self, item: StoredObject) -> str:

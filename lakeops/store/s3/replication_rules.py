@@ -140,7 +140,7 @@ class Bucket:
             elif setting == "versioning":
                 to.put_bucket_versioning(Bucket=self.name, VersioningConfiguration={"Status": document["Status"]})
             elif setting == "lifecycle":
-                # What is beside the rules is given back as it was found, or S3 would fall back to its default.
+                # S3 resets each part of the document that a request leaves out, so the other parts go back unchanged.
                 beside = {key: value for key, value in document.items() if key != "Rules"}
                 rules = {"Rules": document["Rules"]}
                 to.put_bucket_lifecycle_configuration(Bucket=self.name, LifecycleConfiguration=rules, **beside)
