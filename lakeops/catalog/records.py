@@ -233,7 +233,9 @@ class ChangeCounter:
 
     place: str
     below: bool
-    total: int
+    total: int = 0
+    paths: frozenset[str] = frozenset()
+    """The paths below the prefix that count. Empty: all of them."""
 
 
 @dataclass(frozen=True, slots=True)

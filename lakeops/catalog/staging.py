@@ -161,10 +161,12 @@ class Staging(CatalogPart):
         return self.database.write(work, settle=run_again)
 
     @read_transaction
-    def pin(self, conn: Connection, repository_id: str, branch: str, place: str, *, below: bool) -> ExpectedState:
+    def pin(
+        self, conn: Connection, repository_id: str, branch: str, place: str, *, below: bool, paths: Collection[str] = ()
+    ) -> ExpectedState:
         """A branch and its change counter at a path, or ``below`` a prefix, for a transition after a look at them."""
         state = find_branch(conn, repository_id, branch)
-        return ExpectedState(state, _count_changes(conn, state, place, below=below))
+        return ExpectedState(state, _count_changes(conn, state, ChangeCounter(place, below, paths=frozenset(paths))))
 
     @write_transaction
     def seal(
@@ -466,7 +468,7 @@ def check_expected(conn: Connection, state: BranchState, expect: ExpectedState |
     """Raise ``NotAsSeen`` when a branch, which is locked, is not as it was when somebody looked at it."""
     counter = None if expect is None else expect.counter
     if (expect is not None and expect.state not in (None, state)) or (
-        counter is not None and _count_changes(conn, state, counter.place, below=counter.below) != counter
+        counter is not None and _count_changes(conn, state, counter) != counter
     ):
         raise not_as_seen(state.id)
 
@@ -489,17 +491,18 @@ def _check_unchanged(
 
     The rows themselves are there when the answer to an earlier run was lost.
     """
-    total = _count_changes(conn, state, counter.place, below=counter.below).total
+    total = _count_changes(conn, state, counter).total
     if total != counter.total and (
         total != counter.total + len(mine := _rows_at(counter, rows)) or not _are_staged(conn, state, mine)
     ):
         raise BranchMoved(f"{counter.place!r} of branch {state.id!r} was staged to meanwhile; try again")
 
 
-def _count_changes(conn: Connection, state: BranchState, place: str, *, below: bool) -> ChangeCounter:
-    there = under(STAGED.c.path, place) if below else [STAGED.c.path == place]
-    total = conn.execute(select(func.sum(STAGED.c.changes)).where(*_of_tokens(state, state.tokens), *there)).scalar()
-    return ChangeCounter(place, below, int(total or 0))
+def _count_changes(conn: Connection, state: BranchState, counter: ChangeCounter) -> ChangeCounter:
+    whole = under(STAGED.c.path, counter.place) if counter.below else [STAGED.c.path == counter.place]
+    parts: list[Any] = [[STAGED.c.path.in_(some)] for some in chunks(counter.paths)] or [whole]
+    query = select(func.sum(STAGED.c.changes)).where(*_of_tokens(state, state.tokens))
+    return replace(counter, total=sum(int(conn.execute(query.where(*part)).scalar() or 0) for part in parts))
 
 
 def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[str, tuple[Any, ...]]:
@@ -512,6 +515,7 @@ def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[
         path: tuple(values)
         for path, *values in zip(*columns, strict=True)
         if (path.startswith(counter.place) if counter.below else path == counter.place)
+        and (not counter.paths or path in counter.paths)
     }
 
 

@@ -189,7 +189,8 @@ def link_output(
         if mode == "append" and on_collision == "overwrite" and not opened.mark:
             return None, files
         if mode == "append":
-            pinned = ctx.catalog.staging.pin(ctx.repository_id, opened.branch, opened.folder, below=True)
+            paths = () if opened.mark else files["path"].to_pylist()  # others may append beside them
+            pinned = ctx.catalog.staging.pin(ctx.repository_id, opened.branch, opened.folder, below=True, paths=paths)
             there = _objects_beside(ctx, opened, files)  # after that
             earlier = _under_key(opened, there)
             others = there.filter(pc.invert(earlier))

@@ -378,6 +378,15 @@ def test_what_is_written_under_a_key_is_collected_when_nobody_needs_it(repo: Rep
     assert_sound(repo, data=True)
 
 
+@pytest.mark.parametrize("collide", ["refuse", "rename"])
+def test_appends_beside_one_another_do_not_start_over(repo: Repository, faults: Faults, meanwhile, collide) -> None:
+    main = repo.branch("main")
+    meanwhile(lambda: append(main, None, "theirs", collide=collide))
+    append(main, None, "mine", "mine-too", collide=collide)
+    assert shown(main) == {"mine": "mine", "mine-too": "mine-too", "theirs": "theirs"}
+    assert faults.counts["put_staged"] == 2
+
+
 def test_of_two_appends_of_one_path_one_is_refused(repo: Repository, meanwhile) -> None:
     """The second one has looked at the branch before the first one stages its file."""
     main = repo.branch("main")
