@@ -28,7 +28,8 @@ pytestmark = pytest.mark.spark
 @pytest.mark.usefixtures("slices")
 def test_it_is_what_is_found_in_process(spark, tmp_path_factory, data):
     store = LocalStore(tmp_path_factory.mktemp("namespace"), fsync=False)
-    some = data.draw(st.lists(names(), max_size=60)) + LISTED[: data.draw(st.sampled_from([0, 500]))]
+    some = data.draw(st.sets(names(), max_size=60)).union(LISTED[: data.draw(st.sampled_from([0, 500]))])
+    some = sorted(some, key=str.encode)
     live = [data.draw(st.lists(st.sampled_from(some or LISTED), max_size=60)) for _ in range(2)]
     ranges = distinct_ranges([referring(store, part) for part in live])
     staged = [pa.array(data.draw(st.lists(names(), max_size=3)), pa.string())]
