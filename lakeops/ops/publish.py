@@ -56,14 +56,14 @@ def write_ranges(
 
     def on_plan(plan: ApplyPlan) -> None:
         nonlocal label
-        label = f"{verb}: {plan.describe(ctx.engine)}"
+        label = f"{verb}: {plan.describe(ctx.engine())}"
         _log.info("%s", label)
         ctx.progress(label, 0, len(plan.touched))
 
     with ctx.writing() as reader:
         applied = work(
             reader,
-            engine=ctx.engine,
+            engine=ctx.engine(),
             attempt=attempt,
             split=ctx.repository.split,
             on_plan=on_plan,

@@ -109,7 +109,7 @@ class _HistoryCheck:
                 continue
             files = {*wanted.table.column("file").to_pylist()}
             if not files & broken:
-                for one in check_presence(plan_presence(wanted, known, whole), ctx.engine, ctx.store, self._options):
+                for one in check_presence(plan_presence(wanted, known, whole), ctx.engine(), ctx.store, self._options):
                     if one.complete:
                         whole[one.file] = None
                     else:

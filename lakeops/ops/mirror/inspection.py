@@ -86,7 +86,7 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
     except (ObjectNotFound, Corrupted) as error:
         return without_metarange(commit, error if isinstance(error, Corrupted) else None)
     planned = _plan(ctx, state, ref, commit, wanted, arrived)
-    proofs = [*check_presence(planned, ctx.engine, ctx.store, check_options(ctx, state.mirror))]
+    proofs = [*check_presence(planned, ctx.engine(), ctx.store, check_options(ctx, state.mirror))]
     cannot = f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}"
     if all(proof.complete for proof in proofs):
         # A cache may answer: what it says is verified, and all that has to be here has been looked for.
@@ -152,7 +152,7 @@ def _first_flaw(cannot: str, proofs: list[RangePresence]) -> LakeopsError | None
 def check_options(ctx: Context, mirror: MirrorRecord) -> CheckOptions:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
     etags = etags_are_md5(ctx.repository.capabilities)
-    return CheckOptions(ctx.stores.settings, mirror.check_imported, etags, ctx.find_policy())
+    return CheckOptions(ctx.stores().settings, mirror.check_imported, etags, ctx.find_policy())
 
 
 def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange) -> LakeopsError | None:
@@ -276,7 +276,7 @@ def verify_promoted(ctx: Context) -> list[str]:
             found.append(f"{name}: {error.message}")
             continue
         flaws = []
-        for proof in check_presence(plan_presence(wanted, known, {}), ctx.engine, ctx.store, options):
+        for proof in check_presence(plan_presence(wanted, known, {}), ctx.engine(), ctx.store, options):
             wrong = proof.damage or proof.refused or proof.mismatch
             if wrong is not None:
                 flaws.append(wrong)
