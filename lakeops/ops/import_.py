@@ -217,7 +217,7 @@ def import_objects(
         suffix = layout.attempt(now.started, ctx.ids)
         base = ctx.metarange(now.head)
         with background_writes(ctx.store) as store:
-            metarange, _ = replace_prefix(
+            metarange = replace_prefix(
                 base, folder, part, store=store, split=ctx.repository.split, attempt=suffix, exact=single is not None
             )
             if metarange.id == base.id:

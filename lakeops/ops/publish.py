@@ -8,7 +8,6 @@ race leaves at most files for garbage collection, and sealed tokens, which reade
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
@@ -35,14 +34,12 @@ from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context, naming_the_ref, require_stageable
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing
-from lakeops.ranges.apply import Applied, ApplyPlan
+from lakeops.ranges.apply import Applied
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
 
 if TYPE_CHECKING:
     from tenacity import Retrying
-
-_log = logging.getLogger(__name__)
 
 
 def write_ranges(
@@ -50,24 +47,17 @@ def write_ranges(
 ) -> tuple[MetarangeFile, Summary]:
     """Write the ranges of an attempt that ``started``, and the metarange unless a known commit has it.
 
-    ``work`` is ``ranges.apply.apply`` or ``apply_plan`` with what is applied. The progress says what is rewritten.
+    ``work`` is ``ranges.apply.apply`` or ``apply_plan`` with what is applied.
     """
-    label, attempt = verb, layout.attempt(started, ctx.ids)
-
-    def on_plan(plan: ApplyPlan) -> None:
-        nonlocal label
-        label = f"{verb}: {plan.describe(ctx.engine())}"
-        _log.info("%s", label)
-        ctx.progress(label, 0, len(plan.touched))
-
+    attempt = layout.attempt(started, ctx.ids)
     with ctx.writing() as reader:
         applied = work(
             reader,
             engine=ctx.engine(),
             attempt=attempt,
             split=ctx.repository.split,
-            on_plan=on_plan,
-            on_progress=lambda done, total: ctx.progress(label, done, total),
+            label=verb,
+            progress=ctx.progress,
         )
         for commit in known:
             if commit.meta_range_id == applied.metarange.id:

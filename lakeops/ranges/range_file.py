@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -268,20 +267,6 @@ def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile
     return list(in_flight(fetch_one, rows) if at_once else map(fetch_one, rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Ranges that were opened and written, and the bytes of their files."""
-
-    opened: int = 0
-    written: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-
-    def __add__(self, other: Work) -> Work:
-        numbers = attrgetter("opened", "written", "bytes_read", "bytes_written")
-        return Work(*map(add, numbers(self), numbers(other)))
-
-
 class RangeWriter:
     """Writes ranges under names that no other attempt ever uses, but for those that exist already.
 
@@ -291,21 +276,20 @@ class RangeWriter:
     """
 
     def __init__(self, store: ObjectStore, attempt: str, known: Iterable[RangeRow] = ()) -> None:
-        self.work: Work = Work()
-        self._store = store
+        self.store = store
+        self.known: dict[bytes, RangeRow] = {row.id: row for row in known}
         self._attempt = attempt
-        self._known = {row.id: row for row in known}
+        self._bytes_written = 0
 
     def write(self, rows: pa.Table) -> RangeRow:
         """The metarange row of the rows of one range (``RANGE_SCHEMA``), written unless a known range is the same."""
         row_id = range_id(rows.column("digest"))
-        if row_id in self._known:
-            return self._known[row_id]
+        if row_id in self.known:
+            return self.known[row_id]
         data, file = encode_range(rows), attempt_file(row_id.hex(), self._attempt)
-        digest = _put(self._store, range_key(file), data)
-        before = self.work.bytes_written
-        self.work += Work(written=1, bytes_written=len(data))
-        release_memory(before, self.work.bytes_written)
+        digest = _put(self.store, range_key(file), data)
+        before, self._bytes_written = self._bytes_written, self._bytes_written + len(data)
+        release_memory(before, self._bytes_written)
         paths = rows.column("path")
         return RangeRow(
             id=row_id,
