@@ -287,9 +287,12 @@ class Commits(CatalogPart):
                 return earlier
             rest = self._check_publish(conn, publish, repository, state)
             # Others, whose rows are in it, may have begun to commit them until this moment.
-            taken = dict.fromkeys(one for token, one in state.intents if token in publish.consumed)
-            others = [one for one in taken if not one.same_call(publish.intent)]
-            commit = with_along(publish.commit, [one.along for one in others])
+            others = {
+                one: one.along
+                for token, one in state.intents
+                if token in publish.consumed and not one.same_call(publish.intent)
+            }
+            commit = with_along(publish.commit, list(others.values()))
             made = commit.id
             existing = find_commit(conn, repository_id, commit.id)
             if existing is None:
@@ -341,9 +344,9 @@ class Commits(CatalogPart):
         return rest
 
     @read_transaction
-    def key(self, conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-        """The commit and the request that an idempotency key stands for, if it was used."""
-        return find_key(conn, repository_id, key)
+    def of_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str) -> Commit | None:
+        """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
+        return earlier_commit(conn, repository_id, key, fingerprint)
 
     @write_transaction
     def remember_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from itertools import chain
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -281,8 +282,8 @@ def require_passed(
 def find_verdicts(conn: Connection, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
     """The verdicts on some commits, by commit and check."""
     here = {"repository": repository_id}
-    rows = (row for some in chunks(commits) for row in conn.execute(_VERDICTS, here | {"some": some}))
-    return [verdict_record(row) for row in rows]
+    parts = (conn.execute(_VERDICTS, here | {"some": some}) for some in chunks(commits))
+    return list(map(verdict_record, chain.from_iterable(parts)))
 
 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:

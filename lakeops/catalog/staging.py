@@ -534,15 +534,6 @@ def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, tuple
 # that do are touched one by one. pyarrow is imported by what needs it, since most commands do not.
 
 
-def staging_columns() -> pa.Schema:
-    """The staging table's columns behind repository and token, in order. Metadata is text."""
-    import pyarrow as pa
-
-    from lakeops.model.arrow import STAGED_SCHEMA
-
-    return STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
-
-
 def to_columns(staged: pa.Table) -> pa.Table:
     """A table of ``STAGED_SCHEMA`` as the staging table keeps it: of a repeated path the last row.
 
@@ -572,7 +563,7 @@ def to_columns(staged: pa.Table) -> pa.Table:
 
 
 def from_columns(columns: pa.Table) -> pa.Table:
-    """A table of ``staging_columns`` as one of ``STAGED_SCHEMA``: the inverse of ``to_columns``."""
+    """A table of ``STAGING_COLUMNS`` as one of ``STAGED_SCHEMA``: the inverse of ``to_columns``."""
     import numpy as np
     import pyarrow as pa
 

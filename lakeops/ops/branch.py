@@ -12,7 +12,7 @@ from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, RefRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_of, judge
-from lakeops.ops.context import Context, check_name, lookup, resolve_commit, resolve_id
+from lakeops.ops.context import Context, check_name, history_of, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
 
 MOST_MOVES = 10_000
@@ -97,7 +97,7 @@ def move_branch(
         return RefRecord(name, commit.commit.id)
 
     def attempt() -> RefRecord:
-        head, get = snapshot(ctx, name, stageable=True).head, lookup(ctx).get
+        head, get = snapshot(ctx, name, stageable=True).head, history_of(ctx)
         if not force and not ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id)):
             raise PreconditionFailed(
                 f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
@@ -128,7 +128,7 @@ def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> None:
     """Refuse to move a branch to a commit that no merge would take, unless the branch has shown it before."""
 
     def found() -> list[Commit]:
-        get = lookup(ctx, ahead=100).get
+        get = history_of(ctx, ahead=100)
         return list(graph.unshared(get, commit.id, [head.id]))
 
     try:

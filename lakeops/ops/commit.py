@@ -20,7 +20,7 @@ from lakeops.model.ids import check_commit_metadata, check_message
 from lakeops.model.records import DECLARED, Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_names
-from lakeops.ops.context import Context, check_name, lookup
+from lakeops.ops.context import Context, check_name, history_of
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (
     BranchSnapshot,
@@ -88,11 +88,11 @@ def commit(
         if sealed.earlier is not None:
             return CommitResult(sealed.earlier, by_key=True)
         state, head, started = sealed.state, sealed.head, sealed.now
-        other = committed_by_other() if own and not set(own) & set(state.sealed_tokens) else None
+        newest = state.sealed_tokens.index(own[0]) if own and own[0] in state.sealed_tokens else None
+        other = committed_by_other() if newest is None else None
         if other is not None:
             return covered(ctx, request, other)
         # 3. The plan: this call's rows and older ones. Newer ones are left to those who sealed them.
-        newest = next((place for place, token in enumerate(state.sealed_tokens) if token in (own or ())), 0)
         tokens = state.sealed_tokens[newest:]
         own = own or tokens
         _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, tokens=tokens)
@@ -152,7 +152,7 @@ def _refuse_other(ctx: Context, request: IdempotentRequest, known: Commit, head:
     """
     for batch in effective(ctx, head, staged):
         rows = staged.filter(pc.is_in(staged["path"], value_set=in_one(batch["path"])))
-        held = not known.expired and graph.is_ancestor(lookup(ctx).get, known.id, head.id)
+        held = not known.expired and graph.is_ancestor(history_of(ctx), known.id, head.id)
         other = next(effective(ctx, known, rows), None) if held else batch
         if other is not None:
             path = excerpt(other["path"][0].as_py())

@@ -279,10 +279,10 @@ class CatalogLookup:
     ``ahead`` is how many commits of a line are going to be asked for.
     """
 
-    def __init__(self, catalog: Catalog, repository_id: str, ahead: int = 1) -> None:
-        self._catalog = catalog
-        self._repository_id = repository_id
-        self.get: ReadAhead = history_of(catalog, repository_id, ahead)
+    def __init__(self, ctx: Context, ahead: int = 1) -> None:
+        self._catalog = ctx.catalog
+        self._repository_id = ctx.repository_id
+        self.get: ReadAhead = history_of(ctx, ahead)
 
     def branch(self, name: str) -> str | None:
         """The head of a branch."""
@@ -311,8 +311,9 @@ class CatalogLookup:
         return self._catalog.commits.commits_with_prefix(self._repository_id, prefix)
 
 
-def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
+def history_of(ctx: Context, ahead: int = 1, most: int = 0) -> ReadAhead:
     """The commits of a repository, for walks. A line of history ends at a pruned commit, which comes as ``gone``."""
+    catalog, repository_id = ctx.catalog, ctx.repository_id
     return ReadAhead(
         partial(line_of, catalog, repository_id),
         ahead,
@@ -331,15 +332,10 @@ def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) ->
         raise
 
 
-def lookup(ctx: Context, ahead: int = 1) -> CatalogLookup:
-    """The repository's names and commits."""
-    return CatalogLookup(ctx.catalog, ctx.repository_id, ahead)
-
-
 def resolve_id(ctx: Context, text: str) -> str:
     """The id of the commit that a ref expression means, which may be expired. Raises as ``resolve_commit``."""
     with naming_the_ref(ctx, text):
-        return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
+        return ctx.catalog.in_snapshot(lambda: resolve_expression(text, CatalogLookup(ctx)))
 
 
 @contextmanager
@@ -371,7 +367,7 @@ def resolve_commit(
 
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
     """
-    found = names or lookup(ctx)
+    found = names or CatalogLookup(ctx)
     with naming_the_ref(ctx, expression):
         commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
     return require_live(commit) if live or commit.is_gone else commit

@@ -147,11 +147,9 @@ def read_first(ctx: Context, request: IdempotentRequest, read: Callable[[], T]) 
 
 def find_by_key(ctx: Context, request: IdempotentRequest) -> Commit | None:
     """The commit that the request's idempotency key stands for, if it was used. Raises ``KeyReused``."""
-    record = None if request.key is None else ctx.catalog.commits.key(ctx.repository_id, request.key)
-    if record is None:
+    if request.key is None:
         return None
-    record.check(request.key or "", request.fingerprint)
-    return ctx.catalog.commits.get(ctx.repository_id, record.commit_id)
+    return ctx.catalog.commits.of_key(ctx.repository_id, request.key, request.fingerprint)
 
 
 def covered(ctx: Context, request: IdempotentRequest, commit: Commit) -> CommitResult:

@@ -70,11 +70,6 @@ class MergePlan:
     onto: Metarange
     exchanged: Delta | None = None
 
-    @property
-    def result(self) -> Metarange | None:
-        """The merged metarange where ranges that exist already make it up: nothing to apply."""
-        return None if self.changes.num_rows or self.conflicts else self.onto
-
 
 def plan_merge(
     reader: RangeReader, base: Metarange, source: Metarange, dest: Metarange, strategy: Strategy | None
@@ -110,8 +105,8 @@ def apply_plan(
     progress: Progress = quiet,
 ) -> Applied:
     """The metarange that a merge without conflicts gives."""
-    if planned.result is not None:
-        return Applied(planned.result, planned.summary)
+    if not planned.changes.num_rows:  # ranges that exist already make up the outcome
+        return Applied(planned.onto, planned.summary)
     exchanged = planned.exchanged
     applied = apply(
         reader,

@@ -225,8 +225,7 @@ class RangeFile:
 
     @cached_property
     def _metadata(self) -> pq.FileMetaData:
-        metadata, rows = _metadata(self._data, self.row.key), self.row.count
-        _check_budget(metadata, self.row.key, ROW_MOST)
+        metadata, rows = _range_metadata(self._data, self.row.key), self.row.count
         if (metadata.num_row_groups, metadata.num_rows) != (1, rows) or metadata.row_group(0).num_rows != rows:
             said = f"{metadata.num_rows:,} rows in {metadata.num_row_groups} row groups, not {rows:,} in 1"
             raise not_decodable(self.row.key, said)
@@ -462,7 +461,8 @@ def _reader(data: bytes, metadata: pq.FileMetaData | None = None, text: pa.DataT
     return reader
 
 
-def _metadata(data: bytes, key: str) -> pq.FileMetaData:
+def _range_metadata(data: bytes, key: str) -> pq.FileMetaData:
+    """The footer of a file of ``RANGE_SCHEMA``, within its budget. Raises ``Corrupted``."""
     try:
         metadata = _reader(data).metadata
         fits = metadata.schema.to_arrow_schema().equals(RANGE_SCHEMA)
@@ -470,6 +470,7 @@ def _metadata(data: bytes, key: str) -> pq.FileMetaData:
         raise not_decodable(key, str(error)) from error
     if not fits:
         raise not_decodable(key, "its columns are not a range's")
+    _check_budget(metadata, key, ROW_MOST)
     return metadata
 
 
@@ -484,7 +485,7 @@ def _check_budget(metadata: pq.FileMetaData, key: str, most: int) -> None:
 
 def _decode_rows(data: bytes, key: str, metadata: pq.FileMetaData | None = None) -> pa.Table:
     """All rows of a file of ``RANGE_SCHEMA`` that may have been made to fill the memory. Raises as ``_batches``."""
-    metadata = metadata or _metadata(data, key)
+    metadata = metadata or _range_metadata(data, key)
     try:
         return pa.Table.from_batches(_batches(_reader(data, metadata), data, key, ROW_MOST), RANGE_SCHEMA)
     except _BROKEN as error:

@@ -89,11 +89,11 @@ def split_key(key: str) -> list[bytes]:
         raise InvalidPath(f"key {key[:200]!a} holds a lone surrogate, which is no text") from None
     shown = ascii(key[:200])
     names = raw.split(b"/")
-    if len(raw) > MAX_KEY_BYTES or any(len(name) > _MAX_NAME_BYTES for name in names):
+    if len(raw) > MAX_KEY_BYTES or max(map(len, names)) > _MAX_NAME_BYTES:
         raise InvalidPath(f"key {shown} is too long: 1,024 bytes in all and 255 between slashes are the limits here")
     if b"\0" in raw:
         raise InvalidPath(f"key {shown} holds NUL, which no file name may")
-    if any(name in {b"", b".", b".."} for name in names):
+    if not {b"", b".", b".."}.isdisjoint(names):
         raise InvalidPath(f"key {shown} has an empty, '.' or '..' segment, which a file system cannot keep apart")
     if HIDDEN in names:
         raise InvalidPath(f"key {shown} has the segment {HIDDEN.decode()!r}, which is the store's own")

@@ -65,7 +65,7 @@ def test_changes_apart_are_merged_without_opening_the_destination(store, mine, y
     base, source = built(store, BASE), built(store, applied(BASE, mine))
     dest = built(store, applied(BASE, yours))
     plan = plan_merge(RangeReader(store), base, source, dest, None)
-    assert plan.result is not None
+    assert (plan.changes.num_rows, plan.conflicts) == (0, [])
     store.forget()
     plan = plan_merge(RangeReader(store), base, source, dest, None)
     found = apply_plan(RangeReader(store), plan, source, engine=Groups(), split=None, attempt=attempt())
@@ -85,7 +85,7 @@ def test_a_range_is_exchanged_beside_one_that_the_destination_changed(store, bes
     source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
     assert merge_ranges(base, source, dest).complete
     plan = plan_merge(RangeReader(store), base, source, dest, None)
-    assert plan.result.id == built(store, applied(BASE, mine | yours)).id
+    assert plan.onto.id == built(store, applied(BASE, mine | yours)).id
     assert plan.summary == Summary(changed=1)
 
 

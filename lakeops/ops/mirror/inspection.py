@@ -43,7 +43,7 @@ from lakeops.model.mirrors import (
     Wait,
 )
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context, lookup, pages
+from lakeops.ops.context import Context, history_of, pages
 from lakeops.ops.mirror.presence import (
     CheckOptions,
     PresencePlan,
@@ -116,7 +116,7 @@ def _plan(
     Raises ``RecordRefused`` for a metarange that says of its ranges what cannot be so.
     """
     shown = {one.promoted for one in state.refs if one.promoted is not None}
-    near = (one.id for one in islice(graph.first_parents(lookup(ctx).get, commit.id), MOST_STEPS) if one.id in shown)
+    near = (one.id for one in islice(graph.first_parents(history_of(ctx), commit.id), MOST_STEPS) if one.id in shown)
     plans = []
     for chosen in dict.fromkeys((ref.promoted, next(near, None), state.refs[0].promoted)):
         with suppress(NotFound):  # the source may have deleted it since it was shown
@@ -212,7 +212,7 @@ def status(ctx: Context) -> MirrorStatus:
 
     def found() -> MirrorStatus:
         state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
-        now, get = ctx.seconds(), lookup(ctx).get
+        now, get = ctx.seconds(), history_of(ctx)
         refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
         return MirrorStatus(
             state.mirror,
