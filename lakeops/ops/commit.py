@@ -89,7 +89,7 @@ def commit(
             return CommitResult(sealed.earlier, by_key=True)
         state, head, started = sealed.state, sealed.head, sealed.now
         newest = state.sealed_tokens.index(own[0]) if own and own[0] in state.sealed_tokens else None
-        other = committed_by_other() if newest is None else None
+        other = committed_by_other() if own and newest is None else None
         if other is not None:
             return covered(ctx, request, other)
         # 3. The plan: this call's rows and older ones. Newer ones are left to those who sealed them.
