@@ -58,7 +58,7 @@ from lakeops.catalog.guards import (
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.records import (
     STAGED_VALUES,
-    BranchAt,
+    BranchSnapshot,
     BranchState,
     ChangeCounter,
     ExpectedState,
@@ -191,7 +191,7 @@ class Staging(CatalogPart):
         now, head = self.database.dialect.now(conn), require_commit(conn, repository_id, state.commit_id)
         earlier = earlier_commit(conn, repository_id, key, fingerprint)
         if earlier is not None:
-            return Sealed(state, head, now, earlier)
+            return Sealed(state, head, now, earlier=earlier)
         check_writable(conn, repository, action="seal", branch=branch)
         if state.staging_token != token and any_staged(conn, state, state.staging_token):
             state = replace(state, staging_token=token, sealed_tokens=state.tokens)
@@ -323,21 +323,21 @@ class Staging(CatalogPart):
 
     def staged_table(
         self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None
-    ) -> tuple[BranchAt, pa.Table]:
-        """The branch, and all staged rows as Arrow (``STAGED_SCHEMA``), by path: the newest token's row of each path.
+    ) -> BranchSnapshot:
+        """The branch with all staged rows, by path: the newest token's row of each path.
 
         ``tokens`` (newest first) limits them to some of the branch's tokens, for a commit that reads sealed ones.
         """
 
-        def work(conn: Connection) -> tuple[BranchAt, list[pa.Table]]:
+        def work(conn: Connection) -> tuple[BranchSnapshot, list[pa.Table]]:
             now = self.database.dialect.now(conn)
             state, head, _ = find_branch_and_head(conn, repository_id, branch)
             chosen: Sequence[str] = state.tokens if tokens is None else [t for t in tokens if t in state.tokens]
             rows = [self.database.dialect.unload(conn, repository_id, token, prefix) for token in chosen]
-            return BranchAt(state, head, now), rows
+            return BranchSnapshot(state, head, now), rows
 
         found, tables = self.database.read(work)
-        return found, newest_rows(list(map(from_columns, tables)))
+        return replace(found, staged=newest_rows(list(map(from_columns, tables))))
 
     @read_transaction
     def has_staged(self, conn: Connection, repository_id: str, branch: str) -> bool:

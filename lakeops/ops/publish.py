@@ -21,10 +21,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-import pyarrow as pa
-
 from lakeops.catalog.guards import Hooks
-from lakeops.catalog.records import BranchState, Intent, Publish
+from lakeops.catalog.records import BranchSnapshot, BranchState, Intent, Publish
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
@@ -75,19 +73,6 @@ LEAST_SECONDS = 10.0
 
 WAIT, LONGEST_WAIT = 0.02, 1.0
 """Seconds between two looks at the queue: so many for each publisher ahead, and at most."""
-
-
-@dataclass(frozen=True)
-class BranchSnapshot:
-    """A branch at the moment when planning begins, by the catalog's clock: ``started``.
-
-    ``staged`` are its staged rows, where the verb needs a branch on which they change nothing. None for a commit.
-    """
-
-    state: BranchState
-    head: Commit
-    started: datetime
-    staged: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -167,8 +152,7 @@ def snapshot(ctx: Context, branch: str, *, stageable: bool = False) -> BranchSna
     if stageable:
         require_stageable(ctx, branch)
     with naming_the_ref(ctx, branch):
-        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch)
-    return BranchSnapshot(found.state, found.head, found.now, staged)
+        return ctx.catalog.staging.staged_table(ctx.repository_id, branch)
 
 
 def require_clean(ctx: Context, found: BranchSnapshot) -> None:
@@ -176,8 +160,7 @@ def require_clean(ctx: Context, found: BranchSnapshot) -> None:
 
     Staged rows that change nothing over the head are no changes. Publishing takes them off the branch.
     """
-    staged = found.staged
-    for batch in effective(ctx, found.head, staged) if staged is not None and staged.num_rows else ():
+    for batch in effective(ctx, found.head, found.staged):
         raise dirty(found.state.id, batch.column("path")[0].as_py())
 
 
@@ -194,7 +177,7 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
     """Take staged rows that change nothing off a branch. Raises ``PreconditionFailed`` (``dirty_branch``)."""
     found = snapshot(ctx, branch)
     require_clean(ctx, found)
-    if found.staged is None or not found.staged.num_rows:
+    if not found.staged.num_rows:
         return found.state
     state = _seal_noops(ctx, branch)
     ctx.catalog.staging.discard(state, state.sealed_tokens)
@@ -205,8 +188,8 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
 def _seal_noops(ctx: Context, branch: str) -> BranchState:
     """Seal staged rows that change nothing. Rows that came meanwhile are sealed too, so all are looked at again."""
     sealed = ctx.catalog.staging.seal(ctx.repository_id, branch, token=ctx.ids.new())
-    _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, tokens=sealed.state.sealed_tokens)
-    require_clean(ctx, BranchSnapshot(sealed.state, sealed.head, sealed.now, staged))
+    found = ctx.catalog.staging.staged_table(ctx.repository_id, branch, tokens=sealed.state.sealed_tokens)
+    require_clean(ctx, replace(sealed, staged=found.staged))
     return sealed.state
 
 

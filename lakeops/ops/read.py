@@ -90,8 +90,8 @@ def as_table(rows: Iterable[Staged]) -> pa.Table:
 
 def branch_tables(ctx: Context, branch: str, prefix: str) -> tuple[Commit, Iterator[pa.Table]]:
     """A branch's head, and the entries that the branch shows under a prefix, in path order. Never an empty table."""
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
-    return found.head, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
+    found = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
+    return found.head, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), found.staged)
 
 
 def _tables(ctx: Context, ref: str, prefix: str) -> tuple[Commit, Iterator[pa.Table]]:

@@ -96,11 +96,9 @@ class BucketStore(ABC):
         """Describe an object. Raises ``ObjectNotFound``."""
 
     def get(self, key: str) -> bytes:
-        """The object's contents. Raises ``ObjectNotFound``."""
         return self._read(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         if start < 0 or length < 0:
             raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
         if length == 0:
@@ -121,7 +119,6 @@ class BucketStore(ABC):
             raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """Delete many. What is not there counts as deleted. Returns what the store refused, and why."""
         refused: list[DeleteFailure] = []
         remaining = iter(keys)
         while batch := list(islice(remaining, _BATCH)):
@@ -150,7 +147,6 @@ class BucketStore(ABC):
         """Whether the bucket is there, as far as the credentials may know."""
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
-        """False: contents are read and written again."""
         return False
 
     def keeps_versions(self) -> bool:

@@ -407,12 +407,10 @@ class LocalStore:
         return "file://" + quote_path(str(self.root)).rstrip("/")
 
     def get(self, key: str) -> bytes:
-        """The object's contents. Raises ``ObjectNotFound``."""
         with self._file(key) as file:
             return file.read()
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         if start < 0 or length < 0:
             raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
         with translated(self.url, key):
@@ -426,7 +424,6 @@ class LocalStore:
         return data
 
     def open(self, key: str) -> BinaryIO:
-        """A seekable binary file. Raises ``ObjectNotFound``."""
         with translated(self.url, key):
             return os.fdopen(self._descriptor(key), "rb")
 
@@ -438,11 +435,9 @@ class LocalStore:
         return Opened(CheckedFile(self.open(item.key), f"{self.url}/{item.key}", item.size_bytes))
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
-        """False: there is no server."""
         return False
 
     def make_directory(self, prefix: str) -> None:
-        """Make the directory that programs write files to. One that is there already is fine."""
         with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
             pass
 
@@ -521,7 +516,6 @@ class LocalStore:
         raise StoreUnavailable(f"the directory of {self.url}/{key} was removed by others again and again; try again")
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         with self._hold_lock(b"swap"):
             try:
                 found = self.get(key)
@@ -533,7 +527,6 @@ class LocalStore:
         return found == data
 
     def head(self, key: str) -> StoredObject:
-        """Size and time of an object. Raises ``ObjectNotFound``."""
         *folders, name = split_key(key)
         with translated(self.url, key), self._tree.folder(folders) as folder:
             info = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -560,7 +553,6 @@ class LocalStore:
         return refused
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order."""
         if not (_is_utf8(prefix) and _is_utf8(after)):
             raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text")
         return self._listing(prefix, after)
@@ -581,12 +573,10 @@ class LocalStore:
                 yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes)
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """Every file, in byte order, with its change mark. See ``ObjectStore.scan``."""
         with translated(self.url, ""):
             yield from _LocalScan(self._tree, self.url, skip_special=skip_special, moving=moving).listings(under)
 
     def keeps_versions(self) -> bool:
-        """False: a deleted file is gone."""
         return False
 
     def checksum(self, item: StoredObject) -> str:

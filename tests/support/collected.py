@@ -172,7 +172,7 @@ class World:
             return
         head = self.catalog.commits.get(self.repository_id, state.commit_id)
         yield
-        _, rows = self.catalog.staging.staged_table(self.repository_id, branch, tokens=state.sealed_tokens)
+        rows = self.catalog.staging.staged_table(self.repository_id, branch, tokens=state.sealed_tokens).staged
         tree = dict(self.contents[head.meta_range_file].tree)
         for row in rows.to_pylist():
             if row["tombstone"]:
