@@ -201,7 +201,6 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
 
 
 def _touches(ctx: Context, sides: MergeInputs, strategy: Strategy | None, prefix: str) -> bool:
-    """Tell whether a merge changes anything below a prefix."""
     return next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
 
 

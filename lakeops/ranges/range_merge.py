@@ -105,18 +105,15 @@ class _Runs:
 
     @property
     def sizes(self) -> Positions:
-        """The number of rows of each run."""
         return self.stops - self.starts
 
     @property
     def rows(self) -> Positions:
-        """All rows of all runs."""
         sizes = self.sizes
         before = np.cumsum(sizes) - sizes
         return np.repeat(self.starts - before, sizes) + np.arange(sizes.sum())
 
     def only(self, which: Mask) -> _Runs:
-        """Some of the runs."""
         return _Runs(self.starts[which], self.stops[which])
 
 

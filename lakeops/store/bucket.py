@@ -66,7 +66,7 @@ _BATCH = 1000
 """Keys that one batch delete takes at most."""
 
 
-class BucketStore(ABC):
+class BucketStore(ObjectStore, ABC):
     """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in.
 
     All names start with ``prefix``, which has no slashes around it and is empty for the whole bucket. It holds settings
@@ -90,10 +90,6 @@ class BucketStore(ABC):
         """The root: ``s3://bucket/prefix`` and the like, without a trailing slash."""
         root = f"{self.scheme}://{self.bucket}"
         return f"{root}/{self.prefix}" if self.prefix else root
-
-    @abstractmethod
-    def head(self, key: str) -> StoredObject:
-        """Describe an object. Raises ``ObjectNotFound``."""
 
     def get(self, key: str) -> bytes:
         return self._read(key)
@@ -146,12 +142,11 @@ class BucketStore(ABC):
     def _find_bucket(self) -> bool:
         """Whether the bucket is there, as far as the credentials may know."""
 
-    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
-        return False
+    def make_directory(self, prefix: str) -> None:
+        pass  # a bucket has no directories
 
-    def keeps_versions(self) -> bool:
-        """False: that cannot be told."""
-        return False
+    def sync(self, keys: Iterable[str]) -> None:
+        pass  # what a bucket acknowledged is durable
 
     def presign(self, key: str, expires: int = 900) -> str:
         """A URL that reads the object for ``expires`` seconds, a week at most.
@@ -165,12 +160,6 @@ class BucketStore(ABC):
     @abstractmethod
     def _sign(self, key: str, expires: int) -> str:
         """Sign a request that reads an object."""
-
-    def make_directory(self, prefix: str) -> None:  # noqa: B027 - complete as it is
-        """Nothing: a bucket has no directories."""
-
-    def sync(self, keys: Iterable[str]) -> None:  # noqa: B027
-        """Nothing: what a bucket acknowledged is durable."""
 
     def checksum(self, item: StoredObject) -> str:
         """The ETag, which costs nothing when the item comes from a listing."""

@@ -325,7 +325,6 @@ class _LocalScan:
         return found
 
     def _files(self, names: Names, base: str, run: list[str]) -> Sequence[Listing]:
-        """The listing of some files of one directory."""
         keys, sizes, mtimes, marks = [], [], [], []
         name = ""
         try:
@@ -376,7 +375,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 # --- the store ---
 
 
-class LocalStore:
+class LocalStore(ObjectStore):
     """A directory as an object store.
 
     Args:
@@ -433,9 +432,6 @@ class LocalStore:
         Programs that write to an output directory themselves may still be at it.
         """
         return Opened(CheckedFile(self.open(item.key), f"{self.url}/{item.key}", item.size_bytes))
-
-    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
-        return False
 
     def make_directory(self, prefix: str) -> None:
         with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
@@ -575,9 +571,6 @@ class LocalStore:
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         with translated(self.url, ""):
             yield from _LocalScan(self._tree, self.url, skip_special=skip_special, moving=moving).listings(under)
-
-    def keeps_versions(self) -> bool:
-        return False
 
     def checksum(self, item: StoredObject) -> str:
         """The SHA-256 of the contents in hex. Reads them all."""
