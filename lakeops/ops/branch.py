@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from lakeops.catalog.records import ExpectedState
 from lakeops.model import graph
-from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidInput, PreconditionFailed, RefNotFound
-from lakeops.model.names import check_asked, check_branch, check_prefix, check_tag
+from lakeops.model.errors import AlreadyExists, BranchMoved, PreconditionFailed, RefNotFound
+from lakeops.model.names import check_asked, check_branch, check_glob, check_prefix, check_tag
 from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, RefRecord
-from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_of, judge
 from lakeops.ops.context import Context, check_name, history_of, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
@@ -247,12 +246,12 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
 
 def protect(ctx: Context, pattern: str) -> None:
     """Let branches that match a glob pattern such as ``main`` or ``release-*`` change through merges only."""
-    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern))
+    ctx.catalog.refs.protect(ctx.repository_id, check_glob(pattern, "a pattern", "name"))
 
 
 def protect_tags(ctx: Context, pattern: str) -> None:
     """Keep tags that match a glob pattern such as ``v*`` from being moved or deleted."""
-    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), kind=TAG_PROTECTION)
+    ctx.catalog.refs.protect(ctx.repository_id, check_glob(pattern, "a pattern", "name"), kind=TAG_PROTECTION)
 
 
 def require_check(ctx: Context, pattern: str, name: str, *, prefix: str = "") -> None:
@@ -263,13 +262,4 @@ def require_check(ctx: Context, pattern: str, name: str, *, prefix: str = "") ->
         prefix: ask for the check only where a merge changes something below this prefix.
     """
     row = {"kind": CHECK_PROTECTION, "check": check_of(name), "prefix": check_prefix(prefix)}
-    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), **row)
-
-
-def _pattern(pattern: str) -> str:
-    check_asked(pattern, "a pattern")
-    if not pattern or any(char in pattern for char in "/\0\n"):
-        raise InvalidInput(
-            f"{excerpt(pattern)} matches no name; use a name or a glob such as 'release-*'", kind="invalid_name"
-        )
-    return pattern
+    ctx.catalog.refs.protect(ctx.repository_id, check_glob(pattern, "a pattern", "name"), **row)

@@ -160,7 +160,7 @@ def require_clean(ctx: Context, found: BranchSnapshot) -> None:
 
     Staged rows that change nothing over the head are no changes. Publishing takes them off the branch.
     """
-    for batch in effective(ctx, found.head, found.staged):
+    for batch in effective(ctx, found.head, found.staged) if found.staged.num_rows else ():
         raise dirty(found.state.id, batch.column("path")[0].as_py())
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -97,13 +96,14 @@ class ApplyPlan:
     def tasks(self, group: int) -> Iterator[Task]:
         """The tasks, with ``group`` touched ranges each, made one by one as the engine asks for them."""
         borders = np.cumsum([0, *self.counts])
+        reusable = np.zeros(0, np.int64) if self.reuse is None else self.reuse.without(self.base)
         for index, start in enumerate(range(0, len(self.touched), group)):
             stop = min(start + group, len(self.touched))
             rows = TaskRows(self.changes.slice(borders[start], borders[stop] - borders[start]))
             segments, reuse = tuple(self._segments(start, stop)), tuple[RangeRow, ...]()
-            if self.reuse is not None:  # ranges that the outcome of these segments may equal
-                chosen = self._reusable
-                if len(self.base) and len(chosen):
+            if self.reuse is not None and len(reusable):  # ranges that the outcome of these segments may equal
+                chosen = reusable
+                if len(self.base):
                     low = self.reuse.find(segments[0].rows[0].first_path.encode())
                     high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
                     chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
@@ -124,10 +124,6 @@ class ApplyPlan:
             changes[self.touched[first:last] - begin] = self.counts[first:last]
             rows = tuple(self.base.rows(begin, end))
             yield Segment(begin, rows, tuple(changes.tolist()), last=end == len(self.base))
-
-    @cached_property
-    def _reusable(self) -> Positions:
-        return self.reuse.without(self.base) if self.reuse is not None else np.zeros(0, np.int64)
 
 
 @dataclass

@@ -317,8 +317,7 @@ def encode_range(rows: pa.Table) -> bytes:
     with pq.ParquetWriter(sink, RANGE_SCHEMA, **_RANGE) as writer:
         writer.write_table(rows, row_group_size=rows.num_rows)
         writer.add_key_value_metadata({VERSION_KEY: str(VERSION)})
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(sink.getvalue())
 
 
 # --- metaranges ---
@@ -388,8 +387,7 @@ def encode_metarange(table: pa.Table, attachment: Attachment | None = None) -> b
             start = sink.tell()
             sink.write(attachment.data)
             writer.add_key_value_metadata({CHANGES_KEY: f"{start} {sink.tell()} {attachment.note}"})
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(sink.getvalue())
 
 
 def decode_metarange(data: bytes, key: str) -> Metarange:
@@ -423,8 +421,7 @@ def encode_rows(table: pa.Table) -> bytes:
     """Some rows of ranges as a Parquet file: ``RANGE_SCHEMA``, in any order."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **{name: value for name, value in _RANGE.items() if name != "sorting_columns"})
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(sink.getvalue())
 
 
 def encode_delta(delta: Delta, ranges: int) -> Attachment | None:

@@ -70,7 +70,8 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     kept = np.append(0, replaced.stops).tolist(), np.append(replaced.starts, len(dest)).tolist()
     pieces: list[Piece] = [(dest, start, stop) for start, stop in zip(*kept, strict=True)]
     put = [(source, start, stop) for start, stop in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)]
-    exchanged = None if taken[1].delta is None else taken[1].delta.rebase_to(dest.id)
+    changes = taken[1].delta
+    exchanged = None if changes is None else Delta(dest.id, lambda: changes.rows)
     outcome = joined(chain.from_iterable(zip(pieces, [*put, (source, 0, 0)], strict=True))).with_delta(exchanged)
     return RangeMerge(outcome, taken, rest, exchanged, ours)
 

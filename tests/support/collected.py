@@ -121,7 +121,7 @@ class World:
 
     def output(self, branch: str, folder: str, *, fail: bool) -> Steps:
         named = self.catalog.now()
-        address = layout.output_prefix(named, self.ids)
+        address = layout.object_key(named, self.ids) + "/"
         upload = self.ids.new()
         started = min(named, self.catalog.staging.begin_upload(self.repository_id, branch, address, upload=upload))
         written = {f"{folder}/{name}": address + name for name in "xy"}
