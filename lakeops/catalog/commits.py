@@ -29,23 +29,9 @@ from sqlalchemy import (
     update,
 )
 
+from lakeops.catalog import guards
 from lakeops.catalog.database import AnyRow, Lookup, read_transaction, write_transaction
-from lakeops.catalog.guards import (
-    CatalogPart,
-    check_hooks,
-    check_live,
-    check_started,
-    check_writable,
-    chunks,
-    expired,
-    find_repository,
-    lock_branch,
-    lock_repository,
-    no_branch,
-    no_commit,
-    require_passed,
-    under,
-)
+from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.records import (
     COMMIT_COLUMNS,
     PARENTS,
@@ -126,11 +112,11 @@ def find_branch_and_head(
     """
     row = query.one(conn, {"repository": repository_id, "branch": name, **values})
     if row is None:
-        find_repository(conn, repository_id)
-        raise no_branch(repository_id, name)
+        guards.find_repository(conn, repository_id)
+        raise guards.no_branch(repository_id, name)
     state, rest = branch_record(row[:_BRANCH_WIDTH]), row[_BRANCH_WIDTH:]
     if rest[0] is None:
-        raise no_commit(repository_id, state.commit_id)
+        raise guards.no_commit(repository_id, state.commit_id)
     return state, commit_record(rest[:_COMMIT_WIDTH]), rest[_COMMIT_WIDTH:]
 
 
@@ -138,8 +124,8 @@ def require_commit(conn: Connection, repository_id: str, commit_id: str) -> Comm
     """The commit. Raises ``RepositoryNotFound``, ``RefNotFound``."""
     found = find_commit(conn, repository_id, commit_id)
     if found is None:
-        find_repository(conn, repository_id)
-        raise no_commit(repository_id, commit_id)
+        guards.find_repository(conn, repository_id)
+        raise guards.no_commit(repository_id, commit_id)
     return found
 
 
@@ -171,7 +157,7 @@ class Commits(CatalogPart):
     def get_many(self, conn: Connection, repository_id: str, ids: Collection[str]) -> dict[str, Commit]:
         """The commits that exist among these ids."""
         found: dict[str, Commit] = {}
-        for some in chunks(ids):
+        for some in guards.chunks(ids):
             rows = conn.execute(_SOME, {"repository": repository_id, "some": some})
             found |= {row[0]: commit_record(row) for row in rows}
         return found
@@ -180,7 +166,7 @@ class Commits(CatalogPart):
     def all(self, conn: Connection, repository_id: str) -> dict[str, Commit]:
         """The commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
         query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
-        find_repository(conn, repository_id)
+        guards.find_repository(conn, repository_id)
         return {row[0]: commit_record(row) for row in conn.execute(query)}
 
     @read_transaction
@@ -191,7 +177,7 @@ class Commits(CatalogPart):
         )
         found = conn.execute(query.order_by(COMMIT.c.creation_date, COMMIT.c.id).limit(1)).one_or_none()
         if found is None:
-            find_repository(conn, repository_id)
+            guards.find_repository(conn, repository_id)
             raise RefNotFound(f"repository {repository_id!r} has no initial commit")
         return commit_record(found)
 
@@ -199,7 +185,7 @@ class Commits(CatalogPart):
     def commits_with_prefix(self, conn: Connection, repository_id: str, prefix: str, *, limit: int = 8) -> list[str]:
         """Ids that start with a hex prefix, in order, at most ``limit``."""
         name: ColumnElement[str] = COMMIT.c.id
-        query = select(name).where(COMMIT.c.repository_id == repository_id, *under(name, prefix))
+        query = select(name).where(COMMIT.c.repository_id == repository_id, *guards.under(name, prefix))
         return list(conn.execute(query.order_by(name).limit(limit)).scalars())
 
     @read_transaction
@@ -209,8 +195,8 @@ class Commits(CatalogPart):
         rows = _ONE.all(conn, values) if limit == 1 else conn.execute(_WALK, values).all()
         found = [commit_record(row) for row in rows]
         if not found:
-            find_repository(conn, repository_id)
-            raise no_commit(repository_id, commit_id)
+            guards.find_repository(conn, repository_id)
+            raise guards.no_commit(repository_id, commit_id)
         return found[:limit]
 
     @read_transaction
@@ -276,11 +262,11 @@ class Commits(CatalogPart):
         def work(conn: Connection) -> Commit:
             nonlocal made
             made = ""
-            repository = lock_repository(conn, repository_id)
+            repository = guards.lock_repository(conn, repository_id)
             earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             if earlier is not None:
                 return earlier
-            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
             # Again: a call under the same key may have held the lock until now.
             earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             if earlier is not None:
@@ -298,7 +284,7 @@ class Commits(CatalogPart):
             if existing is None:
                 conn.execute(_NEW_COMMIT, commit_values(repository_id, commit))
             elif existing.expired:
-                raise expired(commit.id)
+                raise guards.expired(commit.id)
             here = {"the_repository": repository_id, "the_branch": branch, "the_head": publish.expected_head}
             if conn.execute(_MOVE_HEAD, here | branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
                 raise BranchMoved(f"branch {branch!r} moved while the commit was being made; try again")
@@ -323,11 +309,11 @@ class Commits(CatalogPart):
     def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""
         repository_id, branch = publish.repository_id, publish.branch
-        check_writable(conn, repository, action=publish.action, branch=branch)
+        guards.check_writable(conn, repository, action=publish.action, branch=branch)
         if publish.action == "merge":  # anything else went no further, where checks are needed
             source = publish.merged or publish.commit.parents[-1]
-            require_passed(conn, repository_id, branch, source, publish.untouched, publish.passed)
-        check_hooks(repository, publish.action, branch, publish.hooks)
+            guards.require_passed(conn, repository_id, branch, source, publish.untouched, publish.passed)
+        guards.check_hooks(repository, publish.action, branch, publish.hooks)
         now = self.database.dialect.now(conn)
         first = conn.execute(_FIRST, {"repository": repository_id, "on": branch, "now": epoch_micros(now)}).scalar()
         if first is not None and first != publish.publisher:
@@ -339,8 +325,8 @@ class Commits(CatalogPart):
         rest = state.without_sealed(publish.consumed)
         if state.sealed_resets != publish.sealed_resets or rest is None:
             raise BranchMoved(f"staged rows of branch {branch!r} changed while they were being committed; try again")
-        check_started(repository, now, publish.started)
-        check_live(conn, repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
+        guards.check_started(repository, now, publish.started)
+        guards.check_live(conn, repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
         return rest
 
     @read_transaction
@@ -351,7 +337,7 @@ class Commits(CatalogPart):
     @write_transaction
     def remember_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
         """Let a key stand for a commit that exists already. An existing key stays as it is."""
-        check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="remember-key")
         if find_key(conn, repository_id, key) is None:
             self.remember(conn, repository_id, key, fingerprint, commit_id)
 
@@ -363,11 +349,13 @@ class Commits(CatalogPart):
         """
         here = (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch)
         mine = update(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
-        check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="seal", branch=branch)
         now = self.database.dialect.now(conn)
         renewed = {"renewed": epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
         if not conn.execute(mine.values(**renewed)).rowcount:
-            lock_branch(conn, repository_id, branch, exclusive=True)  # so that numbers are in the order of commits
+            guards.lock_branch(
+                conn, repository_id, branch, exclusive=True
+            )  # so that numbers are in the order of commits
             now = self.database.dialect.now(conn)
             lapsed = QUEUE.c.renewed + QUEUE.c.lasts < epoch_micros(now - FORGET)
             conn.execute(delete(QUEUE).where(*here, or_(lapsed, QUEUE.c.renewed > epoch_micros(now + FORGET))))

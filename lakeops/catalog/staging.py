@@ -28,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from lakeops.catalog import guards
 from lakeops.catalog.commits import earlier_commit, find_branch_and_head, require_commit, with_head
 from lakeops.catalog.database import (
     AnyRow,
@@ -38,23 +39,7 @@ from lakeops.catalog.database import (
     write_transaction,
     write_transaction_once,
 )
-from lakeops.catalog.guards import (
-    PROTECTING,
-    CatalogPart,
-    check_protection,
-    check_started,
-    check_writable,
-    chunks,
-    deadline_of,
-    find_branch,
-    find_repository,
-    grace_of,
-    lock_branch,
-    lock_repository,
-    no_branch,
-    repository_found,
-    under,
-)
+from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.records import (
     STAGED_VALUES,
@@ -145,9 +130,9 @@ class Staging(CatalogPart):
             if expect.counter is not None:
                 _check_unchanged(conn, state, expect.counter, rows if table is None else table)
             now = dialect.now(conn)
-            check_started(repository, now, started)
+            guards.check_started(repository, now, started)
             if expect.marks is not None:
-                check_links(conn, repository_id, expect, now - deadline_of(repository, now))
+                check_links(conn, repository_id, expect, now - guards.deadline_of(repository, now))
             if table is not None:
                 dialect.load(conn, repository_id, state.staging_token, table)
             elif rows:
@@ -165,7 +150,7 @@ class Staging(CatalogPart):
         self, conn: Connection, repository_id: str, branch: str, place: str, *, below: bool, paths: Collection[str] = ()
     ) -> ExpectedState:
         """A branch and its change counter at a path, or ``below`` a prefix, for a transition after a look at them."""
-        state = find_branch(conn, repository_id, branch)
+        state = guards.find_branch(conn, repository_id, branch)
         return ExpectedState(state, _count_changes(conn, state, ChangeCounter(place, below, paths=frozenset(paths))))
 
     @write_transaction
@@ -186,13 +171,13 @@ class Staging(CatalogPart):
         even if the branch takes no commits any more. ``intent`` is kept with the newest sealed token, in case somebody
         else commits it.
         """
-        repository = lock_repository(conn, repository_id)
-        state = before = lock_branch(conn, repository_id, branch, exclusive=True)
+        repository = guards.lock_repository(conn, repository_id)
+        state = before = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         now, head = self.database.dialect.now(conn), require_commit(conn, repository_id, state.commit_id)
         earlier = earlier_commit(conn, repository_id, key, fingerprint)
         if earlier is not None:
             return Sealed(state, head, now, earlier=earlier)
-        check_writable(conn, repository, action="seal", branch=branch)
+        guards.check_writable(conn, repository, action="seal", branch=branch)
         if state.staging_token != token and any_staged(conn, state, state.staging_token):
             state = replace(state, staging_token=token, sealed_tokens=state.tokens)
         if intent is not None and state.sealed_tokens:  # a call that is repeated has its intent there
@@ -206,7 +191,7 @@ class Staging(CatalogPart):
     @write_transaction
     def withdraw(self, conn: Connection, repository_id: str, branch: str, intent: Intent) -> None:
         """Forget what a call asked for that was answered with an error. Its rows stay sealed."""
-        state = lock_branch(conn, repository_id, branch, exclusive=True)
+        state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         left = tuple(one for one in state.intents if one[1] != intent)
         if left != state.intents:
             conn.execute(branch_update(state).values(intents=intent_values(left)))
@@ -217,8 +202,8 @@ class Staging(CatalogPart):
 
         Raises ``BranchMoved`` when head, tokens or resets are no longer ``state``'s: the rows may matter now.
         """
-        check_writable(conn, lock_repository(conn, state.repository_id), action="seal", branch=state.id)
-        now = lock_branch(conn, state.repository_id, state.id, exclusive=True)
+        guards.check_writable(conn, guards.lock_repository(conn, state.repository_id), action="seal", branch=state.id)
+        now = guards.lock_branch(conn, state.repository_id, state.id, exclusive=True)
         same = (now.commit_id, now.sealed_resets) == (state.commit_id, state.sealed_resets)
         after = now.without_sealed(tokens) if same else None
         if after is None:
@@ -242,9 +227,9 @@ class Staging(CatalogPart):
 
         A reset that drops a row counts itself, apart when one was sealed. Raises ``NotAsSeen``.
         """
-        chosen = [STAGED.c.path == path] if path is not None else under(STAGED.c.path, prefix or "")
-        check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
-        state = lock_branch(conn, repository_id, branch, exclusive=True)
+        chosen = [STAGED.c.path == path] if path is not None else guards.under(STAGED.c.path, prefix or "")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="reset", branch=branch)
+        state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         check_expected(conn, state, expect)
         gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *chosen)
         dropped = conn.execute(gone.returning(STAGED.c.token, STAGED.c.path)).all()
@@ -269,7 +254,7 @@ class Staging(CatalogPart):
         unpurged = select(RETIRED.c.token).where(mine, RETIRED.c.purged.is_(False))
 
         def work(conn: Connection) -> int:
-            lock_repository(conn, repository_id)
+            guards.lock_repository(conn, repository_id)
             removed = 0
             # Two purges at once share the tokens out between them.
             for token in conn.execute(unpurged.with_for_update(skip_locked=True)).scalars().all():
@@ -281,7 +266,7 @@ class Staging(CatalogPart):
             return removed
 
         def nothing_to_do(conn: Connection) -> bool:
-            find_repository(conn, repository_id)
+            guards.find_repository(conn, repository_id)
             return conn.execute(unpurged.limit(1)).first() is None
 
         if not waiting and self.database.read(nothing_to_do):
@@ -342,7 +327,7 @@ class Staging(CatalogPart):
     @read_transaction
     def has_staged(self, conn: Connection, repository_id: str, branch: str) -> bool:
         """Whether any row is staged on the branch, effective or not."""
-        return any_staged(conn, find_branch(conn, repository_id, branch))
+        return any_staged(conn, guards.find_branch(conn, repository_id, branch))
 
     @read_transaction
     def staged_counts(
@@ -377,13 +362,13 @@ class Staging(CatalogPart):
         Raises ``AttemptExpired`` when the clock is behind the GC watermark: nothing that begins now could be linked.
         """
         here = UPLOAD.c.repository_id == repository_id
-        repository = lock_repository(conn, repository_id)
-        check_writable(conn, repository, action="stage", branch=branch)
-        find_branch(conn, repository_id, branch)
+        repository = guards.lock_repository(conn, repository_id)
+        guards.check_writable(conn, repository, action="stage", branch=branch)
+        guards.find_branch(conn, repository_id, branch)
         started = self.database.dialect.now(conn)
-        check_started(repository, started, started)  # here, and not only once everything is written
+        guards.check_started(repository, started, started)  # here, and not only once everything is written
         conn.execute(delete(UPLOAD).where(here, UPLOAD.c.id == upload))  # of an earlier run whose answer was lost
-        given_up = UPLOAD.c.started < epoch_micros(started - grace_of(repository).at(started))
+        given_up = UPLOAD.c.started < epoch_micros(started - guards.grace_of(repository).at(started))
         conn.execute(delete(UPLOAD).where(here, given_up))
         values = {"id": upload, "branch": branch, "address": address, "started": epoch_micros(started)}
         conn.execute(insert(UPLOAD).values(repository_id=repository_id, **values))
@@ -397,7 +382,7 @@ class Staging(CatalogPart):
 
 def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
     """Uploads younger than the deadline: id to (address, started)."""
-    since = epoch_micros(now - deadline_of(repository, now))
+    since = epoch_micros(now - guards.deadline_of(repository, now))
     rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository.id, UPLOAD.c.started >= since))
     return {row.id: (row.address, from_epoch_micros(row.started)) for row in rows}
 
@@ -416,7 +401,7 @@ _BRANCH = slice(1, 1 + len(BRANCH.c))
 _FROM = (
     f"{REPOSITORY.name} "
     f"LEFT JOIN {PROTECTION.name} ON {PROTECTION.name}.repository_id = {REPOSITORY.name}.id "
-    f"AND {PROTECTION.name}.kind IN ({', '.join(map(repr, PROTECTING))}) "
+    f"AND {PROTECTION.name}.kind IN ({', '.join(map(repr, guards.PROTECTING))}) "
     f"LEFT JOIN {BRANCH.name} ON {BRANCH.name}.repository_id = {REPOSITORY.name}.id AND {BRANCH.name}.name = :branch "
     f"WHERE {REPOSITORY.name}.id = :repository"
 )
@@ -430,9 +415,9 @@ def _lock_stageable(conn: Connection, repository_id: str, name: str, *, exclusiv
     if conn.dialect.name == "sqlite":
         row = _find_stageable(conn, _ALONE, repository_id, name)
         return row, branch_record(row[_BRANCH])
-    repository = lock_repository(conn, repository_id)
-    state = lock_branch(conn, repository_id, name, exclusive=exclusive)
-    check_writable(conn, repository, action="stage", branch=name)
+    repository = guards.lock_repository(conn, repository_id)
+    state = guards.lock_branch(conn, repository_id, name, exclusive=exclusive)
+    guards.check_writable(conn, repository, action="stage", branch=name)
     return repository, state
 
 
@@ -442,11 +427,11 @@ def _find_stageable(conn: Connection, query: Lookup, repository_id: str, name: s
     Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed``.
     """
     rows = query.all(conn, {"repository": repository_id, "branch": name})
-    row = repository_found(conn, rows[0] if rows else None, repository_id)
+    row = guards.repository_found(conn, rows[0] if rows else None, repository_id)
     if row[_BRANCH.start] is None:
-        raise no_branch(repository_id, name)
-    check_writable(conn, row, action="stage")
-    check_protection(name, [pattern for pattern, *_ in rows if pattern is not None])
+        raise guards.no_branch(repository_id, name)
+    guards.check_writable(conn, row, action="stage")
+    guards.check_protection(name, [pattern for pattern, *_ in rows if pattern is not None])
     return row
 
 
@@ -499,8 +484,8 @@ def _check_unchanged(
 
 
 def _count_changes(conn: Connection, state: BranchState, counter: ChangeCounter) -> ChangeCounter:
-    whole = under(STAGED.c.path, counter.place) if counter.below else [STAGED.c.path == counter.place]
-    parts: list[Any] = [[STAGED.c.path.in_(some)] for some in chunks(counter.paths)] or [whole]
+    whole = guards.under(STAGED.c.path, counter.place) if counter.below else [STAGED.c.path == counter.place]
+    parts: list[Any] = [[STAGED.c.path.in_(some)] for some in guards.chunks(counter.paths)] or [whole]
     query = select(func.sum(STAGED.c.changes)).where(*_of_tokens(state, state.tokens))
     return replace(counter, total=sum(int(conn.execute(query.where(*part)).scalar() or 0) for part in parts))
 
@@ -522,7 +507,7 @@ def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[
 def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, tuple[Any, ...]]) -> bool:
     """Whether the active token has just these rows at their paths."""
     found: dict[str, tuple[Any, ...]] = {}
-    for some in chunks(wanted):
+    for some in guards.chunks(wanted):
         query = select(*_VALUES).where(*_of_tokens(state, (state.staging_token,)), STAGED.c.path.in_(some))
         found |= {path: tuple(values) for path, *values in conn.execute(query)}
     return found == wanted
