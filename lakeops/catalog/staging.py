@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from lakeops.catalog import guards
+from lakeops.catalog import guards, records
 from lakeops.catalog.commits import earlier_commit, find_branch_and_head, require_commit, with_head
 from lakeops.catalog.database import (
     AnyRow,
@@ -42,7 +42,6 @@ from lakeops.catalog.database import (
 from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.records import (
-    STAGED_VALUES,
     BranchSnapshot,
     BranchState,
     ChangeCounter,
@@ -51,16 +50,6 @@ from lakeops.catalog.records import (
     Sealed,
     Staged,
     StagedPage,
-    branch_record,
-    branch_values,
-    epoch_micros,
-    from_epoch_micros,
-    intent_values,
-    metadata_map,
-    metadata_text,
-    staged_record,
-    staged_values,
-    undecodable,
 )
 from lakeops.catalog.tables import BRANCH, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
 from lakeops.model.errors import BranchMoved, NotAsSeen
@@ -80,7 +69,7 @@ _SEALED = select(STAGED).where(
     STAGED.c.path == bindparam("path"),
 )
 _PAGE = PageLookup(STAGED, "path", "repository_id = :repository AND token = :token")
-_VALUES = [STAGED.c[name] for name in STAGED_VALUES]
+_VALUES = [STAGED.c[name] for name in records.STAGED_VALUES]
 
 
 class Staging(CatalogPart):
@@ -137,7 +126,7 @@ class Staging(CatalogPart):
                 dialect.load(conn, repository_id, state.staging_token, table)
             elif rows:
                 in_order = sorted(rows, key=attrgetter("path"))  # so that stagers never wait in a circle
-                values = [staged_values(repository_id, state.staging_token, row) for row in in_order]
+                values = [records.staged_values(repository_id, state.staging_token, row) for row in in_order]
                 conn.exec_driver_sql(dialect.insert_staged, [tuple(value.values()) for value in values])
             if upload is not None:
                 conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
@@ -185,7 +174,7 @@ class Staging(CatalogPart):
             kept = (at for at, one in state.intents if one.same_call(intent))
             state = replace(state, intents=(*others, (next(kept, state.sealed_tokens[0]), intent)))
         if state != before:
-            conn.execute(branch_update(state).values(branch_values(state)))
+            conn.execute(branch_update(state).values(records.branch_values(state)))
         return Sealed(state, head, now)
 
     @write_transaction
@@ -194,7 +183,7 @@ class Staging(CatalogPart):
         state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         left = tuple(one for one in state.intents if one[1] != intent)
         if left != state.intents:
-            conn.execute(branch_update(state).values(intents=intent_values(left)))
+            conn.execute(branch_update(state).values(intents=records.intent_values(left)))
 
     @write_transaction
     def discard(self, conn: Connection, state: BranchState, tokens: tuple[str, ...]) -> None:
@@ -208,7 +197,7 @@ class Staging(CatalogPart):
         after = now.without_sealed(tokens) if same else None
         if after is None:
             raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
-        conn.execute(branch_update(now).values(branch_values(after)))
+        conn.execute(branch_update(now).values(records.branch_values(after)))
         self.retire(conn, state.repository_id, tokens)
 
     @write_transaction_once
@@ -240,7 +229,7 @@ class Staging(CatalogPart):
         counts: dict[str, Any] = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
         if state.intents:  # those whose rows are all gone have nothing left to commit
             empty = [token for token in tokens if not any_staged(conn, state, token)]
-            counts["intents"] = intent_values(tuple(one for one in state.intents if one[0] not in empty))
+            counts["intents"] = records.intent_values(tuple(one for one in state.intents if one[0] not in empty))
         conn.execute(branch_update(state).values(**counts))
         self.record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
         return len({row.path for row in dropped})
@@ -284,13 +273,13 @@ class Staging(CatalogPart):
         """The newest staged row of a path, and the commit that the branch points to at the same instant."""
         state, head, rest = find_branch_and_head(conn, repository_id, branch, _AT_HEAD_AND_PATH, path=path)
         if rest[0] is not None:
-            return head, staged_record(rest)
+            return head, records.staged_record(rest)
         if not state.sealed_tokens:
             return head, None
         sealed = {"repository": repository_id, "path": path, "tokens": state.sealed_tokens}
         found = {row.token: row for row in conn.execute(_SEALED, sealed)}
         newest = next((found[token] for token in state.sealed_tokens if token in found), None)
-        return head, None if newest is None else staged_record(newest)
+        return head, None if newest is None else records.staged_record(newest)
 
     @read_transaction
     def staged_page(
@@ -304,7 +293,7 @@ class Staging(CatalogPart):
             mine = {"repository": repository_id, "token": token}
             rows = _PAGE.page(conn, mine, prefix=prefix, after=after, limit=limit)
             newest.update((row.path, row) for row in rows)
-        return StagedPage(state, head, [staged_record(newest[path]) for path in islice(sorted(newest), limit)])
+        return StagedPage(state, head, [records.staged_record(newest[path]) for path in islice(sorted(newest), limit)])
 
     def staged_table(
         self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None
@@ -350,7 +339,7 @@ class Staging(CatalogPart):
 
         rows = conn.execute(here).all()
         found = {row.name: row.staged for row in rows}
-        sealed = [branch for row in rows if (branch := branch_record(row)).sealed_tokens]
+        sealed = [branch for row in rows if (branch := records.branch_record(row)).sealed_tokens]
         if sealed:
             found |= {row[0]: row[1] for row in conn.execute(union_all(*map(of_all_tokens, sealed)))}
         return {name: staged for name, staged in found.items() if staged}
@@ -368,9 +357,9 @@ class Staging(CatalogPart):
         started = self.database.dialect.now(conn)
         guards.check_started(repository, started, started)  # here, and not only once everything is written
         conn.execute(delete(UPLOAD).where(here, UPLOAD.c.id == upload))  # of an earlier run whose answer was lost
-        given_up = UPLOAD.c.started < epoch_micros(started - guards.grace_of(repository).at(started))
+        given_up = UPLOAD.c.started < records.epoch_micros(started - guards.grace_of(repository).at(started))
         conn.execute(delete(UPLOAD).where(here, given_up))
-        values = {"id": upload, "branch": branch, "address": address, "started": epoch_micros(started)}
+        values = {"id": upload, "branch": branch, "address": address, "started": records.epoch_micros(started)}
         conn.execute(insert(UPLOAD).values(repository_id=repository_id, **values))
         return started
 
@@ -382,9 +371,9 @@ class Staging(CatalogPart):
 
 def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
     """Uploads younger than the deadline: id to (address, started)."""
-    since = epoch_micros(now - guards.deadline_of(repository, now))
+    since = records.epoch_micros(now - guards.deadline_of(repository, now))
     rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository.id, UPLOAD.c.started >= since))
-    return {row.id: (row.address, from_epoch_micros(row.started)) for row in rows}
+    return {row.id: (row.address, records.from_epoch_micros(row.started)) for row in rows}
 
 
 # --- a branch that may be staged to ---
@@ -414,7 +403,7 @@ def _lock_stageable(conn: Connection, repository_id: str, name: str, *, exclusiv
     """A repository's row and a branch, both locked, when the branch may be staged to."""
     if conn.dialect.name == "sqlite":
         row = _find_stageable(conn, _ALONE, repository_id, name)
-        return row, branch_record(row[_BRANCH])
+        return row, records.branch_record(row[_BRANCH])
     repository = guards.lock_repository(conn, repository_id)
     state = guards.lock_branch(conn, repository_id, name, exclusive=exclusive)
     guards.check_writable(conn, repository, action="stage", branch=name)
@@ -493,7 +482,7 @@ def _count_changes(conn: Connection, state: BranchState, counter: ChangeCounter)
 def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[str, tuple[Any, ...]]:
     """The rows of ``put_staged`` at a place: paths to the values of the columns behind the path."""
     if isinstance(rows, Sequence):
-        columns = [[staged_values("", "", row)[column.name] for row in rows] for column in _VALUES]
+        columns = [[records.staged_values("", "", row)[column.name] for row in rows] for column in _VALUES]
     else:
         columns = [rows[column.name].to_pylist() for column in _VALUES]
     return {
@@ -536,7 +525,7 @@ def to_columns(staged: pa.Table) -> pa.Table:
         nothing = pa.nulls(len(maps), pa.string())
         if not pc.any(filled).as_py():
             return nothing
-        written = [metadata_text(dict(pairs)) for pairs in maps.filter(filled).to_pylist()]
+        written = [records.metadata_text(dict(pairs)) for pairs in maps.filter(filled).to_pylist()]
         return pc.replace_with_mask(nothing, filled, array(written, pa.string()))
 
     table = staged.select(STAGED_SCHEMA.names).cast(STAGED_SCHEMA)
@@ -613,6 +602,6 @@ def _one_a_path(table: pa.Table, rank: pa.Array) -> pa.Table:
 
 def _parsed(text: str) -> dict[str, str]:
     try:
-        return metadata_map(text)
+        return records.metadata_map(text)
     except (ValueError, TypeError) as error:
-        raise undecodable(STAGED, f"with the metadata {text:.80}", error) from None
+        raise records.undecodable(STAGED, f"with the metadata {text:.80}", error) from None
