@@ -220,7 +220,7 @@ def between(get: graph.CommitSource, good: str, bad: str, *, first_parent: bool 
     if not first_parent:
         return found
     among = {commit.id for commit in found}
-    return list(takewhile(lambda commit: commit.id in among, graph.first_parents(get, bad)))
+    return list(takewhile(lambda commit: commit.id in among, graph.log(get, bad, first_parent=True)))
 
 
 class Search:

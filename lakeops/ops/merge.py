@@ -321,7 +321,7 @@ def _commits_to_revert(ctx: Context, refs: Sequence[str], parent_number: int | N
         get = history_of(ctx)
         first, last = (resolve_commit(ctx, each, live=False) for each in (old, new))
         before = len(steps)
-        for commit in graph.first_parents(get, last.id):
+        for commit in graph.log(get, last.id, first_parent=True):
             if graph.is_ancestor(get, commit.id, first.id):
                 break
             number = parent_number if len(commit.parents) > 1 else None

@@ -116,7 +116,8 @@ def _plan(
     Raises ``RecordRefused`` for a metarange that says of its ranges what cannot be so.
     """
     shown = {one.promoted for one in state.refs if one.promoted is not None}
-    near = (one.id for one in islice(graph.first_parents(history_of(ctx), commit.id), MOST_STEPS) if one.id in shown)
+    line = islice(graph.log(history_of(ctx), commit.id, first_parent=True), MOST_STEPS)
+    near = (one.id for one in line if one.id in shown)
     plans = []
     for chosen in dict.fromkeys((ref.promoted, next(near, None), state.refs[0].promoted)):
         with suppress(NotFound):  # the source may have deleted it since it was shown
@@ -247,7 +248,7 @@ def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | No
         lowest, oldest = get(promoted).generation, get(head)
     except NotFound:
         return None, None
-    for distance, commit in enumerate(graph.first_parents(get, head)):
+    for distance, commit in enumerate(graph.log(get, head, first_parent=True)):
         if commit.id == promoted:
             return distance, oldest.creation_date
         if commit.generation <= lowest:
