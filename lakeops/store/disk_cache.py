@@ -268,10 +268,10 @@ def with_scratch(store: ObjectStore) -> ObjectStore:
     The directory is for files that one piece of work needs for itself, so a reader without the right to write can do
     the work too. It goes when nothing uses the store any more.
     """
-    return cast("ObjectStore", _Scratch(store))
+    return cast("ObjectStore", _ScratchStore(store))
 
 
-class _Scratch(WrappedStore):
+class _ScratchStore(WrappedStore):
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
         self._written: set[str] = set()

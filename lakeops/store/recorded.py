@@ -167,9 +167,6 @@ class _SizeChecked(io.RawIOBase):
         self._position = self._inner.seek(offset, whence)
         return self._position
 
-    def tell(self) -> int:
-        return self._position
-
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer).cast("B")
         count = self._inner.readinto(view)
