@@ -274,7 +274,7 @@ def test_readers_see_one_instant(catalog, opened, database_url):
         return before == find_branch(conn, REPO, "main"), len(conn.execute(STAGED.select()).all())
 
     assert catalog.database.read(work) == (True, 1)
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a", "b"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["a", "b"]
 
 
 def test_a_fork_does_not_share_connections(catalog):
@@ -288,7 +288,7 @@ def test_a_fork_does_not_share_connections(catalog):
     assert os.getpid() not in run_forked(child, range(3))
     assert everything(catalog) != before
     put(catalog, an_entry("parent again"))
-    assert len(catalog.staging.staged_page(REPO, "main").rows) == 5
+    assert len(catalog.staging.staged_page(REPO, "main")[1]) == 5
 
 
 @pytest.fixture(scope="module")

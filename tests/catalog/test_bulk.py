@@ -58,7 +58,7 @@ def test_bulk_and_single_rows_are_the_same_rows(catalog, older, newer, bulk):
         catalog.staging.put_staged(REPO, "main", table_of(rows) if at_once else rows, started=catalog.now())
         seal(catalog)
     expected = sorted(({r.path: r for r in older} | {r.path: r for r in newer}).values(), key=lambda r: r.path.encode())
-    assert catalog.staging.staged_page(REPO, "main").rows == expected
+    assert catalog.staging.staged_page(REPO, "main")[1] == expected
     assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == expected
     for row in expected:
         assert catalog.staging.staged_one(REPO, "main", row.path)[1] == row

@@ -45,12 +45,12 @@ def test_publishing_does_everything_at_once(catalog):
     after = catalog.refs.branch(REPO, "main")
     assert after == replace(before, commit_id=publish.commit.id, sealed_tokens=())
     assert catalog.commits.get(REPO, publish.commit.id) == publish.commit
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["b"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["b"]
     assert catalog.commits.of_key(REPO, "k", "f").id == publish.commit.id
     move = catalog.refs.reflog(REPO, "main")[0]
     assert (move.old, move.new, move.action, move.actor) == (FIRST.id, publish.commit.id, "import", "bob")
     assert catalog.staging.purge_retired(REPO) == 1
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["b"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["b"]
 
 
 REFUSED = {

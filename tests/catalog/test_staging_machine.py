@@ -106,7 +106,7 @@ class StagingMachine(RuleBasedStateMachine):
     @rule(prefix=PREFIX, after=PATH | st.just(""), limit=st.integers(1, 4))
     def read_a_page(self, prefix, after, limit):
         expected = [row for row in self.shown() if row[0].startswith(prefix) and row[0] > after]
-        found = self.catalog.staging.staged_page(REPO, "main", prefix=prefix, after=after, limit=limit).rows
+        found = self.catalog.staging.staged_page(REPO, "main", prefix=prefix, after=after, limit=limit)[1]
         assert [self.plain(row) for row in found] == expected[:limit]
 
     @rule(path=PATH)
@@ -120,7 +120,7 @@ class StagingMachine(RuleBasedStateMachine):
         assert (state.commit_id, state.resets) == (self.head.id, self.resets)
         assert state.sealed_resets == self.sealed_resets
         assert len(state.tokens) == len(self.tokens)
-        assert [self.plain(row) for row in self.catalog.staging.staged_page(REPO, "main").rows] == self.shown()
+        assert [self.plain(row) for row in self.catalog.staging.staged_page(REPO, "main")[1]] == self.shown()
         assert self.catalog.staging.has_staged(REPO, "main") == any(self.tokens)
         table = self.catalog.staging.staged_table(REPO, "main").staged.select(["path", "tombstone"])
         assert table.to_pylist() == [{"path": path, "tombstone": text is None} for path, text in self.shown()]

@@ -90,7 +90,7 @@ def test_an_attempt_at_or_before_the_watermark_is_refused_and_a_later_one_is_not
         with pytest.raises(AttemptExpired, match="has looked at everything begun until"):
             way(patient, started)
         assert patient.refs.branch(REPO, "main").commit_id == head
-        assert [row.path for row in patient.staging.staged_page(REPO, "main").rows] == ["staged"]
+        assert [row.path for row in patient.staging.staged_page(REPO, "main")[1]] == ["staged"]
     way(patient, cutoff + TICK)
 
 

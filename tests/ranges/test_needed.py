@@ -52,12 +52,12 @@ def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):
 
     found = list(needed(RangeReader(store), wanted, known))
 
-    assert [item.row for item in found] == fresh
+    assert [row for row, _ in found] == fresh
     there = {address(value) for value in before.values()}
-    for item in found:
-        assert item.objects.schema.equals(NEEDED_SCHEMA)
-        mine = of_range(after, item.row)
-        rows = item.objects.to_pylist()
+    for file, objects in found:
+        assert objects.schema.equals(NEEDED_SCHEMA)
+        mine = of_range(after, file)
+        rows = objects.to_pylist()
         given_addresses = [row["physical_address"] for row in rows]
         assert len(set(given_addresses)) == len(given_addresses)
         assert {address(value) for value in mine.values()} - there <= set(given_addresses)
@@ -69,11 +69,11 @@ def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):
             # An object that was there at another path may have lost its first path to that one.
             assert row["path"] == first[row["physical_address"]] or row["physical_address"] in there
     assert len(store.read) == len(set(store.read))
-    ours = {item.row.key for item in found}
+    ours = {file.key for file, _ in found}
     others = {
         row.key
         for row in known.at(known.without(wanted))
-        if any(row.first_path <= item.row.last_path and item.row.first_path <= row.last_path for item in found)
+        if any(row.first_path <= file.last_path and file.first_path <= row.last_path for file, _ in found)
     }
     assert set(store.read) == ours | others
 
@@ -83,7 +83,7 @@ def test_the_first_head_needs_everything_each_object_once_a_range(store, reader)
     metarange = built(store, repository)
     store.forget()
     found = list(needed(reader, metarange, Metarange.empty()))
-    assert [item.objects.to_pylist() for item in found] == [
+    assert [objects.to_pylist() for _, objects in found] == [
         [{"physical_address": "data/2026010100/0-0", "checksum": "0", "size_bytes": 1, "path": row.first_path}]
         for row in metarange.rows(0, len(metarange))
     ]
@@ -99,8 +99,8 @@ def test_equal_metaranges_need_nothing_unread(store, reader):
 
 def test_a_copy_of_the_same_contents_is_needed(store, reader):
     known, wanted = built(store, {"a": ("1", 1), "b": ("1", 1)}), built(store, {"a": ("1", 1), "b": ("1", 2)})
-    [item] = needed(reader, wanted, known)
-    assert item.objects["physical_address"].to_pylist() == ["data/2026010100/1-2"]
+    [(_, objects)] = needed(reader, wanted, known)
+    assert objects["physical_address"].to_pylist() == ["data/2026010100/1-2"]
 
 
 def test_a_path_that_keeps_its_object_needs_nothing(store, reader):
@@ -110,9 +110,9 @@ def test_a_path_that_keeps_its_object_needs_nothing(store, reader):
     known, wanted = (
         build(store, [rows], SMALL, attempt()) for rows in (table, pa.Table.from_pylist(other, table.schema))
     )
-    [item] = needed(reader, wanted, known)
-    assert item.row.first_path <= other[7]["path"] <= item.row.last_path
-    assert item.objects.num_rows == 0
+    [(file, objects)] = needed(reader, wanted, known)
+    assert file.first_path <= other[7]["path"] <= file.last_path
+    assert objects.num_rows == 0
 
 
 @pytest.mark.parametrize("size", [1_000, 5_000])
@@ -127,7 +127,7 @@ def test_cost_follows_what_differs(store, size):
     ).metarange
     store.forget()
     found = list(needed(RangeReader(store), wanted, known))
-    assert sum(item.objects.num_rows for item in found) == 10
+    assert sum(objects.num_rows for _, objects in found) == 10
     assert len(store.read) == 20
 
 
