@@ -4,8 +4,6 @@
 ``azure.py COMMAND...`` runs a command while an emulator answers, and says where it is in AZURE_STORAGE_ENDPOINT.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import http.client

@@ -1,7 +1,5 @@
 """A standalone Spark cluster on loopback, from the pip package: a master and workers, each a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A Trino server of one node, with one connector. ``services/engines.py`` has put the program there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
