@@ -1,7 +1,5 @@
 """What tests of tasks share: work that is ended by SIGKILL at a chosen effect, and repositories with old garbage."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

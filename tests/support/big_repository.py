@@ -6,8 +6,6 @@ Builds a repository from a stream, applies changes to it, compares; prints one J
 and wrote and of the most memory that the process ever held.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

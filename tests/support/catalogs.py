@@ -1,7 +1,5 @@
 """Records to fill a catalog with, where only the catalog is under test: no store, no ranges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

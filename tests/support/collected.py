@@ -5,8 +5,6 @@ folder, and each verb is a generator that stops between its effects, in the orde
 of verbs and of garbage collection's steps can be played, at a thousandth of what files would cost.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The pages of the documentation, as tests read them: blocks of code, tables, links, and sessions that are run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

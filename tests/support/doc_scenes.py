@@ -150,11 +150,6 @@ def hooked(at: Scene) -> None:
     at.patch.syspath_prepend(str(site))
 
 
-def called_by_scripts(at: Scene) -> None:
-    """A script of the page calls ``lakeops``."""
-    at.patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-
-
 def trying_collection(at: Scene) -> Iterator[str]:
     """Time passes where the page waits."""
     at.patch.setenv("LAKEOPS_GRACE_HOURS", "24")  # the page sets it, and it goes with the test
@@ -349,7 +344,9 @@ PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
     "settings.md": nothing,
     "team.md": teamed,
     "try-gc.md": trying_collection,
-    "who-broke-it.md": called_by_scripts,
+    "who-broke-it.md": lambda at: at.patch.setenv(
+        "PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ),
     "write.md": written,
 }
 """Pages whose blocks need no service, and what is done before and between them."""

@@ -1,7 +1,5 @@
 """Running a function in several forked processes at once: what they inherit is put to the test as well."""
 
-from __future__ import annotations
-
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterable

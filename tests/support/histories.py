@@ -552,8 +552,6 @@ class World:
 
 
 # --- objects ---
-
-
 @operation("put", 6, 4)
 def put(world: World, process: Process) -> None:
     branch = world.branch(process.repo)
@@ -720,8 +718,6 @@ def reset(world: World, process: Process) -> None:
 
 
 # --- commits ---
-
-
 @operation("commit", 6, 6)
 def commit(world: World, process: Process) -> None:
     branch, message = world.branch(process.repo), world.message("commit")
@@ -831,8 +827,6 @@ def local(world: World, process: Process) -> None:
 
 
 # --- refs ---
-
-
 @operation("create branch")
 def create_branch(world: World, process: Process) -> None:
     name, source = world.random.choice(BRANCHES), world.branch(process.repo)
@@ -899,8 +893,6 @@ def expire_refs(world: World, process: Process) -> None:
 
 
 # --- garbage collection, and what looks at everything ---
-
-
 @operation("rules")
 def rules(world: World, process: Process) -> None:
     days = world.random.choice([0, 1, 2, 30])
@@ -957,8 +949,6 @@ operation("dump")(lambda world, process: process.repo.refs.dump(full=world.rando
 
 
 # --- copies, backups and dumps of the catalog ---
-
-
 def copied(world: World) -> Path:
     """The home of a new copy of production's catalog."""
     home = world.home / f"copy-{sum(1 for _ in world.home.glob('copy-*'))}"

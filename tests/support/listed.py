@@ -1,7 +1,5 @@
 """What a listing is answered with, from names in memory."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable

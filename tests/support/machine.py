@@ -1,7 +1,5 @@
 """A model of a repository in plain dicts, for stateful tests: what lakeops must do, in the fewest words."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 Tree = dict[str, str]

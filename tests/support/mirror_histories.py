@@ -4,8 +4,6 @@ When the mirror takes over it is production from then on, with a mirror of its o
 collects its garbage, and its ``mirror replicate --delete`` knows nothing of the fail-over.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two lakes for the tests of mirrors, a replicator between them, and a reader that trusts nothing it has not opened."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

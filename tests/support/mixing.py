@@ -1,7 +1,5 @@
 """Drives the writers of ``support.mixed``, kills them, and judges what is there afterwards by their logs."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

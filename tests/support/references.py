@@ -1,7 +1,5 @@
 """Repositories that say only which objects they refer to, and listings of a namespace."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """What ``fsck`` says, for tests of everything else: nothing worse than information."""
 
-from __future__ import annotations
-
 from lakeops import Repository
 from lakeops.ops.fsck.findings import Finding, Severity
 

@@ -1,7 +1,5 @@
 """Which statements a piece of work sends to a catalog's database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

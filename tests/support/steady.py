@@ -8,8 +8,6 @@ The log is the worker's only memory, as a scheduler's is. A line is written once
 starts reads its log and goes on with the first call that is not in it, under the same key.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

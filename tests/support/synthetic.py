@@ -3,8 +3,6 @@
 Everything follows from an entry's number and a version, so a test can make the same entry, or a changed one, again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
