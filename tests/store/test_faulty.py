@@ -1,7 +1,5 @@
 """The store that fails on demand does what tests rely on."""
 
-from __future__ import annotations
-
 import io
 import threading
 
@@ -13,7 +11,7 @@ from lakeops.testing import Crash, Faults, FaultyStore
 
 
 @pytest.fixture
-def faulty(local) -> FaultyStore:
+def faulty(local):
     return FaultyStore(local)
 
 
