@@ -1,11 +1,8 @@
 """Random changes of a clone and of its branches, beside a model of three maps: nothing is lost."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -40,15 +37,15 @@ class Model:
     there: dict[str, Files] = field(default_factory=lambda: {name: {} for name in BRANCHES})
     branch: str = "main"
 
-    def changed(self, side: Files) -> set[str]:
+    def changed(self, side):
         return {name for name in NAMES if side.get(name) != self.known.get(name)}
 
-    def conflicts(self, branch: str) -> set[str]:
+    def conflicts(self, branch):
         there = self.there[branch]
         both = self.changed(self.here) & self.changed(there)
         return {name for name in both if self.here.get(name) != there.get(name)}
 
-    def take(self, branch: str, *, force: bool) -> bool:
+    def take(self, branch, *, force):
         """Whether it is taken."""
         if self.conflicts(branch) and not force:
             return False
@@ -58,7 +55,7 @@ class Model:
         self.known, self.branch = dict(there), branch
         return True
 
-    def commit(self) -> set[str] | None:
+    def commit(self):
         """The conflicts; None when there is nothing to commit."""
         there = self.there[self.branch]
         changed = self.changed(self.here)
@@ -71,14 +68,14 @@ class Model:
         return set() if new else None
 
 
-def put(files: Files, name: str, text: str | None) -> None:
+def put(files, name, text):
     if text is None:
         files.pop(name, None)
     else:
         files[name] = text
 
 
-def read(folder: Path) -> Files:
+def read(folder):
     return {name: (folder / name).read_text() for name in NAMES if (folder / name).exists()}
 
 
