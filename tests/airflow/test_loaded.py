@@ -118,7 +118,7 @@ print("SCHEDULER", *(name in sys.modules for name in NAMES), *(name in sys.modul
 """
 
 
-def test_a_scheduler_imports_lakeops_before_it_forks_tasks(tmp_path: Path) -> None:
+def test_a_scheduler_imports_lakeops_before_it_forks_tasks(tmp_path):
     """Neither client of a bucket is loaded: obstore does not survive a fork."""
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "false"}
     done = subprocess.run(
