@@ -43,7 +43,6 @@ LONG_FILES = (
     "ops/test_hostile_calls.py",
     "ops/test_crash.py",
     "cli/test_hostile.py",
-    "engine/test_scale.py",
     "fsck/test_catalog_damage.py",
     "fsck/test_file_damage.py",
 )

@@ -86,7 +86,6 @@ def web(airflow_database):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """The home directory of the environment's own lake."""
     home = tmp_path / "lake"
     for name, value in {"HOME": str(home), "FSYNC": "false", "COMMITTER": "ada"}.items():
         monkeypatch.setenv(f"LAKEOPS_{name}", value)

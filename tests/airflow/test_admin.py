@@ -95,7 +95,6 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.fixture(scope="module")
 def forms(airflow_database):
-    """The DAGs, known to Airflow's database."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")

@@ -42,7 +42,6 @@ PATIENCE = 60_000
 
 @pytest.fixture(scope="module")
 def lake_home(tmp_path_factory):
-    """The home directory of the lake."""
     return tmp_path_factory.mktemp("browser") / "lake"
 
 
@@ -101,14 +100,12 @@ def flights(lake_home):
 
 
 def last_of(repo, branch):
-    """The last commit of a branch that was deleted."""
     found = repo.reflog(branch)[0].old
     assert found is not None
     return found
 
 
 def table(columns):
-    """A Parquet file."""
     file = BytesIO()
     pq.write_table(pa.table(columns), file)
     return file.getvalue()
@@ -230,7 +227,6 @@ STATUSES = {"missing": 404, "senseless": 400, "expired": 410, "broken": 500, "do
 
 
 def pages(repo):
-    """Every page, by name."""
     root = "/lakeops/mine"
     head = repo.ref("dev").commit_id
     return {

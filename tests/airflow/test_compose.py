@@ -41,7 +41,6 @@ def site_packages():
 
 
 def site_of(package):
-    """Where a package is installed."""
     found = find_spec(package)
     assert found is not None
     assert found.origin is not None

@@ -56,7 +56,6 @@ def server(tmp_path_factory):
 
 
 def until(holds, what):
-    """What ``holds`` gives, once it gives something."""
     deadline = time.monotonic() + DEADLINE
     while not (found := holds()):
         if time.monotonic() > deadline:

@@ -35,7 +35,6 @@ DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_mirror.py"
 
 @pytest.fixture
 def source(tmp_path):
-    """A repository in another lake."""
     with Lake.open(home=tmp_path / "source", database_url=f"sqlite:///{tmp_path}/source/catalog.db") as lake:
         repo = lake.create_repository("flights")
         repo.branch("main").put("a", b"1")

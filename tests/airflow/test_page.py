@@ -43,7 +43,6 @@ BLOCKS = {
 
 
 def shown(name):
-    """A block by its name here."""
     page, start = BLOCKS[name]
     (found,) = (block for block in blocks(page, "airflow") if block.text.startswith(start))
     return found

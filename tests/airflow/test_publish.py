@@ -46,7 +46,6 @@ def build(name, *, finding=None, breaks=False, checked=True, meanwhile=None, **b
 
             @publish.output("flights/")
             def flights(url, text):
-                """Write the flights."""
                 write_to(url, text)
                 return len(text)
 
@@ -574,7 +573,6 @@ def test_the_functions_of_a_block_are_tested_without_airflow(home, tmp_path):
 
         @publish.output("a/")
         def write(url, text="x"):
-            """Write a file."""
             write_to(url, text)
             return text
 

@@ -59,7 +59,6 @@ def test_the_form_offers_every_damage(publish_flights):
 # --- runs of the DAG ---------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def publish_flights(airflow_database):
-    """The DAG, known to Airflow's database."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")

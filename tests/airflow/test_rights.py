@@ -18,7 +18,6 @@ OF_THE_LAKE = {"/", "/_audit"}
 
 @pytest.fixture
 def lake(home):
-    """A lake with two repositories."""
     with Lake.open(home=home) as opened:
         repo = damage.populate(opened)
         opened.create_repository("other")
@@ -106,7 +105,6 @@ def test_the_list_shows_what_one_may_see(lake, page, granted):
 
 
 def shown_lakes(text):
-    """The lakes that a first page lists."""
     return re.findall(r'<td><a href="/lakeops/([^"/]*)">', text)
 
 

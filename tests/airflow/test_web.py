@@ -57,7 +57,6 @@ def views():
 
 @pytest.fixture(scope="module")
 def forms(airflow_database):
-    """The ready-made DAGs, known to Airflow."""
     for name in ("admin", "gc", "fsck"):
         known_file(Path(__file__).resolve().parents[2] / "dags" / f"lakeops_{name}.py")
 

@@ -52,7 +52,6 @@ def restore(catalog, mark_id="m"):
 
 
 def chain(catalog, count):
-    """Commits on main, the oldest first."""
     return [FIRST.id, *(commit_all(catalog, f"c{number}").id for number in range(count))]
 
 

@@ -312,7 +312,6 @@ def test_places_that_lapsed_long_ago_are_forgotten(sqlite_url, opened, clock):
 
 # --- commits ---
 def chain(catalog, length):
-    """Commits of main, newest first, the first one included."""
     return [*reversed([commit_all(catalog, f"c{number}") for number in range(length)]), FIRST]
 
 

@@ -178,7 +178,6 @@ def test_every_promise_has_tests_and_the_harnesses_their_last_runs():
 
 
 def first_column(text):
-    """The first cells of the rows of the first table of a text."""
     table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert table
     return {row.split("|")[1].strip() for row in table[0].splitlines()[2:]}

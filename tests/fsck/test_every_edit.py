@@ -128,7 +128,6 @@ def one_row(repo, table):
 
 
 def done(repo, statement):
-    """Whether the statement changed anything."""
     try:
         return bool(run(repo, statement))
     except DBAPIError:

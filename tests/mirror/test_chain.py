@@ -69,7 +69,6 @@ class Chain:
         assert store.delete(doomed) == []
 
     def check(self):
-        """What both mirrors show is there."""
         for place, mirror in enumerate(self.mirrors):
             root = Path(mirror.storage_namespace.removeprefix("file://"))
             for ref in mirror.branches():

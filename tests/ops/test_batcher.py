@@ -19,7 +19,6 @@ OTHERS = 7
 
 
 def wait_until(holds):
-    """Return as soon as something holds that another thread is going to do."""
     while not holds():
         pause(0.002)
 

@@ -112,7 +112,6 @@ def sealed_etags(monkeypatch):
 
 
 def damage(scene):
-    """What fsck finds wrong with the repository and its objects."""
     return [(one.kind, one.where) for one in scene.repo.fsck(data=True) if one.severity is not Severity.INFO]
 
 

@@ -29,7 +29,6 @@ def repo(faulty_lake):
 
 
 def orphan(repo, path):
-    """The address of an object that nothing refers to."""
     main = repo.branch("main")
     address = main.put(path, path.encode()).physical_address
     main.reset(path=path)

@@ -46,7 +46,6 @@ class Model:
         return {name for name in both if self.here.get(name) != there.get(name)}
 
     def take(self, branch, *, force):
-        """Whether it is taken."""
         if self.conflicts(branch) and not force:
             return False
         there = self.there[branch]

@@ -167,7 +167,6 @@ def test_what_was_deleted_stays_deleted_when_its_prefix_is_replaced(repo, fill, 
 
 
 def appended(branch, text, name="part-0.csv", **options):
-    """Append one file to the table ``t/``."""
     with branch.output("t/", mode="append", **options) as url:
         write(url, name, text)
 

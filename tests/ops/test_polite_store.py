@@ -81,14 +81,12 @@ class World:
         return Lake.open(settings=settings, clock=self.clock)
 
     def put(self, repo, files):
-        """Put objects on the branch."""
         with repo.branch("main").batch() as batch:
             for path, data in files.items():
                 batch.put(path, data)
         self.files |= files
 
     def shown(self):
-        """What the branch really shows."""
         with self.lake() as lake:
             return tree(lake.repository("repo"), "main")
 

@@ -46,7 +46,6 @@ def repo(request, endpoint_of, buckets, tmp_path):
 
 
 def replace(repo, path, data):
-    """Put other contents where a path's object lies."""
     store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat(path).physical_address)
     store.put(key, data)
 

@@ -102,7 +102,6 @@ class Team:
         return int(lake.catalog.database.write(work))
 
     def shown(self):
-        """Everything that anybody is shown."""
         tables = ("branch", "tag", "staged", "protection", "verdict", "repository")
         read = self.owner.catalog.database.read
         return [

@@ -45,7 +45,6 @@ def repo(lake, faults):
 
 
 def wait_until(holds):
-    """Return as soon as something holds that another thread is going to do."""
     while not holds():
         pause(0.002)
 

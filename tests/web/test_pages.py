@@ -374,7 +374,6 @@ def test_garbage_is_drawn_and_stands_in_a_table(tmp_path):
 
 
 def trail(answer):
-    """The breadcrumbs of a page: each text with its address, None for the page itself."""
     found = re.search(r'<ol class="crumbs">(.*?)</ol>', answer.text, re.DOTALL)
     assert found is not None
     each = re.findall(r'<li>(?:<a href="([^"]*)">|<span aria-current="page">)(.*?)</(?:a|span)></li>', found[1])
