@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -271,12 +269,12 @@ def test_a_branch_and_a_tag_of_one_name_are_not_made_at_once(catalog):
     assert len([*catalog.refs.branches(REPO), *catalog.refs.tags(REPO)]) == 2, "main and one of them"
 
 
-def kill_at(work, url) -> None:
+def kill_at(work, url):
     """Run ``work(catalog, here)`` in a process that is killed, without warning, when it calls ``here``."""
     ours, theirs = CONTEXT.Pipe()
 
-    def child() -> None:
-        def here(*_args) -> None:
+    def child():
+        def here(*_args):
             theirs.send("here")
             signal.pause()
 

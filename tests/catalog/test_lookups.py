@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.sql.compiler import SQLCompiler
