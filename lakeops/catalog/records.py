@@ -12,7 +12,7 @@ from dataclasses import asdict, astuple, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Table, Text, cast
 
@@ -21,6 +21,9 @@ from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED, VERDICT
 from lakeops.model.errors import Corrupted, InvalidInput, KeyReused
 from lakeops.model.protection import Hook, Verdict
 from lakeops.model.records import Along, Commit, Entry, RepositoryRecord, Split, difference, maker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 R = TypeVar("R")
 
@@ -212,16 +215,21 @@ def branch_values(state: BranchState) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class BranchAt:
-    """A branch at one instant: its row, the commit that it points to, and the database's time."""
+class BranchSnapshot:
+    """A branch at one instant: its row, the commit that it points to, and its staged rows (``STAGED_SCHEMA``).
+
+    ``started`` is the database's time then: what is planned on it has started. ``staged`` is None where the rows were
+    not read.
+    """
 
     state: BranchState
     head: Commit
-    now: datetime
+    started: datetime
+    staged: pa.Table = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed(BranchAt):
+class Sealed(BranchSnapshot):
     """A branch with its staged rows sealed, or ``earlier``: the commit under the call's key. Nothing is sealed then."""
 
     earlier: Commit | None = None

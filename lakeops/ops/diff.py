@@ -147,8 +147,8 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
 def uncommitted(ctx: Context, branch: str, prefix: str = "") -> Iterator[Change]:
     """The changes that a commit would make now, by path: one moment of the branch, read while you iterate."""
     check_prefix(prefix)
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
-    return each_change(effective(ctx, found.head, staged))
+    found = ctx.catalog.staging.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
+    return each_change(effective(ctx, found.head, found.staged))
 
 
 _PAGES = 20

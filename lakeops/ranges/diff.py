@@ -405,18 +405,13 @@ class NeededOfRange:
     objects: pa.Table
 
 
-def needed(
-    reader: RangeReader, wanted: Metarange, known: Metarange, *, proved: Iterable[bytes] = ()
-) -> Iterator[NeededOfRange]:
+def needed(reader: RangeReader, wanted: Metarange, known: Metarange) -> Iterator[NeededOfRange]:
     """The objects that ``wanted`` needs and ``known`` does not, range by range, in path order.
 
-    Every range that ``known`` lacks and whose id is not ``proved`` is given once, and opened once. Of ``known`` only
-    those ranges are opened that ``wanted`` lacks and whose paths overlap one of these.
+    Every range that ``known`` lacks is given once, and opened once. Of ``known`` only those ranges are opened that
+    ``wanted`` lacks and whose paths overlap one of these.
     """
     missing = wanted.only(wanted.without(known))
-    if ids := list(proved):
-        proven = pc.is_in(missing.table.column("id"), value_set=array(ids, pa.binary(32)))
-        missing = Metarange(missing.table.filter(pc.invert(proven)))
     others = known.only(known.without(wanted))
     others = others.only(np.flatnonzero(others.meets(missing)))
     columns = NEEDED_SCHEMA.names

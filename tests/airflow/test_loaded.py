@@ -111,3 +111,28 @@ def test_a_task_of_the_catalog_alone_loads_no_arrow_and_searches_no_garbage_in_a
         )
         assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == ["True", "0"]
+
+
+PRELOAD = """
+import sys
+from airflow.jobs.job import Job
+from airflow.listeners.listener import get_listener_manager
+from airflow.sdk.execution_time.task_runner import TaskRunnerMarker
+
+NAMES = ("lakeops.lake", "lakeops.ops.commit", "lakeops.airflow.operators", "pyarrow")
+get_listener_manager().hook.on_starting(component=TaskRunnerMarker())
+print("TASK", *(name in sys.modules for name in NAMES))
+Job()
+print("SCHEDULER", *(name in sys.modules for name in NAMES), *(name in sys.modules for name in ("obstore", "boto3")))
+"""
+
+
+def test_a_scheduler_imports_lakeops_before_it_forks_tasks(tmp_path: Path) -> None:
+    """Neither client of a bucket is loaded: obstore does not survive a fork."""
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", PRELOAD], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    said = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.startswith(("TASK", "SCHE"))}
+    assert said == {"TASK": ["False"] * 4, "SCHEDULER": ["True"] * 4 + ["False"] * 2}

@@ -1017,6 +1017,7 @@ def test_a_check_that_is_run_again_gives_a_new_verdict(flights: Repository) -> N
 def with_audits(name: str, **broken: bool) -> Any:
     """A DAG whose block has audits of all kinds; those that are named fail."""
     from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.providers.standard.operators.empty import EmptyOperator
 
     told: list[str] = []
     with sdk.DAG(name, schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
@@ -1037,9 +1038,11 @@ def with_audits(name: str, **broken: bool) -> Any:
                 raise ValueError("the second is broken")
 
         with sdk.TaskGroup("group") as group:
-            BashOperator(task_id="bash", bash_command="exit 1" if broken.get("bash") else "true") >> BashOperator(
+            bash = BashOperator(task_id="bash", bash_command="exit 1" if broken.get("bash") else "true")
+            last = BashOperator(
                 task_id="last", bash_command=f"test {publish.commit_id}", post_execute=lambda *_: told.append("own")
             )
+            EmptyOperator(task_id="begin") >> bash >> last >> EmptyOperator(task_id="end")
         publish.sql("no_negatives", "SELECT a, b FROM flights WHERE b < 0")
         publish.audit(function(), group, many.expand(number=[1, 2, 3]))
         flights_()

@@ -466,4 +466,4 @@ def test_an_encoding_in_the_address_changes_nothing(postgres_url, opened, encodi
     create(catalog)
     row = [Staged("漢字", None)]
     catalog.staging.put_staged(REPO, "main", row, started=catalog.now())
-    assert catalog.staging.staged_table(REPO, "main")[1]["path"].to_pylist() == ["漢字"]
+    assert catalog.staging.staged_table(REPO, "main").staged["path"].to_pylist() == ["漢字"]

@@ -59,7 +59,7 @@ def test_bulk_and_single_rows_are_the_same_rows(catalog, older, newer, bulk):
         seal(catalog)
     expected = sorted(({r.path: r for r in older} | {r.path: r for r in newer}).values(), key=lambda r: r.path.encode())
     assert catalog.staging.staged_page(REPO, "main").rows == expected
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == expected
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == expected
     for row in expected:
         assert catalog.staging.staged_one(REPO, "main", row.path)[1] == row
 
@@ -69,21 +69,21 @@ def test_bulk_replaces_rows_of_the_active_token(catalog):
     again = [an_entry("c", "2"), an_entry("a", "2"), gone("b"), an_entry("d", "2", x="y")]
     state = catalog.staging.put_staged(REPO, "main", table_of(again), started=catalog.now())
     assert state == catalog.refs.branch(REPO, "main")
-    _, table = catalog.staging.staged_table(REPO, "main")
+    table = catalog.staging.staged_table(REPO, "main").staged
     assert rows_of(table) == [again[1], again[2], again[0], again[3], an_entry("z", "1")]
 
 
 def test_of_a_path_that_is_twice_in_a_table_the_last_row_counts(catalog):
     rows = [an_entry("b", "1"), an_entry("a", "1"), an_entry("b", "2", k="v"), gone("a"), an_entry("b", "3")]
     catalog.staging.put_staged(REPO, "main", table_of(rows), started=catalog.now())
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == [gone("a"), an_entry("b", "3")]
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == [gone("a"), an_entry("b", "3")]
 
 
 def test_an_empty_table_is_nothing(catalog):
     before = everything(catalog)
     catalog.staging.put_staged(REPO, "main", table_of([]), started=catalog.now())
     assert everything(catalog) == before
-    assert catalog.staging.staged_table(REPO, "main")[1].equals(STAGED_SCHEMA.empty_table())
+    assert catalog.staging.staged_table(REPO, "main").staged.equals(STAGED_SCHEMA.empty_table())
 
 
 def test_chunks_slices_and_wider_types_are_taken(catalog):
@@ -91,7 +91,7 @@ def test_chunks_slices_and_wider_types_are_taken(catalog):
     table = pa.concat_tables([table_of(rows[:20]).slice(5), table_of(rows[20:])])
     wide = table.cast(pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in table.schema]))
     catalog.staging.put_staged(REPO, "main", wide.append_column("extra", pa.nulls(45)), started=catalog.now())
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == sorted(rows[5:], key=lambda row: row.path)
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == sorted(rows[5:], key=lambda row: row.path)
 
 
 def test_a_bulk_load_that_is_refused_leaves_nothing(catalog):
@@ -124,7 +124,7 @@ def test_a_hundred_thousand_rows_go_in_and_out(catalog):
         STAGED_SCHEMA,
     )
     catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
-    _, found = catalog.staging.staged_table(REPO, "main")
+    found = catalog.staging.staged_table(REPO, "main").staged
     assert found.combine_chunks() == table.sort_by("path").combine_chunks()
 
 
@@ -133,7 +133,7 @@ def test_batches_without_rows_are_fine(catalog):
     rows = table_of([an_entry("a")])
     for table in (pa.concat_tables([rows.slice(1), rows]), rows.slice(1), STAGED_SCHEMA.empty_table()):
         catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
-    _, staged = catalog.staging.staged_table(REPO, "main")
+    staged = catalog.staging.staged_table(REPO, "main").staged
     assert staged["path"].to_pylist() == ["a"]
 
 
@@ -149,7 +149,7 @@ def test_rows_of_any_size_are_read_in_bulk(catalog):
         )
     ]
     catalog.staging.put_staged(REPO, "main", rows, started=catalog.now())
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == rows
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == rows
 
 
 def test_a_row_larger_than_any_block_is_read(catalog):
@@ -157,7 +157,7 @@ def test_a_row_larger_than_any_block_is_read(catalog):
     large = Entry("large", "data/x", "c", 1, 0, metadata={"k": '"' * (20 << 20)})
     rows = [Staged("large", large), an_entry("a"), an_entry("z")]
     catalog.staging.put_staged(REPO, "main", rows, started=catalog.now())
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == sorted(rows, key=lambda row: row.path)
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == sorted(rows, key=lambda row: row.path)
     assert "data/x" in catalog.retention.roots(REPO).staged["physical_address"].to_pylist()
 
 
@@ -183,7 +183,7 @@ catalog = open_catalog(sys.argv[1], clock=ManualClock())
 catalog.staging.staged_table("repo", "main", prefix="zzz")
 most = psutil.Process().memory_info().vms + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
-print(catalog.staging.staged_table("repo", "main")[1].num_rows)
+print(catalog.staging.staged_table("repo", "main").staged.num_rows)
 """
 
 

@@ -88,7 +88,7 @@ def test_stagers_beside_commits_lose_no_row(catalog):
         number = 0
         while not stop.is_set():
             state = seal(catalog)
-            _, rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens)
+            rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens).staged
             head = catalog.commits.get(REPO, state.commit_id)
             catalog.commits.publish(draft(catalog, state, a_commit(str(number), head)))
             catalog.staging.purge_retired(REPO)
@@ -134,7 +134,7 @@ def test_a_row_lands_under_the_token_of_its_instant(postgres_url, opened):
         holder.result()
         sealed = sealing.result()
     assert sealed.sealed_tokens == (before.staging_token,)
-    assert catalog.staging.staged_table(REPO, "main", tokens=sealed.sealed_tokens)[1]["path"].to_pylist() == [
+    assert catalog.staging.staged_table(REPO, "main", tokens=sealed.sealed_tokens).staged["path"].to_pylist() == [
         "before",
         "beside",
     ]
@@ -305,7 +305,7 @@ def test_what_a_killed_commit_sealed_goes_into_the_next_one(catalog, database_ur
     assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a"]
     put(catalog, an_entry("b"))
     state = seal(catalog)
-    _, rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens)
+    rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens).staged
     assert rows["path"].to_pylist() == ["a", "b"]
     catalog.commits.publish(draft(catalog, state, a_commit("one", FIRST)))
     assert catalog.refs.branch(REPO, "main").sealed_tokens == ()

@@ -191,7 +191,7 @@ def test_a_newer_mark_takes_over_pending_commits_or_revives_them(catalog):
 
 
 def test_a_restore_that_was_killed_goes_on_or_leaves_the_rest_to_the_next_mark(catalog, monkeypatch):
-    monkeypatch.setattr("lakeops.catalog.retention.IN_CHUNK", 2)
+    monkeypatch.setattr("lakeops.catalog.guards.IN_CHUNK", 2)
     *old, _ = chain(catalog, 4)
     expire(catalog, "m", begin(catalog), *old)
     catalog.marks.restore_mark(REPO, "m")

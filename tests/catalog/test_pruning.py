@@ -116,7 +116,7 @@ def test_moves_go_but_for_the_last_one_of_what_exists(catalog, line):
 def test_keys_and_tokens_go(catalog, line):
     assert prune(catalog, "keys", before=0) == prune(catalog, "tokens", before=0) == 0
     assert prune(catalog, "keys") == prune(catalog, "tokens") == 12
-    assert catalog.commits.key(REPO, "key 3") is None
+    assert catalog.commits.of_key(REPO, "key 3", "") is None
     healthy(catalog)
 
 

@@ -27,7 +27,6 @@ from support.errors import has_kind
 
 from lakeops.catalog.commits import FORGET
 from lakeops.catalog.open import open_catalog
-from lakeops.catalog.records import KeyRecord
 from lakeops.model.errors import AttemptExpired, BranchMoved, KeyReused, RefNotFound, Transient
 
 
@@ -47,7 +46,7 @@ def test_publishing_does_everything_at_once(catalog):
     assert after == replace(before, commit_id=publish.commit.id, sealed_tokens=())
     assert catalog.commits.get(REPO, publish.commit.id) == publish.commit
     assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["b"]
-    assert catalog.commits.key(REPO, "k") == KeyRecord("f", publish.commit.id)
+    assert catalog.commits.of_key(REPO, "k", "f").id == publish.commit.id
     move = catalog.refs.reflog(REPO, "main")[0]
     assert (move.old, move.new, move.action, move.actor) == (FIRST.id, publish.commit.id, "import", "bob")
     assert catalog.staging.purge_retired(REPO) == 1
@@ -106,10 +105,10 @@ def test_a_known_key_gives_the_earlier_commit_whatever_happened_since(catalog):
 
 
 def test_a_key_can_stand_for_a_commit_that_exists(catalog):
-    assert catalog.commits.key(REPO, "k") is None
+    assert catalog.commits.of_key(REPO, "k", "f") is None
     catalog.commits.remember_key(REPO, "k", "f", FIRST.id)
     catalog.commits.remember_key(REPO, "k", "g", "f" * 64)
-    assert catalog.commits.key(REPO, "k") == KeyRecord("f", FIRST.id)
+    assert catalog.commits.of_key(REPO, "k", "f") == FIRST
     assert catalog.commits.publish(ready(catalog, key="k", fingerprint="f")) == FIRST
     assert catalog.refs.branch(REPO, "main").commit_id == FIRST.id
 

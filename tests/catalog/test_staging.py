@@ -68,16 +68,17 @@ def test_the_newest_token_wins(catalog):
     assert staged(catalog) == [("a", "3"), ("b", None), ("c", "1"), ("d", "3")]
     assert catalog.staging.staged_one(REPO, "main", "b")[1] == gone("b")
     assert catalog.staging.staged_one(REPO, "main", "c")[1] == an_entry("c", "1")
-    found, table = catalog.staging.staged_table(REPO, "main")
+    found = catalog.staging.staged_table(REPO, "main")
+    table = found.staged
     assert found.state == catalog.refs.branch(REPO, "main")
     assert table.select(["path", "tombstone"]).to_pylist() == [
         {"path": row.path, "tombstone": row.entry is None} for row in page(catalog)
     ]
-    _, sealed = catalog.staging.staged_table(REPO, "main", tokens=second.sealed_tokens)
+    sealed = catalog.staging.staged_table(REPO, "main", tokens=second.sealed_tokens).staged
     assert [path[-1:] for path in sealed["physical_address"].to_pylist() if path] == ["2", "1"]
-    _, oldest = catalog.staging.staged_table(REPO, "main", tokens=first.sealed_tokens)
+    oldest = catalog.staging.staged_table(REPO, "main", tokens=first.sealed_tokens).staged
     assert oldest["tombstone"].to_pylist() == [False, False, False, True]
-    assert catalog.staging.staged_table(REPO, "main", tokens=("not a token",))[1].num_rows == 0
+    assert catalog.staging.staged_table(REPO, "main", tokens=("not a token",)).staged.num_rows == 0
 
 
 def test_pages_walk_all_tokens_in_byte_order(catalog):
@@ -97,7 +98,7 @@ def test_pages_walk_all_tokens_in_byte_order(catalog):
     for prefix in ("a", "a_", "%", "é", "😀", "a\n", "nothing"):
         expected = [path for path in PATHS if path.startswith(prefix)]
         assert paths(page(catalog, prefix=prefix)) == expected
-        assert catalog.staging.staged_table(REPO, "main", prefix=prefix)[1]["path"].to_pylist() == expected
+        assert catalog.staging.staged_table(REPO, "main", prefix=prefix).staged["path"].to_pylist() == expected
         assert paths(page(catalog, prefix=prefix, after="a", limit=1)) == [p for p in expected if p > "a"][:1]
 
 

@@ -122,7 +122,7 @@ class StagingMachine(RuleBasedStateMachine):
         assert len(state.tokens) == len(self.tokens)
         assert [self.plain(row) for row in self.catalog.staging.staged_page(REPO, "main").rows] == self.shown()
         assert self.catalog.staging.has_staged(REPO, "main") == any(self.tokens)
-        table = self.catalog.staging.staged_table(REPO, "main")[1].select(["path", "tombstone"])
+        table = self.catalog.staging.staged_table(REPO, "main").staged.select(["path", "tombstone"])
         assert table.to_pylist() == [{"path": path, "tombstone": text is None} for path, text in self.shown()]
 
     def shown(self) -> list[tuple[str, str | None]]:

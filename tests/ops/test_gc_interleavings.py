@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.collected import BRANCHES, PATHS, Steps, World
 from support.gc_protocol import RULES, SCENARIOS, violation
 
-from lakeops.catalog import guards, retention
+from lakeops.catalog import guards
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.model.errors import LakeopsError
 from lakeops.ops.gc import plan
@@ -134,8 +134,7 @@ def play(world: World, program: list[Step]) -> None:
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One commit a transaction, so that everything can happen between two of them."""
     monkeypatch.setattr(plan, "STEP", 1)
-    for module in (guards, retention):
-        monkeypatch.setattr(module, "IN_CHUNK", 1)
+    monkeypatch.setattr(guards, "IN_CHUNK", 1)
 
 
 def begin(world: World) -> None:

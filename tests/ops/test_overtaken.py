@@ -57,7 +57,7 @@ def old(repo: Repository, clock: ManualClock) -> str:
 
 def fresh(repo: Repository) -> Lake:
     """A lake that remembers no files, over the same catalog and stores."""
-    return Lake(repo._ctx.catalog, repo._ctx.settings, stores=repo._ctx.stores)
+    return Lake(repo._ctx.catalog, repo._ctx.settings, stores=repo._ctx.stores())
 
 
 def lose(repo: Repository, key: str) -> None:

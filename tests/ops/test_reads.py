@@ -54,7 +54,7 @@ def lake_of(repo: Repository) -> Lake:
 
 def replace(repo: Repository, path: str, data: bytes) -> None:
     """Put other contents where a path's object lies."""
-    store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat(path).physical_address)
+    store, key = repo._ctx.stores().locate(repo._ctx.policy, repo.ref("main").stat(path).physical_address)
     store.put(key, data)
 
 
@@ -243,7 +243,7 @@ def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path:
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("repo", storage_namespace=f"s3://{buckets(endpoint)}/{uuid.uuid4().hex}")
         with repo.branch("main").output("out/") as url:
-            store = repo._ctx.stores.at(repo.storage_namespace)
+            store = repo._ctx.stores().at(repo.storage_namespace)
             store.put(f"{url.removeprefix(repo.storage_namespace).strip('/')}/part", DATA)
         ref = repo.ref("main")
         entry = ref.stat("out/part")
@@ -256,7 +256,7 @@ def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path:
 
 
 def test_a_missing_object_is_not_found(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
-    store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
+    store, key = repo._ctx.stores().locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
     store.delete([key])
     for read in WHOLE.values():
         with pytest.raises((ObjectNotFound, FileNotFoundError)):

@@ -19,7 +19,7 @@ from lakeops import Lake, Settings, Split
 from lakeops.model.errors import InvalidInput, LakeopsError, PreconditionFailed, StoreError, Transient
 from lakeops.ops.mirror import setup_s3
 from lakeops.ops.mirror.setup_s3 import carry_out, make_plan, make_removal_plan, replication_of
-from lakeops.store.s3 import S3Store
+from lakeops.store.s3 import S3Store, replication_rules
 from lakeops.store.s3.client import client
 from lakeops.store.s3.replication_rules import lifecycle_id, replication_id
 
@@ -354,7 +354,7 @@ def test_the_batch_job_is_started(as_on_aws, monkeypatch):
     assert plan.batch is not None
     assert plan.batch["region"] == "us-east-1"
     control = boto3.client("s3control", region_name="us-east-1")  # type: ignore[call-overload]
-    monkeypatch.setattr(setup_s3, "control_client", {"us-east-1": control}.__getitem__)
+    monkeypatch.setattr(replication_rules, "control_client", {"us-east-1": control}.__getitem__)
     with Stubber(control) as stub:
         stub.add_response("create_job", {"JobId": "job-1"}, plan.batch["job"])
         assert setup_s3.start_batch(plan) == "job-1"

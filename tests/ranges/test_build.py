@@ -120,7 +120,7 @@ def test_progress_counts_entries(store):
 
 
 def replaced(store, base: Metarange, prefix: str, part: Metarange) -> Metarange:
-    return replace_prefix(base, prefix, part, store=store, split=SMALL, attempt=attempt())[0]
+    return replace_prefix(base, prefix, part, store=store, split=SMALL, attempt=attempt())
 
 
 def under(prefix: str, count: int, contents: str = "0") -> dict[str, tuple[str, int]]:

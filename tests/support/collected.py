@@ -121,7 +121,7 @@ class World:
 
     def output(self, branch: str, folder: str, *, fail: bool) -> Steps:
         named = self.catalog.now()
-        address = layout.output_prefix(named, self.ids)
+        address = layout.object_key(named, self.ids) + "/"
         upload = self.ids.new()
         started = min(named, self.catalog.staging.begin_upload(self.repository_id, branch, address, upload=upload))
         written = {f"{folder}/{name}": address + name for name in "xy"}
@@ -172,7 +172,7 @@ class World:
             return
         head = self.catalog.commits.get(self.repository_id, state.commit_id)
         yield
-        _, rows = self.catalog.staging.staged_table(self.repository_id, branch, tokens=state.sealed_tokens)
+        rows = self.catalog.staging.staged_table(self.repository_id, branch, tokens=state.sealed_tokens).staged
         tree = dict(self.contents[head.meta_range_file].tree)
         for row in rows.to_pylist():
             if row["tombstone"]:

@@ -262,12 +262,10 @@ class _InHand(RangeReader):
         self._file = file
 
     def open(self, row: RangeRow) -> RangeFile:
-        """See ``RangeReader.open``."""
         return self._file if row.file == self._file.row.file else self._reader.open(row)
 
 
 def _found(store: ObjectStore, objects: Iterable[Missing], options: CheckOptions) -> dict[str, StoredObject]:
-    """Find objects in their stores, by address."""
     places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     stores = Stores(options.settings)
     policy = options.policy or AddressPolicy(store.url)
