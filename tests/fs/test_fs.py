@@ -135,7 +135,7 @@ def test_walking_a_repository(repo: Repository, fs: LakeopsFileSystem) -> None:
 
 
 def test_a_move_loses_nothing(repo: Repository, fs: LakeopsFileSystem, monkeypatch) -> None:
-    """What others put below a folder while it moves, what the move leaves out, and what moves to where it is."""
+    """Other programs put below a folder while it moves: some paths stay, and some move to where they are."""
     main, copy = repo.branch("main"), LakeopsFileSystem.cp_file
 
     def cp_file(*args, **options) -> None:
@@ -277,7 +277,7 @@ PATHS = ["a.txt", "a/b.txt", "a/c/d.txt", "a/c/e/f.txt", "a/g.txt", "b/c/d/e", "
 
 
 def _walked(fs: LakeopsFileSystem, path: str, **options: object) -> dict[str, dict]:
-    """What fsspec finds by a listing for each directory."""
+    """The entries that fsspec finds by a listing for each directory."""
     return AbstractFileSystem.find(fs, path, detail=True, **options)
 
 
