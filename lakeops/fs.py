@@ -7,6 +7,7 @@ is in the lake of that connection, and without a connection's name in the lake o
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 import io
 import logging
@@ -17,6 +18,7 @@ import tempfile
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import partial
 from glob import has_magic
 from os import PathLike
 from pathlib import Path
@@ -44,14 +46,13 @@ from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import appearing
 from lakeops.ops.local.index import check_names
-from lakeops.store.recorded import SmallObject
+from lakeops.store.recorded import ObjectFile, SmallObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lakeops.lake import Lake, Ref, Repository
     from lakeops.settings import Settings
-    from lakeops.store.recorded import ObjectFile
 
 _OPTIONS = ("home", "database_url", "lake", "conn_id")
 _FSSPEC_OPTIONS = {
@@ -329,7 +330,12 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             if mode == "rb":
-                return self._cache_of(repository, ref).open(key, verify)
+                cached = self._cache_of(repository, ref)
+                found, name = cached.open(key, verify), self._strip_protocol(path)
+                details = _file(repository, ref, cached.stat(key))
+                fetch = partial(self.cat_file, name)
+                vars(found).update(fs=self, path=name, details=details, blocksize=self.blocksize, _fetch_range=fetch)
+                return found
             if mode in ("wb", "xb", "ab"):
                 branch = self.lake.repository(repository).branch(ref)
                 before = branch.stat(key) if mode != "wb" and branch.exists(key) else None
@@ -666,6 +672,27 @@ def _in_flight(*, opening: bool = False) -> list[object]:
         error = error.__context__
     # fsspec's caches write a local file and open this one when that is closed. Nothing tells when the error began.
     return [] if opening and closing else [*found, *told]
+
+
+def _reduced(file: ObjectFile) -> tuple[Any, ...]:
+    """How a file that this filesystem opened is pickled, for programs that read in other processes."""
+    try:
+        return _reopened, (file.fs, file.path, file.details["checksum"], file.tell())  # type: ignore[attr-defined]
+    except AttributeError:
+        raise TypeError("a file that fsspec did not open cannot be pickled") from None
+
+
+def _reopened(fs: LakeopsFileSystem, path: str, checksum: str, position: int) -> Any:
+    file = fs.open(path)
+    if file.details["checksum"] != checksum:
+        file.close()
+        raise OSError(f"{path} has other contents by now than when it was opened; open it by the id of a commit")
+    file.seek(position)
+    return file
+
+
+for _kind in (ObjectFile, SmallObject):
+    copyreg.pickle(_kind, _reduced)
 
 
 def _check_distinct(pairs: Iterable[tuple[str, str]]) -> None:

@@ -128,7 +128,12 @@ def _open_small(store: ObjectStore, key: str, recorded: Recorded) -> SmallObject
 
 
 class ObjectFile(io.BufferedReader):
-    """An object that is open for reading. ``size`` is its size in bytes, which programs of fsspec ask a file for."""
+    """An object that is open for reading. ``size`` is its size in bytes. Programs of fsspec ask for this and others."""
+
+    mode = "rb"
+    loc = property(io.BufferedReader.tell)
+    closed = property(io.BufferedReader.closed.__get__, lambda _, __: None)
+    # fsspec's block cache writes to it, after it has closed the file.
 
     def __init__(self, raw: io.RawIOBase | io.BytesIO, buffer_bytes: int, size: int) -> None:
         super().__init__(cast("io.RawIOBase", raw), buffer_bytes)

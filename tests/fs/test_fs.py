@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import tarfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -545,6 +547,45 @@ def test_a_name_that_exists_is_no_pattern(repo: Repository, fs: LakeopsFileSyste
     found = {item.path: main.read(item.path) for item in main.list()}
     kept = {path: path.encode() for path in ("ab", "ax", "dir/x")}
     assert found == {**kept, "copied": name.encode(), f"dir/{name}": name.encode()}
+
+
+SIZES = {"small": 100, "large": 3 << 20}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the block cache
+@pytest.mark.parametrize("size", SIZES)
+def test_an_open_file_is_one_of_fsspec_s(repo: Repository, fs, tmp_path: Path, size: str) -> None:
+    """Programs ask for what fsspec's own files have, and read in other processes."""
+    data = bytes(range(256)) * (SIZES[size] // 256 + 1)
+    repo.branch("main").put("a", data)
+    with fs.open("lakefs://repo/main/a") as file:
+        assert (file.mode, file.path, file.fs, file.size) == ("rb", "repo/main/a", fs, len(data))
+        assert file.details == fs.info("repo/main/a")
+        file.seek(10)
+        twin = pickle.loads(pickle.dumps(file))
+        assert (file.loc, twin.loc) == (10, 10)
+        assert file.read() == twin.read() == data[10:]
+        file.seek(10)
+        pickled = pickle.dumps(file)
+    for cache in ("blockcache", "filecache", "simplecache"):
+        options = {"lakefs": fs.storage_options, cache: {"cache_storage": str(tmp_path / cache)}}
+        with fsspec.open(f"{cache}::lakefs://repo/main/a", **options) as file:
+            assert file.read() == data
+    repo.branch("main").put("a", b"other")
+    with pytest.raises(OSError, match="other contents by now"):
+        pickle.loads(pickled)
+    with repo.ref("main").open("a") as file, pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(file)
+
+
+@pytest.mark.parametrize("name", ["t.tar", "t.tar.gz", "t.tar.bz2", "t.tar.xz"])
+def test_an_archive_is_opened_by_the_name_of_its_object(repo: Repository, fs, tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").write_bytes(b"contents")
+    mode = f"w:{name.rpartition('.')[2].replace('tar', '')}"
+    with fs.open(f"repo/main/{name}", "wb") as file, tarfile.open(fileobj=file, mode=mode) as archive:
+        archive.add(tmp_path / "in", "in")
+    with fsspec.open(f"tar://in::lakefs://repo/main/{name}", lakefs=fs.storage_options) as file:
+        assert file.read() == b"contents"
 
 
 MERGING = {
