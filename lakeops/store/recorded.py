@@ -153,7 +153,7 @@ class _SizeChecked(io.RawIOBase):
 
     def __init__(self, inner: io.BufferedReader, store: ObjectStore, key: str, recorded: Recorded) -> None:
         self._inner = inner
-        self._place = store, key
+        self._place, self._process = (store, key), os.getpid()
         self._recorded = recorded
         self._position = 0
         self._flaw: Corrupted | None = None
@@ -169,23 +169,31 @@ class _SizeChecked(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self._position = self._inner.seek(offset, whence)
+        self._position = self._own().seek(offset, whence)
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        count = self._inner.readinto(view)
+        count = self._own().readinto(view)
         self._take(view[:count], ended=not count and bool(view))
         return count
 
     def readall(self) -> bytes:
-        data = self._inner.read()
+        data = self._own().read()
         self._take(memoryview(data), ended=True)
         return data
 
     def close(self) -> None:
         self._inner.close()
         super().close()
+
+    def _own(self) -> io.BufferedReader:
+        """The file. A forked process opens it anew, because it would move the position of its parent's."""
+        store, key = self._place
+        if os.getpid() != self._process and not store.remote:
+            self._process, self._inner = os.getpid(), cast("io.BufferedReader", store.open(key))
+            self._inner.seek(self._position)
+        return self._inner
 
     def _take(self, data: memoryview, *, ended: bool = False) -> None:
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -576,6 +578,25 @@ def test_an_open_file_is_one_of_fsspec_s(repo: Repository, fs, tmp_path: Path, s
         pickle.loads(pickled)
     with repo.ref("main").open("a") as file, pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(file)
+
+
+@pytest.mark.parametrize("child", ["reads on", "reads all", "seeks"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_forked_process_reads_in_its_parent_s_file(repo: Repository, fs, size: str, child: str) -> None:
+    data = bytes(range(251)) * (SIZES[size] // 251 + 1)
+    repo.branch("main").put("a", data)
+    with fs.open("repo/main/a") as file:
+        assert file.read(10) == data[:10]
+        forked = os.fork()
+        if not forked:
+            code = 1
+            with suppress(Exception):
+                start = file.seek(50 if child == "seeks" else 10)
+                most = 1 << 20 if child == "reads on" else -1
+                code = 0 if file.read(most) == data[start:][: most if most > 0 else None] else 2
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+        assert file.read() == data[10:]
 
 
 @pytest.mark.parametrize("name", ["t.tar", "t.tar.gz", "t.tar.bz2", "t.tar.xz"])
