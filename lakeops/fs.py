@@ -337,6 +337,10 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 vars(found).update(fs=self, path=name, details=details, blocksize=self.blocksize, _fetch_range=fetch)
                 return found
             if mode in ("wb", "xb", "ab"):
+                names = ("metadata", "content_type")
+                for option in options.keys() - names:  # others are those of other file systems
+                    if near := get_close_matches(option.lower(), names, 1):
+                        raise InvalidInput(f"open has no option {option!r}; did you mean {near[0]!r}?")
                 branch = self.lake.repository(repository).branch(ref)
                 before = branch.stat(key) if mode != "wb" and branch.exists(key) else None
                 if before and mode == "xb":  # raised before anything is written
@@ -344,7 +348,6 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
                 def put(data: BinaryIO) -> None:
                     with self._os_errors(path):
-                        names = ("metadata", "content_type")
                         described = {name: options.get(name, getattr(before, name, None)) for name in names}
                         branch.put(key, data, if_absent=mode != "wb" and before is None, seen=before, **described)
 

@@ -369,6 +369,18 @@ def test_metadata_and_content_type_are_kept(repo: Repository, fs: LakeopsFileSys
     assert found == {"a": kept, "b": kept, "c": kept, "d": ({}, "application/octet-stream")}
 
 
+@pytest.mark.parametrize("name", ["metdata", "Metadata", "meta_data", "ContentType", "content_typ"])
+def test_a_misspelt_option_of_a_write_is_refused(repo: Repository, fs: LakeopsFileSystem, name: str) -> None:
+    for write in (
+        lambda: fs.pipe_file("repo/main/a", b"1", **{name: "x"}),
+        lambda: fs.open("repo/main/a", "w", **{name: 1}),
+    ):
+        with pytest.raises(InvalidInput, match=f"no option {name!r}; did you mean"):
+            write()
+    assert not fs.exists("repo/main/a")
+    fs.pipe_file("repo/main/a", b"1", acl="private", block_size=5)  # those of others
+
+
 def test_appending(repo: Repository, fs: LakeopsFileSystem) -> None:
     main = repo.branch("main")
     with fs.open("repo/main/a", "ab") as file:
