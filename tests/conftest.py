@@ -1,4 +1,4 @@
-"""What every part's tests share."""
+"""Fixtures for all tests."""
 
 import gc
 import os

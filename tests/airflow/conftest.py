@@ -112,7 +112,7 @@ def flights(lake, split):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What Airflow was asked to show to a person, where the pages are not shown."""
+    """Pages show what Airflow was asked to show to a person."""
     monkeypatch.delitem(sys.modules, "lakeops.airflow.plugin", raising=False)
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(

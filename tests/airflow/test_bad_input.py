@@ -148,7 +148,7 @@ CALLS = [
 
 
 def state(repo):
-    """What a user sees of a repository."""
+    """A user's view of a repository."""
     refs = {ref.id: (ref.commit_id, tree(repo, ref.id)) for ref in (*repo.branches(), *repo.tags())}
     staged = {ref.id: [change.to_json() for change in repo.branch(ref.id).uncommitted()] for ref in repo.branches()}
     return {"refs": refs, "staged": staged, "protections": repo.protections(), "marks": repo.gc.marks()}
@@ -164,7 +164,7 @@ def other(tmp_path, monkeypatch):
 
 
 def said_of(run, task, name, bad):
-    """What a task's failure says when one argument is wrong."""
+    """The failure of a task with one wrong argument."""
     given = {"repo": repository_of(task), **{argument: good for argument, (good, _) in ROWS[task].items()}, name: bad}
     if (task, name) == ("LakeopsUploadOperator", "source"):
         given["data"] = None

@@ -57,7 +57,7 @@ def test_the_images_have_the_python_that_the_lock_is_made_for():
 
 
 def pins(*arguments):
-    """What ``lock_part.py`` keeps of the lock: name to version."""
+    """The part of the lock that ``lock_part.py`` keeps: name to version."""
     command = [sys.executable, str(DOCKER / "lock_part.py"), str(ROOT / "requirements.lock"), *arguments]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = dict(re.findall(r"^([a-z0-9._-]+)==([^\s;]+)", text, re.MULTILINE))

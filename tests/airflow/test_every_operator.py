@@ -327,7 +327,7 @@ for name, arguments in json.load(sys.stdin):
 
 
 def in_a_process(program, given, place, environment=None):
-    """What a new process prints that is given something as JSON."""
+    """The output of a new process that gets something as JSON."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         input=json.dumps(given),

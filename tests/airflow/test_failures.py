@@ -15,7 +15,7 @@ from lakeops.model.errors import Corrupted, InvalidInput, MergeConflict, Precond
 
 @pytest.fixture
 def log():
-    """What a logger writes that was made, and used, before anything failed, as Airflow's is."""
+    """The lines of a logger that was made, and used, before anything failed, as Airflow's is."""
     before = structlog.get_config()
     written = io.StringIO()
     tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(use_rich=False))

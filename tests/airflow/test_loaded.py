@@ -1,4 +1,4 @@
-"""What a task loads: its verb's modules, and nothing big that the verb does not use."""
+"""Tests of imports: a task loads its verb's modules, and nothing big that the verb does not use."""
 
 import os
 import subprocess

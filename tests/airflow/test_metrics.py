@@ -33,7 +33,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "airflow.md"
 
 @pytest.fixture
 def received(monkeypatch):
-    """What a StatsD server has received of lakeops since the last look, summed up by name."""
+    """The metrics of lakeops that a StatsD server has received since the last look, summed up by name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         given = {"ON": "True", "HOST": "127.0.0.1", "PORT": str(server.getsockname()[1]), "INFLUXDB_ENABLED": "True"}

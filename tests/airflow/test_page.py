@@ -1,4 +1,4 @@
-"""What pages show of Airflow is run as they print it: commands by Airflow's own parser, DAGs by ``dag.test``."""
+"""Tests run what pages show of Airflow as it is printed: commands by Airflow's own parser, DAGs by ``dag.test``."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""What Airflow learns of lakeops: the provider, the connection form, the hook; and what reading the DAGs costs."""
+"""Tests of the provider that Airflow loads: the connection form, the hook, and the cost of reading the DAGs."""
 
 import asyncio
 import json

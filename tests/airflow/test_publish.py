@@ -68,7 +68,7 @@ def build(name, *, finding=None, breaks=False, checked=True, meanwhile=None, **b
 
         @sdk.task
         def after():
-            """What follows the block."""
+            """The tasks that follow the block."""
 
         publish.merge >> after()
     return known(dag)
@@ -753,7 +753,7 @@ def test_an_approval_outlives_some_failed_tries():
 
 
 def test_a_form_keeps_its_answer_in_the_next_try(airflow_database):
-    """What the approval rests on: Airflow moves the question to the try that follows, answer and all."""
+    """The question that an approval rests on: Airflow moves it to the next try, with its answer."""
     from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session

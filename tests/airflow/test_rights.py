@@ -26,7 +26,7 @@ def lake(home):
 
 @pytest.fixture
 def granted(web, monkeypatch):
-    """What the user has been granted: names of connections and of custom views.
+    """The rights of the user: names of connections and of custom views.
 
     Names of views are compared as a whole, as Airflow's FAB auth manager does it. The rest of the simple one stays.
     """
@@ -117,7 +117,7 @@ def test_the_first_page_says_which_lakes_are_seen_in_part(lake, page, granted):
 
 
 class Lakes:
-    """What lakes tell of their repositories, and whether they do it now."""
+    """The repositories that lakes name, and whether they name them now."""
 
     def __init__(self):
         self.names, self.failing = {"mine": ["repo"], "yours": ["repo"]}, set[str]()

@@ -1,4 +1,4 @@
-"""What tasks share: arguments that are declared once, and how often a task asks the catalog."""
+"""Tests of the base of tasks: arguments are declared once, and a task asks the catalog as often as it must."""
 
 import inspect
 from contextlib import contextmanager

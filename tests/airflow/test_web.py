@@ -44,7 +44,7 @@ def page(web, home, monkeypatch):
 
 
 def views():
-    """What the plugin adds to Airflow's own pages, as Airflow reads it."""
+    """The additions of the plugin to Airflow's own pages, as Airflow reads it."""
     from airflow import plugins_manager
 
     if KNOWN < (3, 2):
@@ -388,7 +388,7 @@ def test_a_run_and_a_task_have_a_tab_with_what_they_did(history, page, monkeypat
 
 # --- what can be done --------------------------------------------------------------------------------------------
 class FormReader(HTMLParser):
-    """What the page's script would send."""
+    """The request that the page's script would send."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What operators tell: results, conflict tables, refusals of bad input, and what a kill does."""
+"""Tests of what operators return: results, conflict tables, refusals of bad input, and the effect of a kill."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What ``pip install lakeops`` gives Airflow's users: the DAGs by one import line, and the plugin once."""
+"""Tests of ``pip install lakeops`` for Airflow's users: the DAGs by one import line, and the plugin once."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def environment(request, wheel, others, tmp_path_factory):
 
 @pytest.fixture
 def look(environment, tmp_path):
-    """What an Airflow of that environment finds in a folder of DAGs and a folder of plugins."""
+    """The DAGs and plugins that an Airflow of that environment finds in their folders."""
     python, _ = environment
 
     def look(dags, plugins=None):

@@ -275,7 +275,7 @@ def test_a_transition_leaves_one_record(catalog, name):
 
 
 def test_every_transition_leaves_a_record_or_is_known_to_change_nothing_that_counts(catalog):
-    """What writes is found in the source, so that nobody adds a transition without deciding."""
+    """The test finds writing methods in the source, so that nobody adds a transition without deciding."""
     writing = set()
     for part in [catalog, *(part for part in vars(catalog).values() if isinstance(part, CatalogPart))]:
         for name, method in inspect.getmembers(type(part), inspect.isfunction):
@@ -369,7 +369,7 @@ STEPS = st.lists(
 
 
 def step(catalog, verb, name):
-    """What a step is expected to leave: an action, or None."""
+    """The action that a step is expected to leave, or None."""
     state = catalog.refs.branch(REPO, "main")
     match verb:
         case "create_branch":

@@ -229,7 +229,7 @@ def test_a_connection_lost_between_two_statements_is_tried_again(postgres_url, o
 
 
 def test_nothing_stays_on_a_connection(postgres_url, opened):
-    """What a transaction sets ends with it, so a pool that hands connections out by transaction will do."""
+    """A setting of a transaction ends with it, so a pool that hands connections out by transaction will do."""
     import pyarrow as pa
 
     from lakeops.model.arrow import STAGED_SCHEMA
@@ -272,7 +272,7 @@ def test_readers_see_one_instant(catalog, opened, database_url):
         return before == find_branch(conn, REPO, "main"), len(conn.execute(STAGED.select()).all())
 
     assert catalog.database.read(work) == (True, 1)
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a", "b"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["a", "b"]
 
 
 def test_a_fork_does_not_share_connections(catalog):
@@ -286,7 +286,7 @@ def test_a_fork_does_not_share_connections(catalog):
     assert os.getpid() not in run_forked(child, range(3))
     assert everything(catalog) != before
     put(catalog, an_entry("parent again"))
-    assert len(catalog.staging.staged_page(REPO, "main").rows) == 5
+    assert len(catalog.staging.staged_page(REPO, "main")[1]) == 5
 
 
 @pytest.fixture(scope="module")
@@ -464,4 +464,4 @@ def test_an_encoding_in_the_address_changes_nothing(postgres_url, opened, encodi
     create(catalog)
     row = [Staged("漢字", None)]
     catalog.staging.put_staged(REPO, "main", row, started=catalog.now())
-    assert catalog.staging.staged_table(REPO, "main")[1]["path"].to_pylist() == ["漢字"]
+    assert catalog.staging.staged_table(REPO, "main").staged["path"].to_pylist() == ["漢字"]

@@ -1,4 +1,4 @@
-"""What expires or deletes by age asks whether the clock can be believed."""
+"""Tests of the clock: verbs that expire or delete by age ask whether it can be believed."""
 
 from datetime import timedelta
 

@@ -193,7 +193,7 @@ def test_a_newer_mark_takes_over_pending_commits_or_revives_them(catalog):
 
 
 def test_a_restore_that_was_killed_goes_on_or_leaves_the_rest_to_the_next_mark(catalog, monkeypatch):
-    monkeypatch.setattr("lakeops.catalog.retention.IN_CHUNK", 2)
+    monkeypatch.setattr("lakeops.catalog.guards.IN_CHUNK", 2)
     *old, _ = chain(catalog, 4)
     expire(catalog, "m", begin(catalog), *old)
     catalog.marks.restore_mark(REPO, "m")
@@ -508,7 +508,7 @@ def test_moves_go_but_for_the_last_one_of_what_exists(catalog, line):
 def test_keys_and_tokens_go(catalog, line):
     assert prune(catalog, "keys", before=0) == prune(catalog, "tokens", before=0) == 0
     assert prune(catalog, "keys") == prune(catalog, "tokens") == 12
-    assert catalog.commits.key(REPO, "key 3") is None
+    assert catalog.commits.of_key(REPO, "key 3", "") is None
     healthy(catalog)
 
 

@@ -47,7 +47,7 @@ def mirror(empty):
 
 
 def see(catalog, **heads):
-    """What the source shows: ``main=commit``, ``tag_v1=commit``."""
+    """The refs that the source shows: ``main=commit``, ``tag_v1=commit``."""
     found = {}
     for name, commit in heads.items():
         kind = RefKind.TAG if name.startswith("tag_") else RefKind.BRANCH

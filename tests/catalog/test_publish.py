@@ -31,7 +31,7 @@ from support.statements import statements
 from lakeops.catalog import commits
 from lakeops.catalog.commits import FORGET
 from lakeops.catalog.open import open_catalog
-from lakeops.catalog.records import KeyRecord, commit_values
+from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import COMMIT
 from lakeops.model.errors import AttemptExpired, BranchMoved, CommitExpired, Corrupted, KeyReused, RefNotFound
 
@@ -51,12 +51,12 @@ def test_publishing_does_everything_at_once(catalog):
     after = catalog.refs.branch(REPO, "main")
     assert after == replace(before, commit_id=publish.commit.id, sealed_tokens=())
     assert catalog.commits.get(REPO, publish.commit.id) == publish.commit
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["b"]
-    assert catalog.commits.key(REPO, "k") == KeyRecord("f", publish.commit.id)
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["b"]
+    assert catalog.commits.of_key(REPO, "k", "f").id == publish.commit.id
     move = catalog.refs.reflog(REPO, "main")[0]
     assert (move.old, move.new, move.action, move.actor) == (FIRST.id, publish.commit.id, "import", "bob")
     assert catalog.staging.purge_retired(REPO) == 1
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["b"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["b"]
 
 
 REFUSED = {
@@ -111,10 +111,10 @@ def test_a_known_key_gives_the_earlier_commit_whatever_happened_since(catalog):
 
 
 def test_a_key_can_stand_for_a_commit_that_exists(catalog):
-    assert catalog.commits.key(REPO, "k") is None
+    assert catalog.commits.of_key(REPO, "k", "f") is None
     catalog.commits.remember_key(REPO, "k", "f", FIRST.id)
     catalog.commits.remember_key(REPO, "k", "g", "f" * 64)
-    assert catalog.commits.key(REPO, "k") == KeyRecord("f", FIRST.id)
+    assert catalog.commits.of_key(REPO, "k", "f") == FIRST
     assert catalog.commits.publish(ready(catalog, key="k", fingerprint="f")) == FIRST
     assert catalog.refs.branch(REPO, "main").commit_id == FIRST.id
 

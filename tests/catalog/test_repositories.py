@@ -301,7 +301,7 @@ def test_deleting_a_branch_retires_its_staging(catalog):
         catalog.refs.branch(REPO, "dev")
     assert catalog.staging.purge_retired(REPO) == 3
     assert catalog.staging.purge_retired(REPO) == 0
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["main's"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["main's"]
     branch(catalog, "dev")
     assert not catalog.staging.has_staged(REPO, "dev")
     assert [(m.action, m.old, m.new, m.actor) for m in catalog.refs.reflog(REPO, "dev")] == [

@@ -204,7 +204,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 
 # --- the tables that statements use are those of the sqlmodel classes ---
 def described(metadata):
-    """What PostgreSQL is told of the tables. It has no options of tables, and indexes are statements of their own."""
+    """PostgreSQL gets tables without options, and indexes as statements of their own."""
     return [str(CreateTable(table).compile(dialect=postgresql.dialect())) for table in metadata.sorted_tables]
 
 

@@ -49,7 +49,7 @@ def staged(catalog, **where):
 
 
 def page(catalog, **where):
-    return catalog.staging.staged_page(REPO, "main", **where).rows
+    return catalog.staging.staged_page(REPO, "main", **where)[1]
 
 
 def test_the_last_write_of_a_path_wins(catalog):
@@ -68,8 +68,8 @@ def test_the_last_write_of_a_path_wins(catalog):
 def test_a_branch_is_read_with_the_commit_it_points_to(catalog):
     head = commit_all(catalog, "one")
     put(catalog, an_entry("a"))
-    found = catalog.staging.staged_page(REPO, "main")
-    assert (found.state, found.head, paths(found.rows)) == (catalog.refs.branch(REPO, "main"), head, ["a"])
+    found, rows = catalog.staging.staged_page(REPO, "main")
+    assert (found, paths(rows)) == (head, ["a"])
     assert catalog.staging.staged_one(REPO, "main", "a")[0] == head
 
 
@@ -83,16 +83,17 @@ def test_the_newest_token_wins(catalog):
     assert staged(catalog) == [("a", "3"), ("b", None), ("c", "1"), ("d", "3")]
     assert catalog.staging.staged_one(REPO, "main", "b")[1] == gone("b")
     assert catalog.staging.staged_one(REPO, "main", "c")[1] == an_entry("c", "1")
-    found, table = catalog.staging.staged_table(REPO, "main")
+    found = catalog.staging.staged_table(REPO, "main")
+    table = found.staged
     assert found.state == catalog.refs.branch(REPO, "main")
     assert table.select(["path", "tombstone"]).to_pylist() == [
         {"path": row.path, "tombstone": row.entry is None} for row in page(catalog)
     ]
-    _, sealed = catalog.staging.staged_table(REPO, "main", tokens=second.sealed_tokens)
+    sealed = catalog.staging.staged_table(REPO, "main", tokens=second.sealed_tokens).staged
     assert [path[-1:] for path in sealed["physical_address"].to_pylist() if path] == ["2", "1"]
-    _, oldest = catalog.staging.staged_table(REPO, "main", tokens=first.sealed_tokens)
+    oldest = catalog.staging.staged_table(REPO, "main", tokens=first.sealed_tokens).staged
     assert oldest["tombstone"].to_pylist() == [False, False, False, True]
-    assert catalog.staging.staged_table(REPO, "main", tokens=("not a token",))[1].num_rows == 0
+    assert catalog.staging.staged_table(REPO, "main", tokens=("not a token",)).staged.num_rows == 0
 
 
 def test_pages_walk_all_tokens_in_byte_order(catalog):
@@ -112,7 +113,7 @@ def test_pages_walk_all_tokens_in_byte_order(catalog):
     for prefix in ("a", "a_", "%", "é", "😀", "a\n", "nothing"):
         expected = [path for path in PATHS if path.startswith(prefix)]
         assert paths(page(catalog, prefix=prefix)) == expected
-        assert catalog.staging.staged_table(REPO, "main", prefix=prefix)[1]["path"].to_pylist() == expected
+        assert catalog.staging.staged_table(REPO, "main", prefix=prefix).staged["path"].to_pylist() == expected
         assert paths(page(catalog, prefix=prefix, after="a", limit=1)) == [p for p in expected if p > "a"][:1]
 
 
@@ -253,7 +254,7 @@ def test_the_commit_that_took_a_token_is_remembered(catalog):
 
 # --- the looks before an upload, and the one in the transaction that links what was uploaded, refuse the same ---
 def refusals(catalog, branch="main", repository=REPO):
-    """What the look and the transaction raise."""
+    """The errors of the look and of the transaction."""
     found = []
     for refused in (
         lambda: catalog.staging.staging_time(repository, branch),
@@ -389,7 +390,7 @@ class StagingMachine(RuleBasedStateMachine):
     @rule(prefix=PREFIX, after=PATH | st.just(""), limit=st.integers(1, 4))
     def read_a_page(self, prefix, after, limit):
         expected = [row for row in self.shown() if row[0].startswith(prefix) and row[0] > after]
-        found = self.catalog.staging.staged_page(REPO, "main", prefix=prefix, after=after, limit=limit).rows
+        found = self.catalog.staging.staged_page(REPO, "main", prefix=prefix, after=after, limit=limit)[1]
         assert [self.plain(row) for row in found] == expected[:limit]
 
     @rule(path=PATH)
@@ -403,9 +404,9 @@ class StagingMachine(RuleBasedStateMachine):
         assert (state.commit_id, state.resets) == (self.head.id, self.resets)
         assert state.sealed_resets == self.sealed_resets
         assert len(state.tokens) == len(self.tokens)
-        assert [self.plain(row) for row in self.catalog.staging.staged_page(REPO, "main").rows] == self.shown()
+        assert [self.plain(row) for row in self.catalog.staging.staged_page(REPO, "main")[1]] == self.shown()
         assert self.catalog.staging.has_staged(REPO, "main") == any(self.tokens)
-        table = self.catalog.staging.staged_table(REPO, "main")[1].select(["path", "tombstone"])
+        table = self.catalog.staging.staged_table(REPO, "main").staged.select(["path", "tombstone"])
         assert table.to_pylist() == [{"path": path, "tombstone": text is None} for path, text in self.shown()]
 
     def shown(self):
@@ -467,8 +468,8 @@ def test_bulk_and_single_rows_are_the_same_rows(catalog, older, newer, bulk):
         catalog.staging.put_staged(REPO, "main", table_of(rows) if at_once else rows, started=catalog.now())
         seal(catalog)
     expected = sorted(({r.path: r for r in older} | {r.path: r for r in newer}).values(), key=lambda r: r.path.encode())
-    assert catalog.staging.staged_page(REPO, "main").rows == expected
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == expected
+    assert catalog.staging.staged_page(REPO, "main")[1] == expected
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == expected
     for row in expected:
         assert catalog.staging.staged_one(REPO, "main", row.path)[1] == row
 
@@ -478,21 +479,21 @@ def test_bulk_replaces_rows_of_the_active_token(catalog):
     again = [an_entry("c", "2"), an_entry("a", "2"), gone("b"), an_entry("d", "2", x="y")]
     state = catalog.staging.put_staged(REPO, "main", table_of(again), started=catalog.now())
     assert state == catalog.refs.branch(REPO, "main")
-    _, table = catalog.staging.staged_table(REPO, "main")
+    table = catalog.staging.staged_table(REPO, "main").staged
     assert rows_of(table) == [again[1], again[2], again[0], again[3], an_entry("z", "1")]
 
 
 def test_of_a_path_that_is_twice_in_a_table_the_last_row_counts(catalog):
     rows = [an_entry("b", "1"), an_entry("a", "1"), an_entry("b", "2", k="v"), gone("a"), an_entry("b", "3")]
     catalog.staging.put_staged(REPO, "main", table_of(rows), started=catalog.now())
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == [gone("a"), an_entry("b", "3")]
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == [gone("a"), an_entry("b", "3")]
 
 
 def test_an_empty_table_is_nothing(catalog):
     before = everything(catalog)
     catalog.staging.put_staged(REPO, "main", table_of([]), started=catalog.now())
     assert everything(catalog) == before
-    assert catalog.staging.staged_table(REPO, "main")[1].equals(STAGED_SCHEMA.empty_table())
+    assert catalog.staging.staged_table(REPO, "main").staged.equals(STAGED_SCHEMA.empty_table())
 
 
 def test_chunks_slices_and_wider_types_are_taken(catalog):
@@ -500,7 +501,7 @@ def test_chunks_slices_and_wider_types_are_taken(catalog):
     table = pa.concat_tables([table_of(rows[:20]).slice(5), table_of(rows[20:])])
     wide = table.cast(pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in table.schema]))
     catalog.staging.put_staged(REPO, "main", wide.append_column("extra", pa.nulls(45)), started=catalog.now())
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == sorted(rows[5:], key=lambda row: row.path)
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == sorted(rows[5:], key=lambda row: row.path)
 
 
 def test_a_bulk_load_that_is_refused_leaves_nothing(catalog):
@@ -532,7 +533,7 @@ def test_a_hundred_thousand_rows_go_in_and_out(catalog):
         STAGED_SCHEMA,
     )
     catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
-    _, found = catalog.staging.staged_table(REPO, "main")
+    found = catalog.staging.staged_table(REPO, "main").staged
     assert found.combine_chunks() == table.sort_by("path").combine_chunks()
 
 
@@ -541,7 +542,7 @@ def test_batches_without_rows_are_fine(catalog):
     rows = table_of([an_entry("a")])
     for table in (pa.concat_tables([rows.slice(1), rows]), rows.slice(1), STAGED_SCHEMA.empty_table()):
         catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
-    _, staged = catalog.staging.staged_table(REPO, "main")
+    staged = catalog.staging.staged_table(REPO, "main").staged
     assert staged["path"].to_pylist() == ["a"]
 
 
@@ -557,7 +558,7 @@ def test_rows_of_any_size_are_read_in_bulk(catalog):
         )
     ]
     catalog.staging.put_staged(REPO, "main", rows, started=catalog.now())
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == rows
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == rows
 
 
 def test_a_row_larger_than_any_block_is_read(catalog):
@@ -565,7 +566,7 @@ def test_a_row_larger_than_any_block_is_read(catalog):
     large = Entry("large", "data/x", "c", 1, 0, metadata={"k": '"' * (20 << 20)})
     rows = [Staged("large", large), an_entry("a"), an_entry("z")]
     catalog.staging.put_staged(REPO, "main", rows, started=catalog.now())
-    assert rows_of(catalog.staging.staged_table(REPO, "main")[1]) == sorted(rows, key=lambda row: row.path)
+    assert rows_of(catalog.staging.staged_table(REPO, "main").staged) == sorted(rows, key=lambda row: row.path)
     assert "data/x" in catalog.retention.roots(REPO).staged["physical_address"].to_pylist()
 
 
@@ -591,7 +592,7 @@ catalog = open_catalog(sys.argv[1], clock=ManualClock())
 catalog.staging.staged_table("repo", "main", prefix="zzz")
 most = psutil.Process().memory_info().vms + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
-print(catalog.staging.staged_table("repo", "main")[1].num_rows)
+print(catalog.staging.staged_table("repo", "main").staged.num_rows)
 """
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lakeops.lake import Lake
-from lakeops.ops.mirror import setup_s3
+from lakeops.store.s3 import replication_rules
 from lakeops.store.s3.client import client
 
 ROLE = "arn:aws:iam::123456789012:role/replicate"
@@ -234,7 +234,7 @@ def test_on_aws_the_batch_job_is_started(run, as_on_aws, monkeypatch):
             started.append(job)
             return {"JobId": "job-7"}
 
-    monkeypatch.setattr(setup_s3, "control_client", lambda _: Control())
+    monkeypatch.setattr(replication_rules, "control_client", lambda _: Control())
     assert "Batch replication job job-7" in run.ok(*as_on_aws, "--apply", "--start-batch", "--yes")
     (job,) = started
     assert job["RoleArn"] == ROLE

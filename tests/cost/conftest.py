@@ -1,4 +1,4 @@
-"""What verbs cost: counts of statements, transactions and requests, a file a room. What they do is tested elsewhere."""
+"""Tests of cost: counts of statements, transactions and requests, a file for each room."""
 
 import pytest
 from support.opened_catalogs import catalog, database_url, empty, opened, postgres_url, shared_postgres_url, sqlite_url

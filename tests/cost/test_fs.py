@@ -1,4 +1,4 @@
-"""What reads over fsspec cost: statements and requests do not grow with how often a program asks for a file."""
+"""Cost of reads over fsspec: statements and requests do not grow with how often a program asks for a file."""
 
 import io
 import subprocess

@@ -1,4 +1,4 @@
-"""What a mirror's pass costs: it follows what changed, not the repository, and not how many commits were skipped."""
+"""Cost of a mirror's pass: it follows the changes, not the repository, and not the number of skipped commits."""
 
 from random import Random
 

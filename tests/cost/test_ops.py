@@ -1,4 +1,4 @@
-"""What each verb asks of the catalog: statements and transactions. A catalog may be as far away as a bucket.
+"""Cost of each verb in the catalog: statements and transactions. A catalog may be as far away as a bucket.
 
 The first test holds the table of docs/catalog.md.
 """

@@ -1,4 +1,4 @@
-"""What a page asks of the catalog and the store does not grow with the repository: counts, at two sizes."""
+"""Cost of a page in the catalog and the store: counts, at two sizes, do not grow with the repository."""
 
 import warnings
 from contextlib import contextmanager
@@ -52,7 +52,7 @@ PAGES = {
 
 
 class Cost(NamedTuple):
-    """What one page took."""
+    """The cost of one page."""
 
     statements: int
     steps: int

@@ -1,4 +1,4 @@
-"""What nothing refers to, beside the same question asked of Python's sets."""
+"""Tests of unreferenced objects, beside the answer of Python's sets."""
 
 import errno
 import json

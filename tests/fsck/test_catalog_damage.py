@@ -82,7 +82,7 @@ def forget_upload(repo):
 
 @dataclass(frozen=True)
 class Damage:
-    """What is done, the kinds that must be found, and where the first of them is."""
+    """The damage, the kinds that must be found, and the place of the first of them."""
 
     do: Callable[[Repository], None]
     kinds: tuple[str, ...]

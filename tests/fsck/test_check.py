@@ -1,4 +1,4 @@
-"""What a check promises: it reads only, looks at each file once, and does not cry wolf beside live writers."""
+"""Tests of a check's promises: it reads only, looks at each file once, and does not cry wolf beside live writers."""
 
 import tempfile
 from collections import Counter

@@ -83,7 +83,7 @@ def unnoticed_edits(repo, table, only=""):
 
 
 def edits(repo, table):
-    """What is done, and the statement that does it to one row of the table."""
+    """The damage, and the statement that does it to one row of the table."""
     where = f"WHERE {one_row(repo, table)}"
     for column in table.columns:
         for word, value in values(column, postgres=catalog(repo).database.dialect.name == "postgresql"):

@@ -37,7 +37,7 @@ Tables = list[pa.Table]
 
 @dataclass(frozen=True)
 class Damage:
-    """What is done, and the kinds that must be found, the first of them at ``where``."""
+    """The damage, and the kinds that must be found, the first of them at ``where``."""
 
     do: Callable[[Repository], None]
     kinds: tuple[str, ...]

@@ -103,7 +103,7 @@ def test_a_bucket_that_may_not_be_listed_is_asked_for_each_object(in_bucket):
 
 
 def test_harm_to_imported_objects_of_a_bucket(in_bucket):
-    store = in_bucket.repo._ctx.stores.at(in_bucket.url)
+    store = in_bucket.repo._ctx.stores().at(in_bucket.url)
     store.delete(["03"])
     store.put("05", b"imported x")
     store.put("07", b"IMPORTED 7")

@@ -97,7 +97,7 @@ def test_a_file_that_arrived_torn_is_not_shown(pair, harm):
 
 
 def test_one_torn_file_hides_nothing_of_what_arrived(pair):
-    """What is whole is remembered; what else is missing is counted."""
+    """A mirror remembers complete files, and counts what else is missing."""
     pair.commit_paths("main", dict(FIRST))
     pair.replicator.hold(layout.DATA)
     pair.replicator.settle()

@@ -1,4 +1,4 @@
-"""What goes wrong between two lakes: clear errors, nothing changed, and the next pass goes on."""
+"""Tests of two lakes that disagree: clear errors, nothing changed, and the next pass goes on."""
 
 import json
 import shutil

@@ -26,7 +26,7 @@ def stores(pair):
 
 
 def again(pair):
-    """What a schedule at the old site goes on doing."""
+    """The steps of a schedule at the old site, which goes on."""
     replicate(*stores(pair), LocalEngine(2), delete=True, force=True)
 
 
@@ -40,7 +40,7 @@ def diverge(pair):
 
 @pytest.fixture
 def shown(pair):
-    """What the mirror shows, after some objects came by replication."""
+    """The contents of the mirror, after some objects came by replication."""
     pair.commit(**{f"f{number}": f"old {number}" for number in range(6)})
     again(pair)
     pair.mirror.sync()

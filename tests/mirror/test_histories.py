@@ -196,7 +196,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def arrive(self):
-        """What has been written arrives, and a pass sees it."""
+        """Written objects arrive, and a pass sees them."""
         self.replicate_all()
         self.sync()
 

@@ -1,4 +1,4 @@
-"""What a pass does: wait for what is missing, show what is complete, follow the source wherever it goes."""
+"""Tests of a pass: it waits for what is missing, shows what is complete, and follows the source wherever it goes."""
 
 from contextlib import nullcontext
 from random import Random

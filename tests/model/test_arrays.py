@@ -85,7 +85,7 @@ STRANGE = st.sampled_from(
 
 @given(st.data(), st.sampled_from(list(KINDS)))
 def test_values_of_python(data, kind):
-    """The same array or the same error as Arrow gives, whatever the values are."""
+    """Arrow's array or Arrow's error comes back, whatever the values are."""
     values = data.draw(st.lists(st.one_of(KINDS[kind], st.none(), *([STRANGE] if data.draw(st.booleans()) else []))))
     try:
         expected = pa.array(values, kind)

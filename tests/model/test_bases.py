@@ -1,4 +1,4 @@
-"""What merges rest on: against all best common ancestors of every two heads, as git defines them."""
+"""Tests of merge bases: all best common ancestors of every two heads, as git defines them."""
 
 import itertools
 import random
@@ -37,7 +37,7 @@ def best(every, left, right):
 
 
 def needed(parents, heads):
-    """What recursive merges of every two heads rest on: bases, and those of bases that are merged first."""
+    """Tests of bases of recursive merges of every two heads, and of bases that are merged first."""
     every = ancestors(parents)
     rests: set[int] = set()
 

@@ -11,7 +11,6 @@ from support.graphs import History, make_history, merge_base, random_dates, rand
 from lakeops.model.errors import RefNotFound
 from lakeops.model.graph import (
     divergences,
-    first_parents,
     is_ancestor,
     leading_to,
     log,
@@ -78,7 +77,7 @@ def test_a_merge_of_an_old_branch_does_not_read_all_of_history() -> None:
 def test_long_histories_need_no_recursion(long_line):
     history = History(long_line)
     assert sum(1 for _ in log(history, long_line[-1].id)) == LONG - 5 + 3
-    assert sum(1 for _ in first_parents(history, long_line[LONG - 1].id)) == LONG
+    assert sum(1 for _ in log(history, long_line[LONG - 1].id, first_parent=True)) == LONG
     assert is_ancestor(history, long_line[0].id, long_line[LONG - 1].id)
 
 
@@ -162,7 +161,7 @@ def test_a_missing_commit_is_an_error_and_not_an_end():
     for call in (
         lambda: merge_base(history, commits[2].id, commits[0].id),
         lambda: list(log(history, commits[2].id)),
-        lambda: list(first_parents(history, commits[2].id)),
+        lambda: list(log(history, commits[2].id, first_parent=True)),
     ):
         with pytest.raises(RefNotFound):
             call()

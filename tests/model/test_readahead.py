@@ -7,7 +7,7 @@ from support.graphs import History, make_history, merge_base
 
 from lakeops.model import graph
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import ReadAhead, first_parents, log
+from lakeops.model.graph import ReadAhead, log
 
 
 class Statements:
@@ -19,7 +19,7 @@ class Statements:
 
     def load(self, commit_id, limit):
         self.runs.append(limit)
-        return list(itertools.islice(first_parents(self.history, commit_id), limit))
+        return list(itertools.islice(log(self.history, commit_id, first_parent=True), limit))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def line():
 
 def test_a_long_walk_takes_few_statements(line):
     statements = Statements(line)
-    assert list(first_parents(ReadAhead(statements.load), line[-1].id)) == line[::-1]
+    assert list(log(ReadAhead(statements.load), line[-1].id, first_parent=True)) == line[::-1]
     assert statements.runs[:4] == [1, 2, 4, 8]
     assert max(statements.runs) == 1024
     assert len(statements.runs) < 22
@@ -44,7 +44,7 @@ def test_one_commit_takes_one_row(line):
 
 def test_a_walk_whose_length_is_known_takes_one_statement(line):
     statements = Statements(line)
-    walk = first_parents(ReadAhead(statements.load, 1000), line[-1].id)
+    walk = log(ReadAhead(statements.load, 1000), line[-1].id, first_parent=True)
     assert list(itertools.islice(walk, 1000)) == line[::-1][:1000]
     assert statements.runs == [1000]
     for ahead, first in ((0, 1), (10**9, 1024)):
@@ -81,7 +81,7 @@ def test_what_is_kept_is_bounded(line, monkeypatch):
     monkeypatch.setattr(graph, "LONGEST_RUN", 64)
     statements = Statements(line)
     source = ReadAhead(statements.load)
-    assert list(first_parents(source, line[-1].id)) == line[::-1]
+    assert list(log(source, line[-1].id, first_parent=True)) == line[::-1]
     assert len(source._kept) < 200
     assert source(line[-1].id) == line[-1]
 

@@ -22,7 +22,7 @@ def row(address):
 
 
 def listing(lake, *prefixes):
-    """The same lake under settings that list where objects may lie."""
+    """The lake of the tests, under settings that list where objects may lie."""
     settings = Settings.load(**{**lake.settings.model_dump(), "external_prefixes": prefixes})
     return Lake(lake.catalog, settings, clock=lake.clock)
 

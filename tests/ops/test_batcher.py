@@ -90,7 +90,7 @@ def test_an_answer_is_told_again_for_a_moment_by_a_clock_that_nobody_sets():
 
 
 def test_an_answer_is_as_old_as_its_question(monkeypatch):
-    """What comes about while one checks may be missing from the answer."""
+    """An answer may lack what comes about while one checks."""
     catalog = Checked()
     catalog.go_on.set()
     inner = catalog.staging.staging_time

@@ -86,7 +86,7 @@ def test_a_session(lake, repo):
 def test_an_output_directory(repo):
     with repo.branch("main").output("events/") as url:
         assert url.startswith(f"{repo.storage_namespace}/data/")
-        store = Stores(repo._ctx.stores.settings).at(url)
+        store = Stores(repo._ctx.stores().settings).at(url)
         store.put("part-0.csv", b"a,b")
         store.put("_temporary/0/part", b"unfinished")
     assert tree(repo, "main") == {"events/part-0.csv": b"a,b"}
@@ -95,7 +95,7 @@ def test_an_output_directory(repo):
 
 
 def test_a_namespace_that_another_lake_has_is_taken(repo, tmp_path):
-    settings = Settings.load(home=tmp_path / "other", s3_endpoint_url=repo._ctx.stores.settings.endpoint_url)
+    settings = Settings.load(home=tmp_path / "other", s3_endpoint_url=repo._ctx.stores().settings.endpoint_url)
     with Lake.open(settings=settings) as other, pytest.raises(NamespaceTaken):
         other.create_repository("other", storage_namespace=repo.storage_namespace)
 
@@ -103,7 +103,7 @@ def test_a_namespace_that_another_lake_has_is_taken(repo, tmp_path):
 @on_azure
 def test_imports_between_kinds_of_stores(lake, repo, container, buckets):
     bucket = buckets(lake.settings.s3_endpoint_url)
-    stores = Stores(repo._ctx.stores.settings)
+    stores = Stores(repo._ctx.stores().settings)
     for url, text in ((f"s3://{bucket}/raw-az", b"from s3"), (f"az://{container}/raw", b"from azure")):
         stores.at(url).put("day=1/a b.csv", text)
     repo.branch("main").import_objects(f"s3://{bucket}/raw-az/", "s3/", "import")
@@ -244,7 +244,7 @@ class TestOutputs:
     def test_what_marks_a_folder_is_left_out(self, place, repo, marker):
         if place[0] is None:
             pytest.skip("folders of a disk are no files")
-        main, s3 = repo.branch("main"), client(repo._ctx.stores.settings)
+        main, s3 = repo.branch("main"), client(repo._ctx.stores().settings)
         with main.output("t/") as url:
             bucket, _, folder = url.removeprefix("s3://").partition("/")
             s3.put_object(Bucket=bucket, Key=f"{folder}/{marker}", Body=b"")
@@ -254,7 +254,7 @@ class TestOutputs:
     def test_rows_under_the_name_of_a_folder_are_refused(self, place, repo):
         if place[0] is None:
             pytest.skip("a disk has no such files")
-        main, s3 = repo.branch("main"), client(repo._ctx.stores.settings)
+        main, s3 = repo.branch("main"), client(repo._ctx.stores().settings)
         with pytest.raises(InvalidInput, match="t/day=1/"), main.output("t/") as url:
             bucket, _, folder = url.removeprefix("s3://").partition("/")
             s3.put_object(Bucket=bucket, Key=f"{folder}/day=1/", Body=b"rows")
@@ -290,7 +290,7 @@ class TestVersions:
         s3.delete_bucket(Bucket=name)
 
     def test_a_bucket_with_versions_says_that_they_remain(self, old):
-        s3, bucket = client(old._ctx.stores.settings), old.storage_namespace.split("/")[2]
+        s3, bucket = client(old._ctx.stores().settings), old.storage_namespace.split("/")[2]
         s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
         mark = old.gc.mark()
         report = old.gc.report(mark.id)

@@ -123,7 +123,7 @@ def run_again(scene, home, *, data):
 )
 @pytest.mark.parametrize("place", ["middle", *(pytest.param(end, marks=pytest.mark.slow) for end in ("first", "last"))])
 def test_killed_for_real_and_run_again(scene, rewind, place):
-    """The same with SIGKILL to a process of its own, at one of the effects."""
+    """The test does it with SIGKILL to a process of its own, at one of the effects."""
     total = effects_of(scene, rewind())
     effect, when = {"first": (1, "after"), "middle": (max(1, total // 2), "after"), "last": (total, "before")}[place]
     home = rewind()

@@ -31,7 +31,7 @@ def rows(paths, mark):
 
 
 def counted(changes, prefix, folders):
-    """What sums are meant to be, one change after another."""
+    """The sums that are expected, one change after another."""
     everything, others = Counts(), Counts()
     found: dict[str, Counts] = {}
     for change in changes:

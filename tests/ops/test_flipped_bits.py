@@ -211,7 +211,7 @@ def test_an_encrypted_object_is_never_called_damaged(sealed_etags, scene):
 
 def test_an_encrypted_object_that_was_replaced_is_not_the_recorded_one(sealed_etags, scene):
     address = scene.ref.stat("t/small.csv").physical_address
-    store, key = scene.repo._ctx.stores.locate(scene.repo._ctx.policy, address)
+    store, key = scene.repo._ctx.stores().locate(scene.repo._ctx.policy, address)
     target = {"Bucket": store.bucket, "Key": f"{store.prefix}/{key}"}
     client(store.settings).put_object(**target, Body=SMALL[::-1], ServerSideEncryption="aws:kms")
     for name in ("read", "open and read"):
@@ -233,7 +233,7 @@ def test_a_copy_is_not_made_of_a_flipped_bit(scene, path, tmp_path):
     from lakeops.store.copy import copy_object
     from lakeops.store.local import LocalStore
 
-    store, key = scene.repo._ctx.stores.locate(scene.repo._ctx.policy, scene.ref.stat(path).physical_address)
+    store, key = scene.repo._ctx.stores().locate(scene.repo._ctx.policy, scene.ref.stat(path).physical_address)
     there = LocalStore(tmp_path / "there", fsync=False)
     scene.flip(path)
     with pytest.raises(Corrupted):

@@ -464,7 +464,7 @@ def names_of_attempt(started):
     return {
         "object": layout.object_key(started, Ids()),
         "object of an hour": f"{layout.DATA}{layout.partition(started)}/{Ids().new()}",
-        "output": layout.output_prefix(started, Ids()) + "part",
+        "output": layout.object_key(started, Ids()) + "/part",
         "range": layout.range_key(layout.attempt_file("0" * 64, attempt)),
         "metarange": layout.metarange_key(layout.attempt_file("0" * 64, attempt)),
         "mark": f"{layout.GC}{attempt}/report.json",

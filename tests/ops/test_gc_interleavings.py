@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.collected import BRANCHES, PATHS, Steps, World
 from support.gc_protocol import RULES, SCENARIOS, violation
 
-from lakeops.catalog import guards, retention
+from lakeops.catalog import guards
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.model.errors import LakeopsError
 from lakeops.ops.gc import plan
@@ -132,12 +132,11 @@ def play(world, program):
 def _small_steps(monkeypatch):
     """One commit a transaction, so that everything can happen between two of them."""
     monkeypatch.setattr(plan, "STEP", 1)
-    for module in (guards, retention):
-        monkeypatch.setattr(module, "IN_CHUNK", 1)
+    monkeypatch.setattr(guards, "IN_CHUNK", 1)
 
 
 def begin(world):
-    """What histories start from: an old commit under a new one, a branch at the old one, and garbage of all kinds."""
+    """The start of histories: an old commit under a new one, a branch at the old one, and garbage of all kinds."""
     for verb in (
         world.put("main", "a/x"), world.put("main", "b/x"), world.commit("main"), world.create_branch("dev", 1),
         world.put("main", "a/x"), world.commit("main"), world.put("dev", "a/y"), world.reset("dev", None),

@@ -135,7 +135,7 @@ def told(wander):
 
 
 class Naive:
-    """The same questions, answered by comparing the whole contents of commits, one path at a time."""
+    """The answers from the whole contents of commits, one path at a time."""
 
     def __init__(self, repo):
         self._commits = {commit.id: commit for ref in repo.branches() for commit in repo.log(ref.id)}

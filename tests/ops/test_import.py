@@ -256,7 +256,7 @@ def test_whatever_an_import_lists_can_be_read(main, refused, tmp_path, below, sk
 
 @pytest.mark.parametrize("on_the_way", ["the source", "above it"])
 def test_a_link_to_the_source_is_followed_once(main, tmp_path, on_the_way):
-    """What was committed stays what it is when the link leads elsewhere, and also when it is gone."""
+    """A committed object stays as it is when the link leads elsewhere, and also when it is gone."""
     write(tmp_path / "v1", {"t/part": "1", "t/sub/part": "1"})
     write(tmp_path / "v2", {"t/part": "2", "t/sub/part": "2"})
     current = tmp_path / "current"
@@ -355,7 +355,7 @@ def test_a_branch_that_moves_meanwhile_keeps_both(faulty, source):
 
 
 def test_an_import_that_takes_longer_than_the_deadline(settings, main, source, clock):
-    """What it wrote first could be collected: a later attempt does not make it younger."""
+    """A collection could take what it wrote first: a later attempt does not make it younger."""
     faults = Faults()
     with open_faulty(settings, faults, clock=clock) as lake:
         late = lake.repository("repo").branch("main")
@@ -414,7 +414,7 @@ def test_what_a_bucket_refuses(bucket):
 
 # --- inventories ---
 def inventory_rows(source, *, known):
-    """What an S3 Inventory says of a bucket, with the objects of other folders, older versions and deleted ones."""
+    """The S3 Inventory of a bucket, with the objects of other folders, older versions and deleted ones."""
     items = [*source.list()]
     keys = [f"{source.prefix}/{item.key}" for item in items]
     rows = pa.table({"bucket": [source.bucket] * len(keys), "key": keys})

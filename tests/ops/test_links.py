@@ -40,7 +40,7 @@ def rows(**addresses):
 
 
 def elsewhere(repo, clock, act):
-    """What another process does."""
+    """The work of another process."""
     with Lake.open(settings=repo._ctx.settings, clock=clock) as lake:
         return act(lake.repository("repo"))
 
@@ -50,7 +50,7 @@ def sweep_all(repo):
 
 
 def check(repo, clock, path):
-    """What is staged reads, is committed, and reads for ever."""
+    """A staged object is read, is committed, and is read for ever."""
     clock.advance(days=2)
     repo.branch("main").commit("linked")
     for _ in range(2):

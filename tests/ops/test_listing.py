@@ -10,7 +10,7 @@ from lakeops.ops import read
 
 
 def naive(paths, prefix, after, delimiter):
-    """What a listing shows, the slow and obvious way."""
+    """The rows of a listing, made in the slow and obvious way."""
     shown: list[str] = []
     for path in sorted(paths):
         if not path.startswith(prefix):

@@ -580,7 +580,7 @@ def places(count, every):
 
 
 def again(lake, folder, verb):
-    """The same call as ``run`` makes, in this process, to its end."""
+    """The call that ``run`` makes, in this process, to its end."""
     if verb == "clone":
         lake.repository("repo").ref("main").clone(folder, "raw")
     elif verb == "checkout":

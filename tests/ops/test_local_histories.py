@@ -30,7 +30,7 @@ steps = st.one_of(
 
 @dataclass
 class Model:
-    """What should be there: in the directory, at the branches, and what the directory was last made equal to."""
+    """The expected state: of the directory, of the branches, and what the directory was last made equal to."""
 
     here: Files = field(default_factory=dict)
     known: Files = field(default_factory=dict)

@@ -104,7 +104,7 @@ def test_all_rows_at_once_many_times_over(lake, strategy, split, copies, content
 
 
 class Stop(Exception):
-    """What the caller raises."""
+    """The error that the caller raises."""
 
 
 @pytest.fixture

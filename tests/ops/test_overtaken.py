@@ -54,7 +54,7 @@ def old(repo, clock):
 
 def fresh(repo):
     """A lake that remembers no files, over the same catalog and stores."""
-    return Lake(repo._ctx.catalog, repo._ctx.settings, stores=repo._ctx.stores)
+    return Lake(repo._ctx.catalog, repo._ctx.settings, stores=repo._ctx.stores())
 
 
 def lose(repo, key):

@@ -463,7 +463,7 @@ class Namespace:
 
 
 def needed(repo):
-    """What live commits and staged rows of a catalog need, as far as its metadata is there."""
+    """The objects that live commits and staged rows of a catalog need, as far as its metadata is there."""
     found = set(repo._ctx.catalog.retention.roots(repo.id).staged["physical_address"].to_pylist())
     for commit in repo._ctx.catalog.retention.roots(repo.id).commits:
         with suppress(LakeopsError):

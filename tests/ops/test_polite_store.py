@@ -104,7 +104,7 @@ def _nothing(_world, _repo):
 
 @dataclass(frozen=True)
 class Verb:
-    """What is done under lies. It may be done again after it failed.
+    """The key of an operation, which may be done again after it failed.
 
     Attributes:
         act: does it.

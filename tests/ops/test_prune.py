@@ -7,7 +7,7 @@ from support.damage import catalog
 from support.errors import raising
 
 from lakeops import Lake, Settings, Split
-from lakeops.model.errors import CommitExpired, RefNotFound
+from lakeops.model.errors import CommitExpired, KeyReused, RefNotFound
 from lakeops.ops.fsck.findings import Severity
 from lakeops.testing import ManualClock
 
@@ -77,8 +77,9 @@ def test_a_sweep_prunes_what_is_past_its_time(old):
     moves = catalog(old).refs.reflog(old.id, limit=10_000)
     last = {move.sequence for move in {move.ref: move for move in reversed(moves)}.values()}
     assert all(move.at >= now - 30 * 86400 or move.sequence in last for move in moves)
-    assert catalog(old).commits.key(old.id, "key 20") is None
-    assert catalog(old).commits.key(old.id, "key 38") is not None
+    assert catalog(old).commits.of_key(old.id, "key 20", "") is None
+    with pytest.raises(KeyReused):
+        catalog(old).commits.of_key(old.id, "key 38", "")
     assert damage(old) == []
     assert old.gc.prune().to_json() == {"commits": 0, "moves": 0, "keys": 0, "tokens": 0, "dry_run": False}
 

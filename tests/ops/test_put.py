@@ -114,7 +114,7 @@ class Contrary:
 
 
 def test_of_puts_of_threads_to_one_path_the_last_one_wins(lake, repo, monkeypatch):
-    """What a thread put later is never covered by what it put before, whichever thread links it."""
+    """A later put of a thread is never covered by its earlier put, whichever thread links it."""
     monkeypatch.setattr(batches, "MOST_OBJECTS", 2)
     main = repo.branch("main")
     monkeypatch.setattr(lake.catalog.staging, "put_staged", Contrary(lake.catalog.staging.put_staged))
@@ -213,7 +213,7 @@ def test_an_object_that_waited_too_long_is_refused_and_holds_no_other_back(repo,
 
 
 def test_a_put_that_came_too_late_is_made_again(repo, clock):
-    """What another one put meanwhile stays: only the new try may cover it."""
+    """An object that another program put meanwhile stays: only the new try may cover it."""
     main = repo.branch("main")
 
     class Slow(BytesIO):

@@ -46,7 +46,7 @@ def repo(request, endpoint_of, buckets, tmp_path):
 
 
 def replace(repo, path, data):
-    store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat(path).physical_address)
+    store, key = repo._ctx.stores().locate(repo._ctx.policy, repo.ref("main").stat(path).physical_address)
     store.put(key, data)
 
 
@@ -235,7 +235,7 @@ def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path)
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("repo", storage_namespace=f"s3://{buckets(endpoint)}/{uuid.uuid4().hex}")
         with repo.branch("main").output("out/") as url:
-            store = repo._ctx.stores.at(repo.storage_namespace)
+            store = repo._ctx.stores().at(repo.storage_namespace)
             store.put(f"{url.removeprefix(repo.storage_namespace).strip('/')}/part", DATA)
         ref = repo.ref("main")
         entry = ref.stat("out/part")
@@ -248,7 +248,7 @@ def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path)
 
 
 def test_a_missing_object_is_not_found(repo, fs, tmp_path):
-    store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
+    store, key = repo._ctx.stores().locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
     store.delete([key])
     for read in WHOLE.values():
         with pytest.raises((ObjectNotFound, FileNotFoundError)):

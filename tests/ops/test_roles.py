@@ -53,7 +53,7 @@ def prepare(lake):
 
 
 def fresh(team, name, repository="repo"):
-    """What a verb works on, made by the owner: a branch with a commit and something staged, a tag, a check."""
+    """The refs that a verb works on, made by the owner: a branch with a commit and something staged, a tag, a check."""
     repo = team["owner"].repository(repository)
     if name in {branch.id for branch in repo.branches()}:
         return

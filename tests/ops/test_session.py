@@ -1,4 +1,4 @@
-"""What a newcomer does in the first five minutes, and how far long work says that it is."""
+"""Tests of a newcomer's first five minutes, and of how far long work says that it is."""
 
 import pytest
 

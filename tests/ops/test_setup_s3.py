@@ -16,7 +16,7 @@ from lakeops import Lake, Settings, Split
 from lakeops.model.errors import InvalidInput, PreconditionFailed, StoreError, Transient
 from lakeops.ops.mirror import setup_s3
 from lakeops.ops.mirror.setup_s3 import carry_out, make_plan, make_removal_plan, replication_of
-from lakeops.store.s3 import S3Store
+from lakeops.store.s3 import S3Store, replication_rules
 from lakeops.store.s3.client import client
 from lakeops.store.s3.replication_rules import lifecycle_id, replication_id
 
@@ -327,7 +327,7 @@ def test_a_server_that_cannot_replicate(on_moto, listen, operation, status, code
 # --- what was there before ---
 @pytest.fixture
 def as_on_aws(on_moto, monkeypatch, moto_endpoint):
-    """The same buckets, reached without naming an endpoint, as AWS's are."""
+    """Buckets that are reached without naming an endpoint, as AWS's are."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto_endpoint)
     settings = replace(QUICK, connect_timeout=4.25)
     source, mirror = (S3Store(store.bucket, store.prefix, settings) for store in on_moto)
@@ -349,7 +349,7 @@ def test_the_batch_job_is_started(as_on_aws, monkeypatch):
     assert plan.batch is not None
     assert plan.batch["region"] == "us-east-1"
     control = boto3.client("s3control", region_name="us-east-1")  # type: ignore[call-overload]
-    monkeypatch.setattr(setup_s3, "control_client", {"us-east-1": control}.__getitem__)
+    monkeypatch.setattr(replication_rules, "control_client", {"us-east-1": control}.__getitem__)
     with Stubber(control) as stub:
         stub.add_response("create_job", {"JobId": "job-1"}, plan.batch["job"])
         assert setup_s3.start_batch(plan) == "job-1"

@@ -55,7 +55,7 @@ def waiting():
 
 
 def at_once(faults, acts):
-    """What each gave or raised. The first one to publish waits until all others are in line."""
+    """The results or errors of the threads. The first one to publish waits until all others are in line."""
     faults.hook("publish", at=1, action=lambda _: wait_until(lambda: waiting() == len(acts)))
 
     def fate(act):

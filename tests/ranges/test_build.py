@@ -118,7 +118,7 @@ def test_progress_counts_entries(store):
 
 # --- putting content in the place of a prefix gives what building the outcome gives, and opens only the borders ---
 def replaced(store, base, prefix, part):
-    return replace_prefix(base, prefix, part, store=store, split=SMALL, attempt=attempt())[0]
+    return replace_prefix(base, prefix, part, store=store, split=SMALL, attempt=attempt())
 
 
 def under(prefix, count, contents="0"):

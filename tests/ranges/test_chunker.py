@@ -113,7 +113,7 @@ MOST_MEGABYTES = 400
 
 
 def measured(folder, entries):
-    """What ``support.big_repository`` found; its files are removed."""
+    """The numbers that ``support.big_repository`` found; its files are removed."""
     done = subprocess.run(
         [sys.executable, "-m", "support.big_repository", str(folder), str(entries)],
         env=os.environ | {"PYTHONPATH": str(TESTS)},

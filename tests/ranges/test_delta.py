@@ -194,12 +194,12 @@ def test_a_merge_by_reference_has_a_list_where_the_source_has_one(store):
     source = changed(store, base, scattered(base, "1"))
     dest = changed(store, base, {rows_[1].last_path: ("2", 2)}, listing=False)
     plan = plan_merge(RangeReader(store), base, source, dest, None)
-    assert plan.result is not None
-    assert list_flaw(RangeReader(store), plan.result, dest) is None
-    assert plan.result.delta_since(dest) is not None
+    assert (plan.changes.num_rows, plan.conflicts) == (0, [])
+    assert list_flaw(RangeReader(store), plan.onto, dest) is None
+    assert plan.onto.delta_since(dest) is not None
     plain = plan_merge(RangeReader(store), base, source.with_delta(None), dest, None)
-    assert plain.result.id == plan.result.id
-    assert plain.result.delta is None
+    assert plain.onto.id == plan.onto.id
+    assert plain.onto.delta is None
 
 
 def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store, monkeypatch):

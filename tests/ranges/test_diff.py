@@ -199,17 +199,16 @@ def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):
     after = data.draw(repositories() | change_sets(before).map(lambda edits: with_edits(before, edits)))
     known, wanted = built(store, before), built(store, after)
     fresh = wanted.at(wanted.without(known))
-    proved = data.draw(st.sets(st.sampled_from([row.id for row in fresh]))) if fresh else set()
     store.forget()
 
-    found = list(needed(RangeReader(store), wanted, known, proved=proved))
+    found = list(needed(RangeReader(store), wanted, known))
 
-    assert [item.row for item in found] == [row for row in fresh if row.id not in proved]
+    assert [row for row, _ in found] == fresh
     there = {address(value) for value in before.values()}
-    for item in found:
-        assert item.objects.schema.equals(NEEDED_SCHEMA)
-        mine = {path: after[path] for path in byte_order(after) if item.row.first_path <= path <= item.row.last_path}
-        rows = item.objects.to_pylist()
+    for file, objects in found:
+        assert objects.schema.equals(NEEDED_SCHEMA)
+        mine = {path: after[path] for path in byte_order(after) if file.first_path <= path <= file.last_path}
+        rows = objects.to_pylist()
         given_addresses = [row["physical_address"] for row in rows]
         assert len(set(given_addresses)) == len(given_addresses)
         assert {address(value) for value in mine.values()} - there <= set(given_addresses)
@@ -221,11 +220,11 @@ def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):
             # An object that was there at another path may have lost its first path to that one.
             assert row["path"] == first[row["physical_address"]] or row["physical_address"] in there
     assert len(store.read) == len(set(store.read))
-    ours = {item.row.key for item in found}
+    ours = {file.key for file, _ in found}
     others = {
         row.key
         for row in known.at(known.without(wanted))
-        if any(row.first_path <= item.row.last_path and item.row.first_path <= row.last_path for item in found)
+        if any(row.first_path <= file.last_path and file.first_path <= row.last_path for file, _ in found)
     }
     assert set(store.read) == ours | others
 
@@ -237,9 +236,9 @@ def test_a_path_that_keeps_its_object_needs_nothing(store, reader):
     known, wanted = (
         build(store, [rows], SMALL, attempt()) for rows in (table, pa.Table.from_pylist(other, table.schema))
     )
-    [item] = needed(reader, wanted, known)
-    assert item.row.first_path <= other[7]["path"] <= item.row.last_path
-    assert item.objects.num_rows == 0
+    [(file, objects)] = needed(reader, wanted, known)
+    assert file.first_path <= other[7]["path"] <= file.last_path
+    assert objects.num_rows == 0
 
 
 @pytest.mark.parametrize("size", [1_000, 5_000])
@@ -254,12 +253,8 @@ def test_cost_follows_what_differs(store, size):
     ).metarange
     store.forget()
     found = list(needed(RangeReader(store), wanted, known))
-    assert sum(item.objects.num_rows for item in found) == 10
+    assert sum(objects.num_rows for _, objects in found) == 10
     assert len(store.read) == 20
-    store.forget()
-    proved = [item.row.id for item in found[:7]]
-    assert len(list(needed(RangeReader(store), wanted, known, proved=proved))) == 3
-    assert len(store.read) == 6
 
 
 def test_a_damaged_range_stops_it(store, reader):

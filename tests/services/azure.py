@@ -77,7 +77,7 @@ def make_container(endpoint: str, name: str) -> None:
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """What programs are told."""
+    """Tests of the settings that other programs get."""
     return {
         "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
         "AZURE_STORAGE_ACCOUNT_KEY": KEY,

@@ -1,4 +1,4 @@
-"""What every store promises, run against every store."""
+"""Tests of every store's promises, against every store."""
 
 import hashlib
 import io

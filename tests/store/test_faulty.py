@@ -91,7 +91,7 @@ def test_rules_can_name_keys_and_last(faulty):
 
 
 def test_every_crash_point_can_be_visited(local):
-    """What crash enumeration does, on an operation of three effects."""
+    """Tests of crash enumeration, on an operation of three effects."""
 
     def operation(store):
         store.put("a", b"1")

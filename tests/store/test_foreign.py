@@ -25,7 +25,7 @@ PROCESS = 256 << 20
 
 
 def run(folder: Path, how: str) -> Any:
-    """What a process of its own says of the bombs in a folder."""
+    """The answer of a process about the bombs in a folder."""
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
     command = [sys.executable, "-m", "support.bombs", str(folder), how]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)

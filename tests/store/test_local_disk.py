@@ -1,4 +1,4 @@
-"""What a real disk does to a local store: full, read-only, forbidden, broken; and what a crash leaves behind."""
+"""Tests of a local store on a real disk that is full, read-only, forbidden or broken, and after a crash."""
 
 import os
 import resource

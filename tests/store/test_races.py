@@ -16,7 +16,7 @@ from lakeops.store.s3.client import client
 
 
 def at_once(count, act):
-    """What ``act(n)`` gave or raised for n below ``count``, all started at the same moment."""
+    """The results or errors of ``act(n)`` for n below ``count``, all started at the same moment."""
     barrier = threading.Barrier(count)
 
     def one(number):

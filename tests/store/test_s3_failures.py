@@ -1,4 +1,4 @@
-"""What a bucket can answer, and what a store makes of it."""
+"""Tests of a store with all answers that a bucket can give."""
 
 import io
 import socket

@@ -354,7 +354,7 @@ def test_a_folder_alone_is_scanned_by_whole_keys(store):
 
 
 def test_a_scan_of_a_moving_place_holds_what_was_there_all_the_time(store, monkeypatch):
-    """What others write and delete meanwhile may be in it or not."""
+    """A listing may have, or lack, what others write and delete meanwhile."""
     stay = [f"{folder}/{number}" for folder in ("a", "b/c", "d") for number in range(30)]
     for key in [*stay, "b/gone/1", "e/gone"]:
         store.put(key, b"x")

@@ -32,7 +32,7 @@ def peak_megabytes() -> float:
 
 
 class Steps:
-    """What was measured, by name."""
+    """The measured values, by name."""
 
     def __init__(self, store: RecordingStore) -> None:
         self.found: dict[str, dict[str, float]] = {}

@@ -94,7 +94,7 @@ def links(file: Path) -> list[str]:
 
 
 def first_cells(text: str) -> Iterator[str]:
-    """What stands in backticks in the first cell of each row of all tables of a text."""
+    """The texts in backticks in the first cell of each row of all tables of a text."""
     for line in text.splitlines():
         if line.startswith("| "):
             yield from re.findall(r"`([^`]+)`", line.split(" | ")[0])

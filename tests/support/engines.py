@@ -1,4 +1,4 @@
-"""What the tests of other programs share that read and write through the gateway: where these are, and how they run."""
+"""Helpers for tests of other programs that read and write through the gateway: where these are, and how they run."""
 
 import json
 import os

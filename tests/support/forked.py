@@ -10,7 +10,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 def run_forked(work: Callable[[Any], Any], arguments: Iterable[Any], *, seconds: float = 120) -> list[Any]:
-    """What ``work`` returned for each argument, each run in a process of its own; a failure there fails here."""
+    """The results of ``work`` for each argument, each run in a process of its own. A failure there fails here."""
     children = []
     for argument in arguments:
         ours, theirs = CONTEXT.Pipe()

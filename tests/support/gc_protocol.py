@@ -86,7 +86,7 @@ Writer = Callable[[World, frozenset[str]], Moves]
 
 
 def needed(world: World) -> set[str]:
-    """What the catalog would serve."""
+    """The table that the catalog would serve."""
     commits = dict(world.commits)
     kept = {commit for _, commit in world.heads} | world.mirror
     return {name for commit in kept for name in commits[commit][:2]} | world.staged
@@ -155,7 +155,7 @@ def collection(world: World, index: int, rules: frozenset[str], graces: tuple[in
 
 
 def _ended(state: str, rules: frozenset[str]) -> str:
-    """What becomes of an earlier mark when another one begins."""
+    """The fate of an earlier mark when another one begins."""
     if state == "restoring" and "a new mark ends restoring" not in rules:
         return state
     return "stale" if state in ("marking", "marked", "restoring") else state

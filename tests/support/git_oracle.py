@@ -25,7 +25,7 @@ class Node:
 
 @dataclass(frozen=True)
 class GitMerge:
-    """What Git's merge came to: the paths that merged cleanly, and those that conflict."""
+    """The result of Git's merge: the paths that merged cleanly, and those that conflict."""
 
     merged: dict[str, str]
     conflicts: set[str]

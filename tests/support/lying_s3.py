@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def operation(self) -> str:
-        """What it wants."""
+        """The attribute that it wants."""
         query, copies = self.query, "x-amz-copy-source" in self.headers
         key = "/" in urlsplit(self.path).path.strip("/")
         match self.method:
@@ -97,7 +97,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Lie:
-    """What is answered in place of the truth. ``make`` gives None where it has nothing to lie about."""
+    """The answer in place of the truth. ``make`` gives None where it has nothing to lie about."""
 
     operations: frozenset[str]
     make: Callable[[Asked, Answer], Answer | None]
@@ -335,7 +335,7 @@ class LyingServer:
             self._lie = None
 
     def answer(self, asked: Asked) -> Answer:
-        """What a request gets."""
+        """The answer that a request gets."""
         self.asked.append(asked)
         if asked.path.startswith("/sign-in"):
             return _plain(HTML)

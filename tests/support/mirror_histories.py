@@ -95,7 +95,7 @@ class MirrorWorld(World):
             raise self.failure(f"{what} at {commit.id[:12]}: {error!r}") from error
 
     def mend(self) -> None:
-        """What was torn arrives again."""
+        """A torn object arrives again."""
         for key in sorted(self.torn):
             self.replicator.deliver(key)
             try:

@@ -86,7 +86,7 @@ class Worker:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """What delta-rs takes."""
+        """The options that delta-rs takes."""
         return {
             "aws_endpoint_url": f"http://127.0.0.1:{self.port}",
             "aws_access_key_id": KEYS.access_key,

@@ -1,4 +1,4 @@
-"""What gateways of tests serve, such as a repository whose names are hard to spell, and clients of them."""
+"""Repositories that gateways of tests serve, such as one whose names are hard to spell, and clients of them."""
 
 import threading
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ def statements(catalog: Any) -> Iterator[list[str]]:
 
 
 def ours(seen: list[str]) -> list[str]:
-    """Those on lakeops' tables: not what begins a transaction or asks for the time."""
+    """Statements on lakeops' tables, without those that begin a transaction or ask for the time."""
     return [text for text in seen if "lakeops_" in text]
 
 

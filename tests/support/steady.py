@@ -25,7 +25,7 @@ COLLECT_EVERY = 3
 
 
 class Log:
-    """What was acknowledged, one line each."""
+    """The acknowledged objects, one line each."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

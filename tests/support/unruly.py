@@ -39,7 +39,7 @@ _MOODS: tuple[Mood, ...] = ("even", "metadata first", "data first", "stuck")
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one step did at the destination."""
+    """The effect of one step at the destination."""
 
     action: Action
     key: str

@@ -24,10 +24,9 @@ from support.page_addresses import ADDRESSES
 
 from lakeops import Lake, Settings
 from lakeops.catalog.tables import COMMIT
-from lakeops.lake import connection
 from lakeops.model.errors import StoreUnavailable
 from lakeops.testing import Faults, open_faulty
-from lakeops.web.app import application
+from lakeops.web.app import IMPATIENT, application
 from lakeops.web.page import HEADERS
 from lakeops.web.pages import ROUTES
 
@@ -240,8 +239,8 @@ def test_a_store_that_takes_connections_and_never_answers(tmp_path, moto_endpoin
     with Lake.open(settings=Settings.load(home=home, s3_endpoint_url=moto_endpoint, fsync=False)) as lake:
         damage.populate(lake, f"s3://{buckets(moto_endpoint)}/silent")
     for name, patience in (("connect_timeout", 0.3), ("read_timeout", 0.3), ("max_attempts", 1)):
-        assert name in connection.IMPATIENT, "pages wait for a store no longer than a person would"
-        monkeypatch.setitem(connection.IMPATIENT, name, patience)
+        assert name in IMPATIENT, "pages wait for a store no longer than a person would"
+        monkeypatch.setitem(IMPATIENT, name, patience)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Lake.open(settings=Settings.load(home=home, s3_endpoint_url=endpoint)) as lake, asking(lake) as ask:

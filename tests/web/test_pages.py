@@ -65,7 +65,7 @@ def ask(lake):
 
 
 def shown(answer):
-    """What a person reads of a page."""
+    """The text of a page that a person reads."""
     assert answer.status_code == 200, answer.text
     body = answer.text.partition("<body>")[2]
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body)))

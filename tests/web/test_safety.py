@@ -1,4 +1,4 @@
-"""What holds for every route of ``lakeops ui``: it reads, answers by one method, and tells browsers to run nothing."""
+"""Tests for every route of ``lakeops ui``: it reads, answers by one method, and tells browsers to run nothing."""
 
 import warnings
 
