@@ -90,8 +90,8 @@ def as_table(rows: Iterable[Staged]) -> pa.Table:
 
 def branch_tables(ctx: Context, branch: str, prefix: str) -> tuple[Commit, Iterator[pa.Table]]:
     """A branch's head, and the entries that the branch shows under a prefix, in path order. Never an empty table."""
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
-    return found.head, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
+    found = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
+    return found.head, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), found.staged)
 
 
 def _tables(ctx: Context, ref: str, prefix: str) -> tuple[Commit, Iterator[pa.Table]]:
@@ -223,7 +223,7 @@ def presign(ctx: Context, ref: str, path: str, expires: int = 900) -> str:
 def _locate(ctx: Context, entry: Entry) -> tuple[ObjectStore, str]:
     address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
     if layout.is_absolute(address):
-        return ctx.stores.locate(ctx.policy, address)
+        return ctx.stores().locate(ctx.policy, address)
     return ctx.readable, AddressPolicy(ctx.repository.storage_namespace).check(address)
 
 
@@ -283,8 +283,7 @@ def list_objects(
 
     def of_branch(name: str) -> ListingCursor:
         def window(after: str, limit: int) -> tuple[Commit, Sequence[Staged]]:
-            page = ctx.catalog.staging.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
-            return page.head, page.rows
+            return ctx.catalog.staging.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
 
         return ListingCursor(ctx, prefix, after, window, FEW if delimiter else PAGE)
 
@@ -466,7 +465,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
         raise ObjectNotFound(f"there is no object under {wanted!r} at {ref!r} of repository {ctx.repository_id!r}")
     addresses = entries["physical_address"].to_pylist()
     namespace = ctx.repository.storage_namespace
-    sources = tuple(ctx.stores.locate(ctx.policy, layout.relative(namespace, one)) for one in addresses)
+    sources = tuple(ctx.stores().locate(ctx.policy, layout.relative(namespace, one)) for one in addresses)
     if check:
         _check_sizes(entries, sources)
     marks = zip(addresses, entries["checksum"].to_pylist(), strict=True)

@@ -370,7 +370,7 @@ def _check_committed(
     inventory.need_keys([*map(layout.range_key, uses.leaves)])
     total = len(uses)
     ctx.progress("fsck: ranges", 0, total)
-    engine = ctx.engine.for_work(total * RANGE_SECONDS)
+    engine = ctx.engine().for_work(total * RANGE_SECONDS)
     split = None if split_flaw(records.repository.split) else records.repository.split
     for one in check_ranges(engine, ctx.store, uses, split, entries.columns):
         checked["ranges"] += 1

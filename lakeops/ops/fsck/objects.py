@@ -61,7 +61,7 @@ class Entries:
     def __init__(self, ctx: Context, inventory: Inventory, checked: Counter[str], *, data: bool) -> None:
         self.columns: tuple[str, ...] = _OBJECTS if data else _ADDRESSES
         self._namespace = ctx.repository.storage_namespace
-        self._stores, self._policy = ctx.stores, ctx.policy
+        self._stores, self._policy = ctx.stores(), ctx.policy
         self._inventory = inventory
         self._checked = checked
         self._data = data
