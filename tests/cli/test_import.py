@@ -48,6 +48,8 @@ def test_the_same_key_is_the_same_commit(run, flights, source):
     ("change", "code", "kind", "words"),
     [
         ({"--from": "none"}, 4, "not_found", "no directory"),
+        ({"--from": "sourec"}, 4, "not_found", "/source?"),
+        ({"--from": "source/y_b"}, 4, "not_found", "/source/y b?"),
         ({"--from": "ftp://host/x"}, 2, "invalid_uri", "not a location"),
         ({"--from": "../home/storage/flights"}, 2, "invalid_input", "overlaps"),
         ({"--to": f"{R}/none/raw"}, 4, "ref_not_found", "none"),
