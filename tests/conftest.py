@@ -25,27 +25,13 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 LONG_FILES = (
-    "airflow/test_end_to_end.py",
-    "spark/test_cluster.py",
-    "airflow/test_every_operator.py",
-    "spark/test_tables.py",
-    "airflow/test_spark_tasks.py",
-    "spark/test_connect.py",
-    "harness/test_killed_workers.py",
-    "harness/test_nested.py",
-    "ops/test_gc_interrupted.py",
-    "ops/test_turns.py",
-    "cost/test_far.py",
-    "ops/test_far.py",
-    "ops/test_links.py",
-    "cli/test_records.py",
-    "mirror/test_crash.py",
-    "ops/test_hostile_calls.py",
-    "ops/test_crash.py",
-    "cli/test_hostile.py",
-    "fsck/test_catalog_damage.py",
+    "airflow/test_end_to_end.py", "spark/test_cluster.py", "airflow/test_every_operator.py", "spark/test_tables.py",
+    "airflow/test_spark_tasks.py", "spark/test_connect.py", "harness/test_killed_workers.py",
+    "harness/test_nested.py", "ops/test_gc_interrupted.py", "ops/test_turns.py", "cost/test_far.py",
+    "ops/test_far.py", "ops/test_links.py", "cli/test_records.py", "mirror/test_crash.py",
+    "ops/test_hostile_calls.py", "ops/test_crash.py", "cli/test_hostile.py", "fsck/test_catalog_damage.py",
     "fsck/test_file_damage.py",
-)
+)  # fmt: skip
 """Files that take longest. They come first: a worker that begins one last leaves the others with nothing to do."""
 
 

@@ -386,20 +386,9 @@ def test_a_task_starts_no_threads_for_linear_algebra(lake, place, tmp_path):
 
 
 FLAGS = {
-    "allow_empty_source",
-    "anew",
-    "fail_on",
-    "max_findings",
-    "exist_ok",
-    "max_changes",
-    "checks",
-    "on_empty",
-    "on_newer",
-    "protected",
-    "reports",
-    "skip_special",
-    "two_way",
-}
+    "allow_empty_source", "anew", "fail_on", "max_findings", "exist_ok", "max_changes", "checks", "on_empty",
+    "on_newer", "protected", "reports", "skip_special", "two_way",
+}  # fmt: skip
 """Parameters that are decided when the DAG is written."""
 
 
