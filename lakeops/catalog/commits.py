@@ -32,12 +32,12 @@ from sqlalchemy import (
 from lakeops.catalog import guards, records
 from lakeops.catalog.database import AnyRow, Lookup, read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart
-from lakeops.catalog.records import BranchState, KeyRecord, Publish
+from lakeops.catalog.records import BranchState, Publish
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, QUEUE, REFLOG
-from lakeops.model.errors import BranchMoved, RefNotFound
+from lakeops.model.errors import BranchMoved, KeyReused, RefNotFound
 from lakeops.model.graph import Node
 from lakeops.model.ids import with_along
-from lakeops.model.records import Commit
+from lakeops.model.records import Commit, difference
 
 FEW, AT_ONCE = 500, 16_000
 """Commits that a walk far down reads at a time: at first, and at most."""
@@ -121,15 +121,16 @@ def earlier_commit(conn: Connection, repository_id: str, key: str | None, finger
     known = None if key is None else find_key(conn, repository_id, key)
     if key is None or known is None:
         return None
-    known.check(key, fingerprint)
+    differs = difference(known.fingerprint, fingerprint)
+    if differs:
+        raise KeyReused(key, known.commit_id, differs)
     return find_commit(conn, repository_id, known.commit_id)
 
 
-def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-    """The commit and the request that an idempotency key stands for, if it was used."""
+def find_key(conn: Connection, repository_id: str, key: str) -> AnyRow | None:
+    """The ``commit_id`` that an idempotency key stands for, and the call's ``fingerprint``, if it was used."""
     query = select(KEY.c.fingerprint, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
-    row = conn.execute(query).one_or_none()
-    return None if row is None else KeyRecord(*row)
+    return conn.execute(query).one_or_none()
 
 
 class Commits(CatalogPart):
@@ -302,9 +303,8 @@ class Commits(CatalogPart):
             guards.require_passed(conn, repository_id, branch, source, publish.untouched, publish.passed)
         guards.check_hooks(repository, publish.action, branch, publish.hooks)
         now = self.database.dialect.now(conn)
-        first = conn.execute(
-            _FIRST, {"repository": repository_id, "on": branch, "now": records.epoch_micros(now)}
-        ).scalar()
+        here = {"repository": repository_id, "on": branch, "now": records.epoch_micros(now)}
+        first = conn.execute(_FIRST, here).scalar()
         if first is not None and first != publish.publisher:
             raise BranchMoved(f"others wait to publish to branch {branch!r}; try again")
         if state.commit_id != publish.expected_head:
@@ -342,9 +342,8 @@ class Commits(CatalogPart):
         now = self.database.dialect.now(conn)
         renewed = {"renewed": records.epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
         if not conn.execute(mine.values(**renewed)).rowcount:
-            guards.lock_branch(
-                conn, repository_id, branch, exclusive=True
-            )  # so that numbers are in the order of commits
+            # So that numbers are in the order of commits.
+            guards.lock_branch(conn, repository_id, branch, exclusive=True)
             now = self.database.dialect.now(conn)
             lapsed = QUEUE.c.renewed + QUEUE.c.lasts < records.epoch_micros(now - FORGET)
             conn.execute(delete(QUEUE).where(*here, or_(lapsed, QUEUE.c.renewed > records.epoch_micros(now + FORGET))))

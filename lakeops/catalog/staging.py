@@ -49,7 +49,6 @@ from lakeops.catalog.records import (
     Intent,
     Sealed,
     Staged,
-    StagedPage,
 )
 from lakeops.catalog.tables import BRANCH, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
 from lakeops.model.errors import BranchMoved, NotAsSeen
@@ -284,8 +283,11 @@ class Staging(CatalogPart):
     @read_transaction
     def staged_page(
         self, conn: Connection, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
-    ) -> StagedPage:
-        """Up to ``limit`` staged paths under a prefix and after a path, newest token first, at one instant."""
+    ) -> tuple[Commit, list[Staged]]:
+        """The branch's head, and up to ``limit`` staged rows under a prefix and after a path, at one instant.
+
+        Rows come by path: of each path that of the newest token.
+        """
         state, head, _ = find_branch_and_head(conn, repository_id, branch)
         newest: dict[str, AnyRow] = {}
         for token in reversed(state.tokens):
@@ -293,7 +295,7 @@ class Staging(CatalogPart):
             mine = {"repository": repository_id, "token": token}
             rows = _PAGE.page(conn, mine, prefix=prefix, after=after, limit=limit)
             newest.update((row.path, row) for row in rows)
-        return StagedPage(state, head, [records.staged_record(newest[path]) for path in islice(sorted(newest), limit)])
+        return head, [records.staged_record(newest[path]) for path in islice(sorted(newest), limit)]
 
     def staged_table(
         self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None

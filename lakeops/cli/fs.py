@@ -10,7 +10,7 @@ import shutil
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -39,6 +39,7 @@ from lakeops.model.records import ByteCounter, CommonPrefix, Entry, guess_type, 
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
+    from lakeops.lake import Branch, Ref
     from lakeops.ops.put import FileUpload
 
 app: typer.Typer = typer.Typer(help="Upload, download, list and remove objects.", add_completion=False)
@@ -56,12 +57,12 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def _naming_the_option(path: str) -> Iterator[None]:
-    """Name the option in the error when there is no object at a path that ends like a folder."""
+def _naming_the_option(ref: Ref | Branch, path: str) -> Iterator[None]:
+    """Name the option in the error when there is no object at a path, and a folder or what ends like one."""
     try:
         yield
     except ObjectNotFound as error:
-        if not path.endswith("/"):
+        if path and not path.endswith("/") and next(iter(ref.list(f"{path}/")), None) is None:
             raise
         raise ObjectNotFound(f"{error.message}; a folder needs --recursive") from None
 
@@ -172,7 +173,7 @@ def download(
             downloads = [(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
             check_names(names, folds=False)
         else:
-            with _naming_the_option(path):
+            with _naming_the_option(handle, path):
                 entry = handle.stat(path)
             root, target = _target(destination, path)
             downloads = [(entry, root, target)]
@@ -351,7 +352,7 @@ def rm(
         if not count:
             raise ObjectNotFound(f"no objects under {excerpt(folder)} on {branch.id!r}; nothing was removed")
     else:
-        with _naming_the_option(path):
+        with _naming_the_option(branch, path):
             branch.delete(path)
         count = 1
     session.answer(
@@ -392,10 +393,11 @@ def _to_other_path(
         raise InvalidInput(f"both must be in one repository, not in {repository!r} and {other!r}")
     if not recursive and (not new or new.endswith("/")):
         new += old.rpartition("/")[2]
-    branch = session.lake.repository(repository).branch(name)
+    here = session.lake.repository(repository)
+    branch, advised = here.branch(name), nullcontext() if recursive else _naming_the_option(here.ref(ref), old)
     if moves and ref != branch.id:
         raise InvalidInput(f"objects move on one branch, not from {excerpt(ref)} to {branch.id!r}; use fs cp")
-    with session.progress(f"{'Moving' if moves else 'Copying'} {old}"), _naming_the_option("" if recursive else old):
+    with session.progress(f"{'Moving' if moves else 'Copying'} {old}"), advised:
         given = {} if moves else {"ref": ref}
         count = (branch.rename if moves else branch.copy)(old, new, **given, recursive=recursive)
     session.answer(

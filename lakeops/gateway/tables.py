@@ -33,6 +33,7 @@ from lakeops.model.errors import (
     InvalidInput,
     LakeopsError,
     NotFound,
+    ObjectNotFound,
     PreconditionFailed,
     Transient,
     out_of_resources,
@@ -58,8 +59,6 @@ _MOST_FORM = 64 << 10
 """Bytes of a request for a token, which nobody has vouched for."""
 _MOST_PARAMETERS = 20
 _SEPARATOR = "\x1f"
-_RESOURCES = ("namespaces/", "tables/rename/", "transactions/commit/")
-"""What follows a warehouse, which may be a branch or folder of the name of something below namespaces."""
 _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
     (exceptions.NoSuchTableError, 404, "NoSuchTableException"),
@@ -68,6 +67,7 @@ _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.TableAlreadyExistsError, 409, "AlreadyExistsException"),
     (exceptions.CommitFailedException, 409, "CommitFailedException"),
     (BranchMoved, 409, "CommitFailedException"),
+    (ObjectNotFound, 404, "NotFoundException"),
     (NotFound, 404, "NoSuchNamespaceException"),
     (PreconditionFailed, 403, "ForbiddenException"),
     (InvalidInput, 400, "BadRequestException"),
@@ -83,7 +83,7 @@ class _NamespaceRequest(BaseModel):
 
 
 class _PropertiesRequest(BaseModel):
-    removals: list[str] = Field(default_factory=list)
+    removals: set[str] = Field(default_factory=set)
     updates: dict[str, str] = Field(default_factory=dict)
 
 
@@ -109,9 +109,15 @@ class _Asked:
     levels: tuple[str, ...]
     table: str
 
-    def tables(self) -> tuple[RefTables, tuple[str, ...]]:
-        """The tables that the namespace is among, and its levels there."""
-        return self.at(self.levels)
+    @property
+    def tables(self) -> RefTables:
+        """The tables that the namespace is among."""
+        return self.at(self.levels)[0]
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """The levels of the namespace among its tables."""
+        return self.at(self.levels)[1]
 
     def at(self, levels: tuple[str, ...]) -> tuple[RefTables, tuple[str, ...]]:
         """The tables that another namespace is among, and its levels there."""
@@ -215,35 +221,35 @@ class IcebergRest:
     def _dispatch(
         self, method: str, segments: list[str], query: dict[str, str], headers: dict[str, str], body: bytes
     ) -> Response:
-        rest = (at for at in range(1, len(segments)) if "/".join([*segments[at:], ""]).startswith(_RESOURCES))
-        place = next(rest, None)
-        if place is None:
-            raise InvalidInput(f"there is nothing at this path; paths are {PREFIX}PREFIX/namespaces/...")
-        prefix, names = [*map(unquote, segments[:place])], [*map(unquote, segments[place:])]
+        warehouse, *names = map(unquote, segments)
         shape, levels, table = names.copy(), tuple[str, ...](), ""
-        if names[0] == "namespaces" and len(names) > 1:
+        if names[:1] == ["namespaces"] and len(names) > 1:
             levels, shape[1] = tuple(names[1].split(_SEPARATOR)), "{}"
         if len(names) > 3:
             table, shape[3] = names[3], "{}"
         method = "GET" if method == "HEAD" else method
         if (method, *shape) not in _ROUTES:
-            raise NotImplementedError(f"this catalog does not answer {method} of this path")
+            raise NotImplementedError(
+                f"this catalog does not answer {method} of this path; paths begin with the prefix of {PREFIX}config"
+            )
         if method != "GET" and shape[-1] != "metrics" and not self._write:
             raise PreconditionFailed("this gateway only reads; start it with --write")
-        repository, (ref, folder) = self._lake.repository(prefix[0]), (*prefix[1:3], None, "")[:2]
+        name, *rest = warehouse.split(_SEPARATOR, 2)
+        repository, (ref, folder) = self._lake.repository(name), (*rest, None, None)[:2]
         route = _ROUTES[method, *shape]
         if route is None:
             return Response(status_code=204)
         if not isinstance(route, str):
             return JSONResponse(route) if route else _error(404, "NoSuchViewException", "this catalog has no views")
-        answer: Callable[[_Asked], Response] = getattr(self, f"_{route}")
+        answer: Callable[[_Asked], Response | None] = getattr(self, f"_{route}")
         try:
-            return answer(_Asked(query, headers, body, repository, ref, folder or "", levels, table))
+            found = answer(_Asked(query, headers, body, repository, ref, folder or "", levels, table))
+            return found or Response(status_code=204)
         except (NotFound, exceptions.NoSuchNamespaceError) as error:
-            if not table:
+            if not table or isinstance(error, ObjectNotFound):
                 raise
             # Engines know this as a table that is not there (DROP TABLE IF EXISTS), and the other as a failure.
-            raise exceptions.NoSuchTableError(str(error)) from None
+            raise exceptions.NoSuchTableError(f"Table does not exist: {'.'.join((*levels, table))}: {error}") from None
 
     def _config(self, warehouse: str) -> Response:
         if not warehouse:
@@ -251,7 +257,7 @@ class IcebergRest:
         uri = LakeUri.parse(f"lakefs://{warehouse}")
         self._lake.repository(uri.repository)
         parts = [one for one in (uri.repository, uri.ref, (uri.path or "").strip("/")) if one]
-        prefix = "/".join(quote(one, safe="") for one in parts)
+        prefix = quote(_SEPARATOR.join(parts), safe="")  # one segment, so that none is taken for a resource
         return JSONResponse({"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS})
 
     def _list_namespaces(self, asked: _Asked) -> Response:
@@ -272,85 +278,68 @@ class IcebergRest:
         return JSONResponse(given.model_dump())
 
     def _load_namespace(self, asked: _Asked) -> Response:
-        tables, levels = asked.tables()
-        return JSONResponse({"namespace": asked.levels, "properties": tables.namespace(levels)})
+        return JSONResponse({"namespace": asked.levels, "properties": asked.tables.namespace(asked.here)})
 
-    def _drop_namespace(self, asked: _Asked) -> Response:
-        tables, levels = asked.tables()
-        tables.drop_namespace(_required(levels))
-        return Response(status_code=204)
+    def _drop_namespace(self, asked: _Asked) -> None:
+        asked.tables.drop_namespace(_required(asked.here))
 
     def _set_properties(self, asked: _Asked) -> Response:
         given = _PropertiesRequest.model_validate_json(asked.body)
-        both = sorted(given.updates.keys() & set(given.removals))
+        both = sorted(given.updates.keys() & given.removals)
         if both:
             answer = f"{', '.join(both)}: to be removed and to be set at once"
             return _error(422, "UnprocessableEntityException", answer)
-        tables, levels = asked.tables()
-        before = tables.namespace(_required(levels))
-        tables.set_namespace(levels, {k: v for k, v in before.items() if k not in given.removals} | given.updates)
-        removed = [one for one in given.removals if one in before]
-        missing = [one for one in given.removals if one not in before]
-        return JSONResponse({"updated": [*given.updates], "removed": removed, "missing": missing})
+        changed = asked.tables.update_namespace(_required(asked.here), given.removals, given.updates)
+        return JSONResponse(vars(changed))
 
     def _list_tables(self, asked: _Asked) -> Response:
-        tables, levels = asked.tables()
-        found = sorted(one[-1] for one in tables.tables(levels))
+        found = sorted(one[-1] for one in asked.tables.tables(asked.here))
         return _page("identifiers", [{"namespace": asked.levels, "name": name} for name in found], asked.query)
 
     def _create_table(self, asked: _Asked) -> Response:
         optional = {"location": None, "partition-spec": None, "write-order": None}
         given = CreateTableRequest.model_validate(optional | _object(asked.body))
-        tables, levels = asked.tables()
-        name, described = (*levels, given.name), (given.partition_spec, given.write_order, given.properties)
-        made = tables.new_table(name, given.table_schema, given.location, *described)
+        name, described = (*asked.here, given.name), (given.partition_spec, given.write_order, given.properties)
+        made = asked.tables.new_table(name, given.table_schema, given.location, *described)
         if given.stage_create:
             return self._loaded(made, staged=True)
-        return self._loaded(tables.create(name, made.metadata))
+        return self._loaded(asked.tables.create(name, made.metadata))
 
     def _register_table(self, asked: _Asked) -> Response:
         given = RegisterTableRequest.model_validate({"overwrite": False} | _object(asked.body))
         if given.overwrite:
             raise NotImplementedError("drop the table first, and register it then")
-        tables, levels = asked.tables()
-        return self._loaded(tables.register((*levels, given.name), given.metadata_location))
+        return self._loaded(asked.tables.register((*asked.here, given.name), given.metadata_location))
 
     def _load_table(self, asked: _Asked) -> Response:
-        tables, levels = asked.tables()
-        return self._loaded(tables.load((*levels, asked.table)), asked.headers.get("if-none-match"))
+        return self._loaded(asked.tables.load((*asked.here, asked.table)), asked.headers.get("if-none-match"))
 
     def _commit_table(self, asked: _Asked) -> Response:
         identifier = {"namespace": asked.levels, "name": asked.table}
         given = CommitTableRequest.model_validate({**_object(asked.body), "identifier": identifier})
-        tables, levels = asked.tables()
-        (made,) = tables.commit([TableCommit((*levels, asked.table), given.requirements, given.updates)])
+        commit = TableCommit((*asked.here, asked.table), given.requirements, given.updates)
+        (made,) = asked.tables.commit([commit])
         return self._loaded(made)
 
-    def _drop_table(self, asked: _Asked) -> Response:
-        tables, levels = asked.tables()
-        tables.drop((*levels, asked.table))
-        return Response(status_code=204)
+    def _drop_table(self, asked: _Asked) -> None:
+        asked.tables.drop((*asked.here, asked.table))
 
-    def _rename_table(self, asked: _Asked) -> Response:
+    def _rename_table(self, asked: _Asked) -> None:
         given = _RenameRequest.model_validate_json(asked.body)
         tables, old = asked.at(tuple(given.source.namespace.root))
         other, new = asked.at(tuple(given.destination.namespace.root))
         if str(other) != str(tables):
             raise InvalidInput("a table keeps its ref; merge it to another one")
         tables.rename((*old, given.source.name), (*new, given.destination.name))
-        return Response(status_code=204)
 
-    def _commit_transaction(self, asked: _Asked) -> Response:
-        given = _TransactionRequest.model_validate_json(asked.body)
-        commits, places = [], {}
-        for change in given.changes:
-            tables, levels = asked.at(tuple(change.identifier.namespace.root))
-            places[str(tables)] = tables
-            commits.append(TableCommit((*levels, change.identifier.name), change.requirements, change.updates))
-        if len(places) > 1:
+    def _commit_transaction(self, asked: _Asked) -> None:
+        changes = _TransactionRequest.model_validate_json(asked.body).changes
+        places = [asked.at(tuple(one.identifier.namespace.root)) for one in changes]
+        if len({str(tables) for tables, _ in places}) > 1:
             raise InvalidInput("the tables of one transaction are at one ref")
-        next(iter(places.values())).commit(commits)
-        return Response(status_code=204)
+        names = [(*levels, one.identifier.name) for (_, levels), one in zip(places, changes, strict=True)]
+        commits = [TableCommit(name, one.requirements, one.updates) for name, one in zip(names, changes, strict=True)]
+        places[0][0].commit(commits)
 
     def _loaded(self, table: LoadedTable, known: str | None = None, *, staged: bool = False) -> Response:
         settings, tag = self._lake.settings, f'"{table.location.rpartition("/")[2]}"'

@@ -7,9 +7,7 @@ from typing import Any, ClassVar, NoReturn
 
 from pyiceberg import exceptions
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from lakeops.iceberg.tables import RefTables, TableCommit
 from lakeops.lake import Lake
@@ -64,32 +62,15 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
         found = self._tables.load(levels)
         return Table(levels, found.metadata, found.location, self._tables.io, self)
 
-    def create_table(
-        self,
-        identifier: Any,
-        schema: Any,
-        location: str | None = None,
-        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
-        sort_order: SortOrder = UNSORTED_SORT_ORDER,
-        properties: dict[str, str] | None = None,
-    ) -> Table:
+    def create_table(self, identifier: Any, *described: Any, **more: Any) -> Table:
         """Create a table. Raises ``TableAlreadyExistsError``, ``NoSuchNamespaceError``."""
-        levels = self._named(identifier)
-        with self.create_table_transaction(levels, schema, location, partition_spec, sort_order, properties or {}):
+        with self.create_table_transaction(self._named(identifier), *described, **more):
             pass
-        return self.load_table(levels)
+        return self.load_table(identifier)
 
-    def _create_staged_table(
-        self,
-        identifier: Any,
-        schema: Any,
-        location: str | None = None,
-        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
-        sort_order: SortOrder = UNSORTED_SORT_ORDER,
-        properties: dict[str, str] | None = None,
-    ) -> StagedTable:
-        levels, given = self._named(identifier), dict(properties or {})
-        made = self._tables.new_table(levels, schema, location, partition_spec, sort_order, given)
+    def _create_staged_table(self, identifier: Any, *described: Any) -> StagedTable:
+        levels = self._named(identifier)
+        made = self._tables.new_table(levels, *described)
         return StagedTable(levels, made.metadata, made.location, self._tables.io, self)
 
     def commit_table(
@@ -141,11 +122,8 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
         self, namespace: Any, removals: set[str] | None = None, updates: dict[str, str] | None = None
     ) -> PropertiesUpdateSummary:
         """Update the properties of a namespace; the last of concurrent writers wins."""
-        levels = self.identifier_to_tuple(namespace)
-        before = self._tables.namespace(levels)
-        summary, after = self._get_updated_props_and_update_summary(before, removals, updates or {})
-        self._tables.set_namespace(levels, after)
-        return summary
+        self._check_for_overlap(removals, updates or {})
+        return self._tables.update_namespace(self.identifier_to_tuple(namespace), removals or set(), updates or {})
 
     def drop_view(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: the catalog has no views."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg import exceptions
-from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
@@ -22,7 +22,7 @@ from pyiceberg.table.update import update_table_metadata
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.names import as_folder
-from lakeops.model.sanitising import excerpt
+from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
 from lakeops.ops.iceberg.metadata import (
     GC_ENABLED,
@@ -43,6 +43,30 @@ if TYPE_CHECKING:
 Identifier = tuple[str, ...]
 
 NAMESPACE_FILE = "_namespace.json"
+_WORDS: dict[type[Exception], str] = {
+    exceptions.NoSuchNamespaceError: "Namespace does not exist: {} at {}; create it, or name another ref",
+    exceptions.NamespaceAlreadyExistsError: "Namespace already exists: {} at {}; choose another name",
+    exceptions.NamespaceNotEmptyError: "Namespace {} is not empty at {}; drop its tables and namespaces first",
+    exceptions.NoSuchTableError: "Table does not exist: {} at {}; create it, or name another ref",
+    exceptions.TableAlreadyExistsError: "Table already exists: {} at {}; drop it, or choose another name",
+}
+"""Iceberg's own words, which engines and their users look for, and what to do."""
+_AGAIN = "Requirement failed: {}; load the table again and repeat the change"
+_REQUIREMENTS = {
+    "assert-table-uuid": "UUID does not match",
+    "assert-last-assigned-field-id": "last assigned field id changed",
+    "assert-current-schema-id": "current schema changed",
+    "assert-last-assigned-partition-id": "last assigned partition id changed",
+    "assert-default-spec-id": "default partition spec changed",
+    "assert-default-sort-order-id": "default sort order changed",
+}
+"""Iceberg's own words for requirements that pyiceberg words otherwise."""
+_NUMBERED = {
+    "add-schema": ("schema_", "schema_id", "schemas", "schema_id"),
+    "add-spec": ("spec", "spec_id", "partition_specs", "spec_id"),
+    "add-sort-order": ("sort_order", "order_id", "sort_orders", "sort_order_id"),
+}
+"""Updates that add what has a number: its attribute, the number's, the table's, and that of updates that choose."""
 _NAME = re.compile(r"[^/._\x00-\x1f][^/\x00-\x1f]*")
 
 
@@ -53,6 +77,14 @@ class TableCommit:
     identifier: Identifier
     requirements: Sequence[Any]
     updates: Sequence[Any]
+
+
+@contextmanager
+def _files_are_there() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InvalidInput(f"a file of the table is not there: {one_line(error)}") from error
 
 
 class RefTables:
@@ -86,6 +118,9 @@ class RefTables:
                 )
         return "".join([self._root, *(f"{level}/" for level in levels)])
 
+    def _error(self, kind: type[Exception], levels: Identifier) -> Exception:
+        return kind(_WORDS[kind].format(_shown(levels), self))
+
     # --- namespaces ---
 
     def namespace(self, levels: Identifier) -> dict[str, str]:
@@ -94,12 +129,11 @@ class RefTables:
             _ = self._ref.commit  # raises where there is no such ref
             return {}
         path = f"{self._folder(levels)}{NAMESPACE_FILE}"
+        found = self._read(path)
+        if found is None:
+            raise self._error(exceptions.NoSuchNamespaceError, levels)
         try:
-            text = self._small(path)
-        except ObjectNotFound:
-            raise exceptions.NoSuchNamespaceError(f"no namespace {_shown(levels)} at {self}") from None
-        try:
-            return {str(name): str(value) for name, value in parse_json(text).items()}
+            return {str(name): str(value) for name, value in parse_json(found[1]).items()}
         except (ValueError, AttributeError):
             raise InvalidInput(f"{excerpt(path)} holds no properties of a namespace; write it anew") from None
 
@@ -112,21 +146,28 @@ class RefTables:
         """Create a namespace in one that exists. Raises ``NamespaceAlreadyExistsError``, ``NoSuchNamespaceError``."""
         self.namespace(levels[:-1])
         if self._has(levels, POINTER):
-            raise exceptions.NamespaceAlreadyExistsError(f"there is a table {_shown(levels)}")
+            raise self._error(exceptions.NamespaceAlreadyExistsError, levels)
         try:
             self.set_namespace(levels, properties, if_absent=True)
         except PathTaken:
-            raise exceptions.NamespaceAlreadyExistsError(f"namespace {_shown(levels)} exists") from None
+            raise self._error(exceptions.NamespaceAlreadyExistsError, levels) from None
 
     def set_namespace(self, levels: Identifier, properties: Mapping[str, str], *, if_absent: bool = False) -> None:
         """Replace the properties of a namespace. The last of several writers wins."""
         path, text = f"{self._folder(levels)}{NAMESPACE_FILE}", json.dumps(dict(properties), sort_keys=True)
         self._branch().put(path, text.encode(), content_type="application/json", if_absent=if_absent)
 
+    def update_namespace(self, levels: Identifier, gone: set[str], new: dict[str, str]) -> PropertiesUpdateSummary:
+        """Remove and set properties. The last of several writers wins. Raises ``NoSuchNamespaceError``."""
+        before = self.namespace(levels)
+        self.set_namespace(levels, {name: value for name, value in before.items() if name not in gone} | new)
+        removed, missing = sorted(gone & before.keys()), sorted(gone - before.keys())
+        return PropertiesUpdateSummary(removed=removed, updated=sorted(new), missing=missing)
+
     def drop_namespace(self, levels: Identifier) -> None:
         """Remove an empty namespace. Raises ``NamespaceNotEmptyError``, ``NoSuchNamespaceError``."""
         if self.tables(levels) or self.namespaces(levels):
-            raise exceptions.NamespaceNotEmptyError(f"namespace {_shown(levels)} has tables or namespaces")
+            raise self._error(exceptions.NamespaceNotEmptyError, levels)
         self._branch().delete(f"{self._folder(levels)}{NAMESPACE_FILE}")
 
     # --- tables ---
@@ -145,24 +186,31 @@ class RefTables:
         return self._ref.find(f"{self._folder(levels)}{name}") is not None
 
     def load(self, identifier: Identifier) -> LoadedTable:
-        """A table. Raises ``NoSuchTableError``."""
+        """A table. Raises ``NoSuchTableError``, ``ObjectNotFound`` where its metadata file is lost."""
         found = self._find(identifier)
         if found is None:
-            raise exceptions.NoSuchTableError(f"no table {_shown(identifier)} at {self}")
+            raise self._error(exceptions.NoSuchTableError, identifier)
         return found
 
     def _find(self, identifier: Identifier) -> LoadedTable | None:
         path = f"{self._folder(identifier)}{POINTER}"
-        entry = self._ref.find(path)
-        return None if entry is None else LoadedTable(entry.physical_address, parsed(self._small(path), path))
+        found = self._read(path)
+        return None if found is None else LoadedTable(found[0], parsed(found[1], path))
 
-    def _small(self, path: str) -> bytes:
-        entry = self._ref.stat(path)
+    def _read(self, path: str) -> tuple[str, bytes] | None:
+        """The address and contents of an object, or None where there is none. A lost file is an error of its own."""
+        entry = self._ref.find(path)
+        if entry is None:
+            return None
         if entry.size_bytes > MOST_METADATA:
             raise InvalidInput(
                 f"{excerpt(path)} has {entry.size_bytes:,} bytes, and metadata has {MOST_METADATA:,} at most"
             )
-        return self._ref.read(path)
+        try:
+            return entry.physical_address, self._ref.read(path)
+        except ObjectNotFound as error:
+            lost = f"Failed to open input stream for file: {entry.physical_address}: {error.message}"
+            raise type(error)(lost) from None
 
     def new_table(
         self,
@@ -171,14 +219,14 @@ class RefTables:
         location: str | None,
         partition_spec: PartitionSpec | None,
         sort_order: SortOrder | None,
-        properties: Mapping[str, str],
+        properties: Mapping[str, str] | None,
     ) -> LoadedTable:
         """The metadata of a table that is not created yet. Raises as ``commit``."""
         self.namespace(identifier[:-1])
         if self._find(identifier) is not None:
-            raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
+            raise self._error(exceptions.TableAlreadyExistsError, identifier)
         place = location.rstrip("/") if location else self.io.files.new_location()
-        given = {GC_ENABLED: "false", **properties}
+        given = {GC_ENABLED: "false", **(properties or {})}
         version = _supported(given.get("format-version", "2"))
         convert = MetastoreCatalog._convert_schema_if_needed  # noqa: SLF001 - pyiceberg has no other function for it
         metadata = new_table_metadata(
@@ -199,7 +247,7 @@ class RefTables:
 
         def changes() -> Iterator[TableChange]:
             if self._find(identifier) is not None:
-                raise exceptions.TableAlreadyExistsError(f"table {_shown(identifier)} exists")
+                raise self._error(exceptions.TableAlreadyExistsError, identifier)
             self.namespace(identifier[:-1])
             name = file_after(last)
             made[:] = [LoadedTable(f"{metadata.location}/{name}", metadata)]
@@ -208,6 +256,7 @@ class RefTables:
         self._branch().update_tables(f"{self._folder(identifier)}{POINTER}", changes)
         return made[0]
 
+    @_files_are_there()
     def commit(self, commits: Sequence[TableCommit]) -> list[LoadedTable]:
         """Commit to several tables, all or none. Those with the requirement ``assert-create`` are created.
 
@@ -224,38 +273,42 @@ class RefTables:
                 base = self._find(one.identifier)
                 creates = any(requirement.type == "assert-create" for requirement in one.requirements)
                 if creates and base is not None:
-                    raise exceptions.TableAlreadyExistsError(f"table {_shown(one.identifier)} exists")
+                    raise exceptions.TableAlreadyExistsError(
+                        _AGAIN.format(f"table already exists: {_shown(one.identifier)}")
+                    )
                 if not creates and base is None:
-                    raise exceptions.NoSuchTableError(f"no table {_shown(one.identifier)} at {self}")
+                    raise self._error(exceptions.NoSuchTableError, one.identifier)
                 self.namespace(one.identifier[:-1])
                 loaded, change = self._next(one, base)
                 made.append(loaded)
                 if change is not None:
                     yield change
 
-        with _files_are_there():
-            only = commits[0].identifier
-            place = f"{self._folder(only)}{POINTER}" if len(commits) == 1 else self._root
-            self._branch().update_tables(place, changes)
+        if len({one.identifier for one in commits}) < len(commits):
+            raise InvalidInput("a transaction changes each table once; put the updates of a table together")
+        place = f"{self._folder(commits[0].identifier)}{POINTER}" if len(commits) == 1 else self._root
+        self._branch().update_tables(place, changes)
         return made
 
+    @_files_are_there()
     def register(self, identifier: Identifier, location: str) -> LoadedTable:
         """Make a metadata file of the repository's tables a table. Raises as ``commit``."""
-        with _files_are_there():
-            metadata = parsed(self.io.files.read(location, MOST_METADATA), location)
-            return self.create(identifier, metadata, location, every=True)
+        metadata = parsed(self.io.files.read(location, MOST_METADATA), location)
+        return self.create(identifier, metadata, location, every=True)
 
     def drop(self, identifier: Identifier) -> None:
         """Stage the deletion of a table's objects. Other refs keep theirs. Raises ``NoSuchTableError``."""
-        self.load(identifier)
+        if not self._has(identifier, POINTER):
+            raise self._error(exceptions.NoSuchTableError, identifier)
         self._branch().delete_prefix(self._folder(identifier))
 
     def rename(self, old: Identifier, new: Identifier) -> None:
         """Give a table another name. Its location stays. Raises ``NoSuchTableError``, ``TableAlreadyExistsError``."""
-        self.load(old)
+        if not self._has(old, POINTER):
+            raise self._error(exceptions.NoSuchTableError, old)
         self.namespace(new[:-1])
         if self._find(new) is not None or self._has(new, NAMESPACE_FILE):
-            raise exceptions.TableAlreadyExistsError(f"{_shown(new)} exists")
+            raise self._error(exceptions.TableAlreadyExistsError, new)
         self._branch().rename(self._folder(old), self._folder(new), recursive=True)
 
     # --- what a commit adds and removes ---
@@ -263,14 +316,20 @@ class RefTables:
     def _next(self, commit: TableCommit, base: LoadedTable | None) -> tuple[LoadedTable, TableChange | None]:
         before = None if base is None else base.metadata
         for requirement in commit.requirements:
-            requirement.validate(before)
+            try:
+                requirement.validate(before)
+            except exceptions.CommitFailedException as error:
+                said = str(error).removeprefix("Requirement failed: ")
+                if requirement.type in _REQUIREMENTS:
+                    said = f"{_REQUIREMENTS[requirement.type]}: {said.rpartition(': ')[2]}"
+                raise exceptions.CommitFailedException(_AGAIN.format(said)) from None
         for update in commit.updates:
             if update.action == "upgrade-format-version":
                 _supported(update.format_version)
         try:
             after = update_table_metadata(
                 base_metadata=before or MetastoreCatalog._empty_table_metadata(),  # noqa: SLF001 - pyiceberg's own base
-                updates=tuple(commit.updates),
+                updates=tuple(commit.updates if before is None else _renumbered(commit.updates, before)),
                 enforce_validation=before is None,
                 metadata_location=None if base is None else base.location,
             )
@@ -286,14 +345,6 @@ class RefTables:
         return LoadedTable(f"{after.location}/{name}", after), change
 
 
-@contextmanager
-def _files_are_there() -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise InvalidInput(f"a file of the table is not there: {one_line(error)}") from error
-
-
 def _supported(version: object) -> int:
     if str(version) not in {"1", "2"}:
         raise InvalidInput(
@@ -302,5 +353,42 @@ def _supported(version: object) -> int:
     return int(str(version))
 
 
+def _renumbered(updates: Sequence[Any], base: TableMetadata) -> Iterator[Any]:
+    """Number the schemas, specs and orders that updates add as the table does now, and not as its writer knew it.
+
+    What the table has keeps its number. Properties that it does not have are not removed.
+    """
+    properties = set(base.properties).union(*(one.updates for one in updates if one.action == "set-properties"))
+    lists = {each: [*getattr(base, each)] for _, _, each, _ in _NUMBERED.values()}
+    numbers: dict[str, dict[int, int]] = {chosen: {} for *_, chosen in _NUMBERED.values()}
+    for update in updates:
+        changed: dict[str, Any] = {}
+        if update.action in _NUMBERED:
+            name, number, known, chosen = _NUMBERED[update.action]
+            one = getattr(update, name)
+            told = one.model_dump(exclude={number})
+            taken = {getattr(each, number): each.model_dump(exclude={number}) == told for each in lists[known]}
+            equal = [at for at, is_equal in taken.items() if is_equal]
+            old = getattr(one, number)
+            new = equal[0] if equal else max(taken) + 1 if old in taken else old
+            if new != old and known == "partition_specs" and any(each.action == "add-snapshot" for each in updates):
+                # Manifests name the spec by its old number.
+                raise exceptions.CommitFailedException(_AGAIN.format(f"partition spec {old} is another one now"))
+            numbers[chosen] |= {old: new, -1: new}
+            if equal:
+                continue
+            changed[name] = one.model_copy(update={number: new})
+            lists[known].append(changed[name])
+        elif update.action == "add-snapshot":
+            old = update.snapshot.schema_id
+            changed["snapshot"] = update.snapshot.model_copy(update={"schema_id": numbers["schema_id"].get(old, old)})
+        elif update.action == "remove-properties":
+            changed["removals"] = [one for one in update.removals if one in properties]
+        for chosen, numbered in numbers.items():
+            if hasattr(update, chosen):
+                changed[chosen] = numbered.get(getattr(update, chosen), getattr(update, chosen))
+        yield update.model_copy(update=changed)
+
+
 def _shown(levels: Identifier) -> str:
-    return excerpt(".".join(levels))
+    return f"{safe('.'.join(levels)):.200}"

@@ -15,7 +15,7 @@ from lakeops.model.mirrors import Registration
 from lakeops.model.names import check_amount, check_asked
 from lakeops.model.protection import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Protection
 from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, Report, ReportKind, RepositoryRecord
-from lakeops.ops.context import Context, is_dirty, pages, require_branch, resolve_commit
+from lakeops.ops.context import Context, is_dirty, naming_the_ref, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.mark import DryRun
@@ -303,7 +303,8 @@ class Repository:
 
     def tag(self, name: str) -> RefRecord:
         """A tag. Raises ``RefNotFound``."""
-        return self._ctx.catalog.refs.tag(self._ctx.repository_id, check_asked(name, "a tag"))
+        with naming_the_ref(self._ctx, check_asked(name, "a tag")):
+            return self._ctx.catalog.refs.tag(self._ctx.repository_id, name)
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Tags by name in byte order."""

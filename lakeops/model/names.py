@@ -268,8 +268,9 @@ def connection_in(path: object) -> str:
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:
     """The question whether the most similar of other names was meant, to end a message. Empty when none is similar."""
-    near = get_close_matches(wanted, [one for one in known if one != wanted], 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    names = {one.casefold(): one for one in known if one != wanted}
+    near = get_close_matches(wanted.casefold(), names, 1)
+    return f"; did you mean {names[near[0]]!r}?" if near else ""
 
 
 def split_connection(uri: str) -> tuple[str, str]:
@@ -329,7 +330,9 @@ class LakeUri:
         if self.ref is None:
             raise self._flawed("lacks a ref", f"{self.repository}/REF")
         if self.path is not None:
-            raise self._flawed("names more than a ref", f"{self.repository}/{self.ref}")
+            name = f"{self.repository}/{self.ref}-{self.path.strip('/').replace('/', '-')}"
+            how = f"names more than a ref, whose name has no '/'; write {SCHEME}{name} for a branch or tag of that name"
+            raise self._flawed(how, f"{self.repository}/{self.ref} for {self.ref!r}")
         return self.repository, self.ref
 
     def with_prefix(self) -> tuple[str, str, str]:

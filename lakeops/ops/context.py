@@ -340,23 +340,26 @@ def resolve_id(ctx: Context, text: str) -> str:
 
 @contextmanager
 def naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[None]:
-    """Say of a branch or ref that is not there which name may be meant. For what people name, and not for lookups."""
+    """Say of a branch, tag or ref that is not there which name may be meant. For what people name, not for lookups."""
     try:
         yield
     except RefNotFound as error:
         refs, repository = ctx.catalog.refs, ctx.repository_id
-        wants_branch = error.message.endswith(f"no branch {expression!r}")
-        if not wants_branch and not error.message.startswith("no branch"):  # but a step that leads nowhere
+        wanted = next((one for one in ("branch", "tag") if error.message.endswith(f"no {one} {expression!r}")), None)
+        if wanted is None and not error.message.startswith("no branch"):  # but a step that leads nowhere
             raise
         try:
             name = (parse_ref(expression) if isinstance(expression, str) else expression).base
         except InvalidInput:  # a name that none can have
             raise error from None
-        listings = (refs.branches,) if wants_branch else (refs.branches, refs.tags)
+        listings = {"branch": (refs.branches,), "tag": (refs.tags,)}.get(wanted or "", (refs.branches, refs.tags))
         advice = did_you_mean(name, [one.id for listing in listings for one in listing(repository)])
         with suppress(RefNotFound):
-            refs.tag(repository, name)
-            advice = f": {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
+            if wanted == "tag":
+                advice = f": {refs.branch(repository, name).id!r} is a branch"
+            else:
+                refs.tag(repository, name)
+                advice = f": {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
         raise RefNotFound(f"{error.message}{advice}") from None
 
 

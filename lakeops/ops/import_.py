@@ -200,6 +200,8 @@ def import_objects(
         part = ranges(entries(listings, place, folder, skip_special=skip_special))
     except InvalidInput as error:
         part, refused = Metarange.empty(), error  # a file is no directory
+    except ObjectNotFound as error:
+        raise ObjectNotFound(f"{error.message}{_meant(ctx, place)}") from None
     if not part.count and not inventory and not source.endswith("/"):
         single = _single(ctx, place, prefix)
     if single is not None:

@@ -283,8 +283,7 @@ def list_objects(
 
     def of_branch(name: str) -> ListingCursor:
         def window(after: str, limit: int) -> tuple[Commit, Sequence[Staged]]:
-            page = ctx.catalog.staging.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
-            return page.head, page.rows
+            return ctx.catalog.staging.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
 
         return ListingCursor(ctx, prefix, after, window, FEW if delimiter else PAGE)
 

@@ -65,7 +65,15 @@ class TableFiles:
 
     def key(self, url: str) -> str:
         """The key of a table's location, or of a file below one. Raises ``InvalidInput`` for any other place."""
-        return table_key(self._ctx, url)
+        plain = f"file://{url[len('file:') :]}" if url.startswith("file:/") and not url.startswith("file://") else url
+        key = layout.relative(self._ctx.repository.storage_namespace, plain)
+        parts = key.split("/")
+        if not _LOCATION.fullmatch("/".join(parts[:3])) or not {"", ".", ".."}.isdisjoint(parts):
+            raise InvalidInput(
+                f"{excerpt(url)} is not where tables of repository {self._ctx.repository_id!r} lie: create the table "
+                "without a location, and write its files below the one that it gets"
+            )
+        return key
 
     def read(self, url: str, at_most: int) -> bytes:
         """The contents of a metadata file. Raises ``InvalidInput``, ``ObjectNotFound``."""
@@ -100,19 +108,6 @@ class TableFiles:
         return self.key(f"{root}/{found[1]}" if found else url)
 
 
-def table_key(ctx: Context, url: str) -> str:
-    """The key of a table's location, or of a file below one. Raises ``InvalidInput`` for any other place."""
-    plain = f"file://{url[len('file:') :]}" if url.startswith("file:/") and not url.startswith("file://") else url
-    key = layout.relative(ctx.repository.storage_namespace, plain)
-    parts = key.split("/")
-    if not _LOCATION.fullmatch("/".join(parts[:3])) or not {"", ".", ".."}.isdisjoint(parts):
-        raise InvalidInput(
-            f"{excerpt(url)} is not where tables of repository {ctx.repository_id!r} lie: create the table without a "
-            "location, and write its files below the one that it gets"
-        )
-    return key
-
-
 def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], Iterable[TableChange]]) -> None:
     """Stage the commits of tables, all or none. They are computed again when something was staged at their place.
 
@@ -143,7 +138,7 @@ def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], I
 
 def rows_of(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]]:
     """The staged rows of a change, and when the store says that their files were written."""
-    root = table_key(ctx, change.location)
+    root = TableFiles(ctx).key(change.location)
     name, contents = change.metadata
     ctx.store.put(f"{root}/{name}", contents, if_absent=True, content_type="application/json")
     folder = change.pointer.rpartition("/")[0]

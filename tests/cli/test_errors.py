@@ -99,6 +99,15 @@ CASES = {
     "no such file": (["fs", "upload", "-s", "nosuch.txt", f"{R}/dev/x"], 2, "invalid_input"),
     "folder without recursive": (["fs", "upload", "-s", ".", f"{R}/dev/x"], 2, "invalid_input"),
     "stdin without a path": (["fs", "upload", "-s", "-", f"{R}/dev"], 2, "invalid_path"),
+    "fsck of nothing": (["fsck", "lakefs://none"], 4, "repository_not_found"),
+    "fsck of a ref": (["fsck", f"{R}/main"], 2, "invalid_uri"),
+    "import to no branch": (["import", "--from", ".", "--to", R, "-m", "m"], 2, "invalid_uri"),
+    "blame of a repository": (["blame", R], 2, "invalid_uri"),
+    "blame of nothing": (["blame", f"{R}/nosuch"], 4, "ref_not_found"),
+    "history of a ref": (["history", f"{R}/main"], 2, "invalid_uri"),
+    "history of nothing": (["history", f"{R}/main/nosuch"], 4, "object_not_found"),
+    "mirror setup of nothing": (["mirror", "setup-s3", "lakefs://none", "--destination", "s3://else/x"], 4,
+          "repository_not_found"),
     "stdin with recursive": (["fs", "upload", "-s", "-", "-r", f"{R}/dev/x"], 2, "invalid_input"),
 }  # fmt: skip
 
@@ -198,9 +207,10 @@ def test_an_unexpected_error_is_one_line_without_credentials(run, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", [("rm",), ("download",), ("cp", f"{R}/dev/x/"), ("mv", f"{R}/dev/x/")])
-def test_a_folder_without_its_option_is_told_the_option(run, unchanged, verb):
-    result = run("fs", verb[0], f"{R}/dev/raw/", *verb[1:])
-    assert (result.exit_code, "no object 'raw/'" in result.stderr) == (4, True)
+@pytest.mark.parametrize("folder", ["raw/", "raw"])
+def test_a_folder_without_its_option_is_told_the_option(run, unchanged, verb, folder):
+    result = run("fs", verb[0], f"{R}/dev/{folder}", *verb[1:])
+    assert (result.exit_code, f"no object '{folder}'" in result.stderr) == (4, True)
     assert result.stderr.endswith("; a folder needs --recursive\n")
     assert "--recursive" not in run("fs", verb[0], f"{R}/dev/nosuch", *verb[1:]).stderr
 
@@ -279,7 +289,9 @@ def test_a_name_that_is_like_no_other_is_not_guessed(run, flights):
     assert run.error("commit", "lakefs://flights/zzz", "-m", "m")["message"].endswith("no branch 'zzz'")
 
 
-@pytest.mark.parametrize(("name", "meant"), [("mian", "main"), ("v11", "v1"), ("dve", "dev")])
+@pytest.mark.parametrize(
+    ("name", "meant"), [("mian", "main"), ("v11", "v1"), ("dve", "dev"), ("V1", "v1"), ("DEV", "dev")]
+)
 @pytest.mark.parametrize("ref", ["{}", "{}~1", "{}^", "{}^2~3", "{}@"])
 @pytest.mark.parametrize(
     "words",
@@ -295,6 +307,34 @@ def test_a_misspelt_ref_is_guessed_in_expressions(run, flights, words, ref, name
     error = run.error(*(word.replace("REF", ref.format(name)) for word in words))
     assert error["kind"] == "ref_not_found"
     assert error["message"].endswith(f"; did you mean {meant!r}?")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("v11", "no tag 'v11'; did you mean 'v1'?"), ("dev", "'dev' is a branch"), ("zzz", "no tag 'zzz'")],
+)
+@pytest.mark.parametrize("words", [["show", "{}"], ["delete", "{}", "--yes"], ["move", "{}", "main", "--yes"]])
+def test_a_misspelt_tag_is_guessed(run, flights, words, name, says):
+    error = run.error("tag", *(word.format(f"lakefs://flights/{name}") for word in words))
+    assert (error["kind"], error["exit_code"]) == ("ref_not_found", 4)
+    assert error["message"].endswith(says)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["branch", "create", "{}", "--source", "main"],
+        ["branch", "delete", "{}", "--yes"],
+        ["tag", "create", "{}", "main"],
+        ["commit", "{}", "-m", "m"],
+        ["merge", "{}", "main"],
+        ["branch", "create", "lakefs://flights/new", "--source", "{}"],
+    ],
+)
+def test_a_name_with_a_slash_is_told_how_to_be_spelt(run, flights, words):
+    error = run.error(*(word.format("lakefs://flights/feature/x") for word in words))
+    assert (error["kind"], error["exit_code"]) == ("invalid_uri", 2)
+    assert "lakefs://flights/feature-x" in error["message"]
 
 
 @pytest.mark.parametrize("name", ["v1", "dve"])

@@ -48,6 +48,8 @@ def test_the_same_key_is_the_same_commit(run, flights, source):
     ("change", "code", "kind", "words"),
     [
         ({"--from": "none"}, 4, "not_found", "no directory"),
+        ({"--from": "sourec"}, 4, "not_found", "/source?"),
+        ({"--from": "source/y_b"}, 4, "not_found", "/source/y b?"),
         ({"--from": "ftp://host/x"}, 2, "invalid_uri", "not a location"),
         ({"--from": "../home/storage/flights"}, 2, "invalid_input", "overlaps"),
         ({"--to": f"{R}/none/raw"}, 4, "ref_not_found", "none"),
@@ -64,12 +66,6 @@ def test_what_is_refused(run, flights, source, change, code, kind, words):
     assert flights.branch("main").commit_id == head
 
 
-def test_nothing_new_is_an_error(run, flights, source):
-    args = ("import", "--from", "source", "--to", f"{R}/main/raw", "-m", "m")
-    run.ok(*args)
-    assert run.error(*args)["kind"] == "no_changes"
-
-
 def test_links_are_named_or_skipped(run, flights, source):
     Path("source/link").symlink_to("x")
     args = ("import", "--from", "source", "--to", f"{R}/main/raw", "-m", "m")
@@ -84,7 +80,3 @@ def test_an_empty_source(run, flights):
     assert run.error(*args)["exit_code"] == 4
     assert run.json(*args, "--allow-empty-source")["metadata"]["lakeops.import.objects"] == "0"
     assert paths(flights) == ["readme.md"]
-
-
-def test_a_uri_without_a_branch(run, flights, source):
-    assert run.error("import", "--from", "source", "--to", R, "-m", "m")["exit_code"] == 2

@@ -1,4 +1,4 @@
-"""What work costs, in files opened and written: it follows the changes, never the size of the repository."""
+"""Cost of work, in files opened and written: it follows the changes, never the size of the repository."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from support.rows import Pointer, RecordingStore, attempt
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.records import Split
-from lakeops.ranges.apply import Applied, apply
+from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
@@ -29,16 +29,16 @@ class Built:
     store: RecordingStore
     base: Metarange
 
-    def changed(self, which, version: int = 1) -> Applied:
+    def changed(self, which, version=1):
         rows = synthetic.staged(np.sort(np.asarray(which)).astype(np.uint64), version)
         self.store.forget()
         return apply(RangeReader(self.store), self.base, rows, engine=LocalEngine(), split=SPLIT, attempt=attempt())
 
-    def middle(self, places: int) -> np.ndarray:
+    def middle(self, places):
         """Row numbers of different ranges, neither the first nor the last."""
         return np.linspace(1, len(self.base) - 2, places).astype(int)
 
-    def spread(self, places: int, each: int) -> np.ndarray:
+    def spread(self, places, each):
         """Numbers of ``each`` neighbours in the middle of ``places`` different ranges."""
         counts = self.base.table["count"].to_numpy()
         starts = np.cumsum(counts) - counts
@@ -47,7 +47,7 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def repositories(tmp_path_factory) -> dict[int, Built]:
+def repositories(tmp_path_factory):
     found = {}
     for size in SIZES:
         store = RecordingStore(tmp_path_factory.mktemp("cost"))

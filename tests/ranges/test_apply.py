@@ -26,13 +26,13 @@ from support.rows import (
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import Corrupted, InvalidInput, Transient
 from lakeops.model.records import Split, Summary
-from lakeops.ranges.apply import Applied, apply, plan
+from lakeops.ranges.apply import apply, plan
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import run_task
 
 
-def done(store, base, changes, engine=None, split=SMALL, **options) -> Applied:
+def done(store, base, changes, engine=None, split=SMALL, **options):
     table = changes if isinstance(changes, pa.Table) else staged_table(changes)
     return apply(RangeReader(store), base, table, engine=engine or Groups(), split=split, attempt=attempt(), **options)
 
@@ -54,7 +54,7 @@ class Losing(Groups):
         yield from (result for result in super().run(work, tasks, store) if result.index != 1)
 
 
-def check(store, base, repository, changes, **options) -> Applied:
+def check(store, base, repository, changes, **options):
     found = done(store, base, changes, **options)
     expected = applied(repository, changes)
     assert found.metarange.id == built(store, expected).id
@@ -80,7 +80,7 @@ def test_applying_is_building_from_scratch(fresh_store, data, size):
 REPOSITORY = numbered(range(300))
 
 
-def scenarios(base: Metarange):
+def scenarios(base):
     """Changes that meet every way in which cuts can move."""
     paths = byte_order(REPOSITORY)
     ends = list(boundary_paths(base))

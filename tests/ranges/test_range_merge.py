@@ -16,14 +16,14 @@ SPLITS = [Split(1, 2, 4), SMALL, Split(16, 40, 100)]
 PATHS = sorted(BASE)
 
 
-def edits(span: slice, contents: str) -> st.SearchStrategy[dict]:
+def edits(span, contents):
     """Writes, new neighbours and deletions among some of the paths."""
     chosen = st.sampled_from(PATHS[span])
     fresh = chosen.map("{}+".format)
     return st.dictionaries(chosen | fresh, st.sampled_from([(contents, 0), None]), min_size=1, max_size=60)
 
 
-def key_of(row) -> str:
+def key_of(row):
     return f"_lakefs/ranges/{row.file}"
 
 
@@ -40,14 +40,16 @@ def test_what_is_exchanged_is_what_building_gives(fresh_store, data, split):
     source, dest = applied(BASE, mine), applied(BASE, yours)
     base, ours, theirs = (built(store, each, split) for each in (BASE, source, dest))
     found = merge_ranges(base, ours, theirs)
-    taken, rest = ({path: mine[path] for path in mine if lies_in(path, sides)} for sides in (found.taken, found.rest))
+    taken, rest = (
+        {
+            path: mine[path]
+            for path in mine
+            if any(row.first_path <= path <= row.last_path for side in sides for row in side.rows(0, len(side)))
+        }
+        for sides in (found.taken, found.rest)
+    )
     assert found.dest.id == built(store, applied(dest, taken), split).id
     assert applied(applied(BASE, taken), rest) == source
-
-
-def lies_in(path: str, sides) -> bool:
-    """Whether one of the ranges of either side covers a path."""
-    return any(row.first_path <= path <= row.last_path for side in sides for row in side.rows(0, len(side)))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ folder, and each verb is a generator that stops between its effects, in the orde
 of verbs and of garbage collection's steps can be played, at a thousandth of what files would cost.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -44,7 +42,7 @@ class Lost(AssertionError):
 
 @dataclass(frozen=True)
 class Content:
-    """What a metarange file says: each folder's range file, and the tree."""
+    """The contents of a metarange file: each folder's range file, and the tree."""
 
     ranges: Mapping[str, str]
     tree: Tree
@@ -83,7 +81,7 @@ class World:
 
     @property
     def context(self) -> Context:
-        """What planning needs of a context."""
+        """The parts of a context that planning needs."""
         needed = SimpleNamespace(catalog=self.catalog, repository_id=self.repository_id, progress=quiet)
         return cast("Context", needed)
 

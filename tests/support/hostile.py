@@ -4,8 +4,6 @@ What an entry owes each of them: an error of ours, or the same text back, byte f
 long wait, never a message that is not one line.
 """
 
-from __future__ import annotations
-
 _PATHS = r"""
 / // a//b . .. ./ ../ a/../b a/./b /a a/ /etc/passwd ../../etc/passwd ..\..\windows C:\x C: \ \\host\share ~ ~root
 %2e%2e%2f %00 %0a %2F %252e%252e ..%c0%af ....// ;/.. a/.. file:///etc/passwd data/x data/../_lakefs/ _lakefs/
@@ -87,44 +85,13 @@ _CONTROLS = [f"a{chr(code)}b" for code in (*range(0x20), 0x7F, 0x80, 0x9B, 0x9F)
 ]
 
 _SIZES = [
-    "",
-    "x" * 63,
-    "x" * 64,
-    "x" * 255,
-    "x" * 256,
-    "x" * 500,
-    "x" * 1024,
-    "x" * 1025,
-    "é" * 512,
-    "é" * 513,
-    "🦆" * 256,
-    "🦆" * 257,
-    "🦆" * 1024,
-    "a/" * 512,
-    "a" * 300 + "/b",
-    "x" * 1_000_000,
-    "0" * 64,
-    "f" * 64,
-    "F" * 64,
-    "f" * 63,
-    "f" * 65,
-    "main" + "^" * 1000,
-    "main" + "^" * 100_000,
-    "main" + "~9" * 1000,
-    "main~" + "9" * 18,
-    "main~" + "9" * 19,
-    "main~" + "9" * 5000,
-    "main^" + "0" * 5000,
-    "main~9223372036854775807",
-    "main~9223372036854775808",
-    "main^4294967297",
-    "." * 1000,
-    "/" * 1024,
-    "@" * 300,
-    "lakefs://" * 50,
-    "lakefs://repo/main/" + "x" * 1025,
-    "lakefs://repo/" + "x" * 100_000,
-]
+    "", "x" * 63, "x" * 64, "x" * 255, "x" * 256, "x" * 500, "x" * 1024, "x" * 1025, "é" * 512, "é" * 513, "🦆" * 256,
+    "🦆" * 257, "🦆" * 1024, "a/" * 512, "a" * 300 + "/b", "x" * 1_000_000, "0" * 64, "f" * 64, "F" * 64, "f" * 63,
+    "f" * 65, "main" + "^" * 1000, "main" + "^" * 100_000, "main" + "~9" * 1000, "main~" + "9" * 18,
+    "main~" + "9" * 19, "main~" + "9" * 5000, "main^" + "0" * 5000, "main~9223372036854775807",
+    "main~9223372036854775808", "main^4294967297", "." * 1000, "/" * 1024, "@" * 300, "lakefs://" * 50,
+    "lakefs://repo/main/" + "x" * 1025, "lakefs://repo/" + "x" * 100_000,
+]  # fmt: skip
 
 HOSTILE: list[str] = list(
     dict.fromkeys([*_PATHS.split(), *_NAMES.split(), *_INJECTIONS, *_UNICODE, *_CONTROLS, *_SIZES])

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -37,7 +38,30 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.expressions import EqualTo
-from pyiceberg.table.update import AddSnapshotUpdate, UpgradeFormatVersionUpdate
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSnapshotUpdate,
+    AddSortOrderUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSortOrderId,
+    AssertDefaultSpecId,
+    AssertLastAssignedFieldId,
+    AssertLastAssignedPartitionId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
+    UpgradeFormatVersionUpdate,
+)
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField
 from support.served import KEYS
 
 from lakeops import Lake, Repository
@@ -309,15 +333,226 @@ def test_an_unknown_ref_has_no_tables_and_is_no_namespace(published: Repository,
             refs.create_namespace("none")
 
 
-@pytest.mark.parametrize("warehouse", ["shop/main/tables", "shop/main/views", "shop/tables"])
-def test_a_warehouse_may_have_the_name_of_a_resource(published: Repository, lake: Lake, warehouse: str) -> None:
-    published.create_branch("tables")
+RESOURCES = ("namespaces", "tables", "transactions", "views", "config", "oauth", "tokens", "rename", "register")
+"""Words of Iceberg's REST paths."""
+
+
+@pytest.mark.parametrize("word", RESOURCES)
+def test_repositories_refs_folders_and_tables_may_have_the_name_of_a_resource(lake: Lake, word: str) -> None:
+    lake.create_repository(word).create_branch(word)
+    warehouses = {word: (word, word), **{"/".join([word] * parts): (word,) for parts in (2, 3, 4, 5)}}
     with serving(lake, write=True) as options:
-        catalog = load_catalog("shop", **rest_properties(options), warehouse=warehouse)
-        catalog.create_namespace("views")
-        catalog.create_table("views.tables", rows().schema)
-        catalog.rename_table("views.tables", "views.transactions")
-        assert (catalog.list_namespaces(), catalog.list_tables("views")) == ([("views",)], [("views", "transactions")])
+        for warehouse, namespace in warehouses.items():
+            catalog = load_catalog(word, **rest_properties(options), warehouse=warehouse)
+            catalog.create_namespace(namespace)
+            assert catalog.list_namespaces(namespace[:-1]) == [namespace]
+            catalog.create_table((*namespace, word), rows().schema).append(rows(1))
+            assert amounts(catalog, (*namespace, word)) == [1]
+            catalog.rename_table((*namespace, word), (*namespace, "other"))
+            assert catalog.list_tables(namespace) == [(*namespace, "other")]
+            catalog.drop_table((*namespace, "other"))
+            catalog.drop_namespace(namespace)
+    assert [one.path for one in lake.repository(word).branch(word).uncommitted()] == []
+
+
+def concurrent_create(at: Catalog) -> None:
+    with at.create_table_transaction("web.more", rows().schema):
+        at.create_table("web.more", rows().schema)
+
+
+def a_table_as_namespace(at: Catalog) -> None:
+    at.create_namespace(("web", "sales"))
+
+
+def a_nested_namespace(at: Catalog) -> None:
+    at.create_namespace("outer")
+    at.create_namespace(("outer", "inner"))
+    at.drop_namespace("outer")
+
+
+WORDS: dict[str, tuple[Callable[[Catalog], object], str]] = {
+    "load a table": (lambda at: at.load_table("web.none"), "Table does not exist: web.none"),
+    "load a table of no namespace": (lambda at: at.load_table("none.none"), "Table does not exist: none.none"),
+    "drop a table": (lambda at: at.drop_table("web.none"), "Table does not exist: web.none"),
+    "rename no table": (lambda at: at.rename_table("web.none", "web.more"), "Table does not exist: web.none"),
+    "rename to a table": (lambda at: at.rename_table("web.sales", "web.sales"), "Table already exists: web.sales"),
+    "register in no namespace": (
+        lambda at: at.register_table("none.more", at.load_table("web.sales").metadata_location),
+        "Namespace does not exist: none",
+    ),
+    "create a table": (lambda at: at.create_table("web.sales", rows().schema), "Table already exists: web.sales"),
+    "create a table in no namespace": (
+        lambda at: at.create_table("none.sales", rows().schema),
+        "Namespace does not exist: none",
+    ),
+    "register a table": (
+        lambda at: at.register_table("web.sales", at.load_table("web.sales").metadata_location),
+        "Table already exists: web.sales",
+    ),
+    "create a table after another one did": (concurrent_create, "Requirement failed: table already exists: web.more"),
+    "load a namespace": (lambda at: at.load_namespace_properties("none"), "Namespace does not exist: none"),
+    "list tables": (lambda at: at.list_tables("none"), "Namespace does not exist: none"),
+    "list namespaces": (lambda at: at.list_namespaces("none"), "Namespace does not exist: none"),
+    "create a namespace in none": (lambda at: at.create_namespace(("none", "eu")), "Namespace does not exist: none"),
+    "set properties": (
+        lambda at: at.update_namespace_properties("none", updates={"a": "b"}),
+        "Namespace does not exist: none",
+    ),
+    "create a namespace": (lambda at: at.create_namespace("web"), "Namespace already exists: web"),
+    "create a namespace of a table": (a_table_as_namespace, "Namespace already exists: web.sales"),
+    "drop no namespace": (lambda at: at.drop_namespace("none"), "Namespace does not exist: none"),
+    "drop a namespace of tables": (lambda at: at.drop_namespace("web"), "Namespace web is not empty"),
+    "drop a namespace of namespaces": (a_nested_namespace, "Namespace outer is not empty"),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_errors_begin_with_icebergs_own_words_and_say_what_to_do(
+    published: Repository, catalog: Open, name: str
+) -> None:
+    do, words = WORDS[name]
+    with pytest.raises(Exception, match=rf"^(\w+: )?{re.escape(words)}\b.*; (create|choose|drop|load|name)"):
+        do(catalog("main"))
+
+
+REQUIREMENTS: dict[str, tuple[Any, str]] = {
+    "uuid": (AssertTableUUID(uuid=UUID(int=1)), "UUID does not match: .* != "),
+    "branch": (AssertRefSnapshotId(ref="main", snapshot_id=1), "branch main has changed: expected id 1, found"),
+    "no branch": (AssertRefSnapshotId(ref="main"), "branch main was created concurrently"),
+    "another branch": (AssertRefSnapshotId(ref="b", snapshot_id=1), "branch or tag b is missing, expected 1"),
+    "field": (
+        AssertLastAssignedFieldId(last_assigned_field_id=9),
+        "last assigned field id changed: expected 9, found 2",
+    ),
+    "schema": (AssertCurrentSchemaId(current_schema_id=9), "current schema changed: expected 9, found 0"),
+    "partition": (
+        AssertLastAssignedPartitionId(last_assigned_partition_id=9),
+        "last assigned partition id changed: expected 9, found 999",
+    ),
+    "spec": (AssertDefaultSpecId(default_spec_id=9), "default partition spec changed: expected 9, found 0"),
+    "order": (AssertDefaultSortOrderId(default_sort_order_id=9), "default sort order changed: expected 9, found 0"),
+}
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_requirements_that_do_not_hold_have_icebergs_own_words(published: Repository, catalog: Open, name: str) -> None:
+    requirement, words = REQUIREMENTS[name]
+    table = catalog("main").load_table("web.sales")
+    with pytest.raises(CommitFailedException, match=f"Requirement failed: {words}.*; load the table again"):
+        table.catalog.commit_table(table, (requirement,), (SetPropertiesUpdate(updates={"a": "b"}),))
+    assert list(published.branch("main").uncommitted()) == []
+
+
+def schema_of(*names: str) -> Schema:
+    return Schema(*(field for field in SCHEMA.fields if field.name in names), schema_id=1)
+
+
+SCHEMA = Schema(
+    NestedField(1, "day", IntegerType(), required=False), NestedField(2, "amount", LongType(), required=False)
+)
+NUMBERED: dict[str, tuple[list[Any], Callable[[Any], Any], Callable[[Any], list[int]]]] = {
+    "schema": (
+        [
+            (AddSchemaUpdate(schema=schema_of("day")), SetCurrentSchemaUpdate(schema_id=-1)),
+            (AddSchemaUpdate(schema=schema_of("amount")), SetCurrentSchemaUpdate(schema_id=1)),
+        ],
+        lambda metadata: [field.name for field in metadata.schema().fields],
+        lambda metadata: [one.schema_id for one in metadata.schemas],
+    ),
+    "spec": (
+        [
+            (
+                AddPartitionSpecUpdate(
+                    spec=PartitionSpec(PartitionField(number, 1000, IdentityTransform(), name), spec_id=1)
+                ),
+                SetDefaultSpecUpdate(spec_id=chosen),
+            )
+            for number, name, chosen in ((1, "day", -1), (2, "amount", 1))
+        ],
+        lambda metadata: [field.name for field in metadata.spec().fields],
+        lambda metadata: [one.spec_id for one in metadata.partition_specs],
+    ),
+    "order": (
+        [
+            (
+                AddSortOrderUpdate(sort_order=SortOrder(SortField(number, IdentityTransform()), order_id=1)),
+                SetDefaultSortOrderUpdate(sort_order_id=chosen),
+            )
+            for number, chosen in ((1, -1), (2, 1))
+        ],
+        lambda metadata: [SCHEMA.find_column_name(field.source_id) for field in metadata.sort_order().fields],
+        lambda metadata: [one.order_id for one in metadata.sort_orders],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_two_writers_who_number_what_they_add_alike_get_two_numbers(
+    published: Repository, catalog: Open, name: str
+) -> None:
+    """As Iceberg's own catalogs do: a number that two schemas of a table had would make it unreadable."""
+    (first, second), described, numbers = NUMBERED[name]
+    table = catalog("main").load_table("web.sales")
+    for updates, chosen in ((first, "day"), (second, "amount"), (first, "day")):
+        table.catalog.commit_table(table, (), updates)
+        metadata = catalog("main").load_table("web.sales").metadata
+        assert described(metadata) == [chosen]
+        assert len(numbers(metadata)) == len(set(numbers(metadata)))
+    assert numbers(metadata) == [0, 1, 2]
+
+
+def test_a_snapshot_keeps_the_schema_that_it_was_written_with(published: Repository, catalog: Open) -> None:
+    (first, (add, choose)), _, _ = NUMBERED["schema"]
+    table = catalog("main").load_table("web.sales")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    table.catalog.commit_table(table, (), first)
+    more = {"snapshot_id": 77, "parent_snapshot_id": snapshot.snapshot_id, "schema_id": 1}
+    made = snapshot.model_copy(update={**more, "sequence_number": (snapshot.sequence_number or 0) + 1})
+    table.catalog.commit_table(table, (), (add, choose, AddSnapshotUpdate(snapshot=made)))
+    metadata = catalog("main").load_table("web.sales").metadata
+    assert metadata.snapshot_by_id(77).schema_id == metadata.current_schema_id == 2
+
+
+def test_files_of_a_partition_spec_that_is_another_one_now_are_a_conflict(published: Repository, catalog: Open) -> None:
+    (first, (add, choose)), _, _ = NUMBERED["spec"]
+    table = catalog("main").load_table("web.sales")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    table.catalog.commit_table(table, (), first)
+    before = catalog("main").load_table("web.sales").metadata_location
+    more = {"snapshot_id": 77, "parent_snapshot_id": snapshot.snapshot_id}
+    made = snapshot.model_copy(update={**more, "sequence_number": (snapshot.sequence_number or 0) + 1})
+    with pytest.raises(CommitFailedException, match="partition spec 1 is another one now; load the table again"):
+        table.catalog.commit_table(table, (), (add, choose, AddSnapshotUpdate(snapshot=made)))
+    assert catalog("main").load_table("web.sales").metadata_location == before
+
+
+def test_properties_that_are_not_there_can_be_removed(published: Repository, catalog: Open) -> None:
+    table = catalog("main").load_table("web.sales")
+    table.catalog.commit_table(
+        table, (), (SetPropertiesUpdate(updates={"a": "b", "c": "d"}), RemovePropertiesUpdate(removals=["a", "none"]))
+    )
+    properties = catalog("main").load_table("web.sales").properties
+    assert (properties["c"], "a" in properties) == ("d", False)
+
+
+def test_a_table_whose_metadata_file_is_lost_is_not_taken_for_none(
+    shop: Repository, alone: Open, address: dict[str, str]
+) -> None:
+    publish(shop, alone("main"))
+    ask = asked_of(shop, alone, address)
+    place = alone("main").load_table("web.sales").metadata_location
+    Path(urlsplit(place).path).unlink()
+    lost = re.escape(f"Failed to open input stream for file: {place}")
+    with pytest.raises(FileNotFoundError, match=lost):
+        alone("main").load_table("web.sales")
+    answer = ask.send("GET", "namespaces/main%1Fwarehouse%1Fweb/tables/sales")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (404, "NotFoundException")
+    assert re.match(lost, error["message"])
+    alone("main").drop_table("web.sales")
+    assert alone("main").list_tables("web") == []
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"[1]", b"{"])
@@ -419,7 +654,7 @@ def test_expired_snapshots_leave_their_branch_alone(published: Repository, catal
 def test_names_of_several_levels_and_renamed_tables(published: Repository, catalog: Open) -> None:
     main = catalog("main")
     main.create_namespace(("web", "eu"))
-    with pytest.raises((NoSuchNamespaceError, RESTError), match="no namespace 'none'"):
+    with pytest.raises((NoSuchNamespaceError, RESTError), match="Namespace does not exist: none"):
         main.create_namespace(("none", "eu"))
     main.create_table(("web", "eu", "sales"), rows().schema).append(rows(7))
     assert main.list_namespaces("web") == [("web", "eu")]
@@ -572,8 +807,12 @@ BAD: dict[str, tuple[Callable[[Asked], requests.Response], int, str]] = {
     "a commit": (lambda ask: ask.commit(PROPERTY, ref=ask.repo.ref("v1").commit_id), 400, "is no branch"),
     "an older commit": (lambda ask: ask.commit(PROPERTY, ref="main~1"), 400, "branch"),
     "a protected branch": (lambda ask: (ask.protect(), ask.commit(PROPERTY))[1], 403, "protected"),
-    "an unknown table": (lambda ask: ask.commit(PROPERTY, table="none"), 404, "no table"),
-    "an unknown namespace": (lambda ask: ask.create("main%1Fnone"), 404, "no namespace"),
+    "an unknown table": (
+        lambda ask: ask.commit(PROPERTY, table="none"),
+        404,
+        "Table does not exist: main.warehouse.web.none|Table does not exist: warehouse.web.none",
+    ),
+    "an unknown namespace": (lambda ask: ask.create("main%1Fnone"), 404, "Namespace does not exist: none"),
     "a namespace with a slash": (lambda ask: ask.create("main%1Fa%2Fb"), 400, "no slash"),
     "a table with a slash": (lambda ask: ask.create(name="a/b"), 400, "no slash"),
     "a table with a dot": (lambda ask: ask.create(name="../up"), 400, "no slash"),
@@ -670,3 +909,38 @@ def test_bad_input_is_one_error_of_icebergs_shape_and_stages_nothing(
     assert "\n" not in error["message"]
     assert list(shop.branch("main").uncommitted()) == []
     assert amounts(alone("main")) == [1, 2]
+
+
+SECOND: dict[str, tuple[dict[str, Any], int]] = {
+    "a requirement": ({"requirements": [{"type": "assert-table-uuid", "uuid": str(UUID(int=1))}]}, 409),
+    "an unknown table": ({"identifier": {"namespace": ["main", "warehouse", "web"], "name": "none"}}, 404),
+    "another ref": ({"identifier": {"namespace": ["dev", "warehouse", "web"], "name": "refunds"}}, 400),
+    "the first table": ({"identifier": {"namespace": ["main", "warehouse", "web"], "name": "sales"}}, 400),
+    "another location": ({"updates": [{"action": "set-location", "location": "file:///x"}]}, 400),
+}
+
+
+@pytest.mark.parametrize("wrong", [None, *SECOND])
+def test_a_transaction_commits_all_its_tables_or_none(
+    shop: Repository, alone: Open, address: dict[str, str], wrong: str | None
+) -> None:
+    publish(shop, alone("main"))
+    alone("main").create_table("web.refunds", rows().schema)
+    shop.branch("main").commit("Two tables")
+    shop.create_branch("dev")
+    changes = [
+        {
+            "identifier": {"namespace": ["main", "warehouse", "web"], "name": name},
+            "requirements": [],
+            "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
+        }
+        for name in ("sales", "refunds")
+    ]
+    more, status = SECOND[wrong] if wrong else ({}, 204)
+    answer = asked_of(shop, alone, address).send(
+        "POST", "transactions/commit", {"table-changes": [changes[0], {**changes[1], **more}]}
+    )
+    assert answer.status_code == status, answer.text
+    properties = [alone("main").load_table(f"web.{name}").properties.get("a") for name in ("sales", "refunds")]
+    assert properties == ([None] * 2 if wrong else ["b"] * 2)
+    assert (list(shop.branch("main").uncommitted()) == []) == bool(wrong)

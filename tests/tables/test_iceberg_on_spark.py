@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pydantic import SecretStr
 from pyiceberg.catalog import load_catalog
 from services import engines, trino
+from services.postgres import fresh_database
 from support.budget import examples
 from support.doc_pages import blocks
 from support.engines import Driver, iceberg_configuration, spark_environment
@@ -37,6 +39,7 @@ class Shop:
     repo: Repository
     drivers: list[Driver]
     home: Path
+    url: str | None
     endpoint: str | None
     options: dict[str, str]
 
@@ -51,7 +54,13 @@ class Shop:
         return self.drivers[0].start(f"spark.sql({statement!r}).collect()")()["error"]
 
 
-@pytest.fixture(scope="module", params=["files", pytest.param("real", marks=pytest.mark.s3)])
+FILES, BUCKET = "files", pytest.param("real", marks=pytest.mark.s3)
+POSTGRESQL = ["files, PostgreSQL", pytest.param("real, PostgreSQL", marks=pytest.mark.s3)]
+on_both_catalogs = pytest.mark.parametrize("shop", [FILES, BUCKET, *POSTGRESQL], indirect=True, scope="module")
+"""For tests in which it matters that the catalog is a SQLite file or a PostgreSQL server."""
+
+
+@pytest.fixture(scope="module", params=[FILES, BUCKET])
 def shop(
     request: pytest.FixtureRequest,
     place: Path,
@@ -59,19 +68,28 @@ def shop(
     endpoint_of: Callable[[str], str],
     buckets: Callable[[str], str],
 ) -> Iterator[Shop]:
-    endpoint = None if request.param == "files" else endpoint_of(request.param)
+    where, _, catalog = request.param.partition(", ")
+    endpoint = None if where == "files" else endpoint_of(where)
     namespace = None if endpoint is None else f"s3://{buckets(endpoint)}/shop"
-    settings = Settings.model_construct(
-        home=tmp_path_factory.mktemp("home"), fsync=False, committer="tester", s3_endpoint_url=endpoint
-    )
-    with Lake.open(settings=settings) as lake, serving(lake, write=True) as options, ExitStack() as started:
+    with ExitStack() as started:
+        socket = request.getfixturevalue("postgres_socket") if catalog else None
+        url = started.enter_context(fresh_database(socket)) if socket else None
+        settings = Settings.model_construct(
+            home=tmp_path_factory.mktemp("home"),
+            database_url=SecretStr(url) if url else None,
+            fsync=False,
+            committer="tester",
+            s3_endpoint_url=endpoint,
+        )
+        lake = started.enter_context(Lake.open(settings=settings))
+        options = started.enter_context(serving(lake, write=True))
         repo = lake.create_repository("shop", namespace)
         drivers = []
         for name in ("one", "two"):
             folder = tmp_path_factory.mktemp("spark") / name
             drivers.append(Driver(place, folder, iceberg_configuration(place, options), "iceberg"))
             started.callback(drivers[-1].stop)
-        shop = Shop(repo, drivers, settings.home, endpoint, options)
+        shop = Shop(repo, drivers, settings.home, url, endpoint, options)
         shop.sql("CREATE NAMESPACE shop.main.web")
         yield shop
 
@@ -113,6 +131,7 @@ def test_rows_are_those_of_the_same_statements_on_plain_files(shop: Shop, tmp_pa
     assert shop.sql("SHOW TABLES IN shop.main.web LIKE 'sol*'") == []
 
 
+@on_both_catalogs
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
 def test_branches_and_a_tag_side_by_side(shop: Shop, mode: str) -> None:
     name, repo = mode.partition("-")[0], shop.repo
@@ -136,6 +155,7 @@ def test_branches_and_a_tag_side_by_side(shop: Shop, mode: str) -> None:
     assert f"'v-{name}' is no branch: tables can only be read there" in error
 
 
+@on_both_catalogs
 def test_two_drivers_and_pyiceberg_append_at_once_and_no_row_is_lost(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +169,8 @@ def test_two_drivers_and_pyiceberg_append_at_once_and_no_row_is_lost(
         "    spark.sql(f'INSERT INTO shop.main.web.appends VALUES ({{number}})')"
     )
     under_way = [driver.start(append.format(1000 * place)) for place, driver in enumerate(shop.drivers)]
-    properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "lakeops.home": str(shop.home)}
+    lake = {"lakeops.database_url": shop.url} if shop.url else {"lakeops.home": str(shop.home)}
+    properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", **lake}
     table = load_catalog("shop", **properties, warehouse="lakefs://shop/main").load_table("web.appends")
     for one in range(2000, 2000 + number):
         table.append(pa.table({"id": pa.array([one], pa.int64())}))
@@ -161,6 +182,7 @@ def test_two_drivers_and_pyiceberg_append_at_once_and_no_row_is_lost(
     assert len(table.snapshots()) == len(expected)
 
 
+@on_both_catalogs
 def test_the_second_of_two_who_contradict_gets_icebergs_own_conflict(shop: Shop) -> None:
     """The second driver planned its change on the table as it was before the first one's."""
     shop.sql("CREATE TABLE shop.main.web.deletes USING iceberg AS SELECT id FROM range(4)")
@@ -186,10 +208,10 @@ REFUSED = {
         "format-version is 1 or 2 here"
     ),
     "CREATE TABLE shop.main.web.placed (id INT) USING iceberg LOCATION 'file:///tmp/x'": "is not where tables",
-    "CREATE TABLE shop.main.none.t (id INT) USING iceberg": "no namespace 'none'",
+    "CREATE TABLE shop.main.none.t (id INT) USING iceberg": "Namespace does not exist: none",
     "SELECT * FROM shop.none.web.t": "TABLE_OR_VIEW_NOT_FOUND",
     "CREATE NAMESPACE shop.none": "use lakeops branch",
-    "DROP NAMESPACE shop.main.web": "has tables or namespaces",
+    "DROP NAMESPACE shop.main.web": "Namespace web is not empty",
     "CREATE VIEW shop.main.web.v AS SELECT 1": "does not support",
 }
 
@@ -262,14 +284,27 @@ connection = duckdb.connect()
 for extension in ("httpfs", "avro", "iceberg"):
     import_extension(extension)
     connection.execute(f"LOAD {extension}")
-print(json.dumps([connection.execute(one).fetchall() for one in sys.stdin.read().split(";") if one.strip()]))
+found = [connection.execute(one).fetchall() for one in sys.stdin.read().split(";") if one.strip()]
+"""
+TRANSACTIONS = """
+other, found = connection.cursor(), []
+for number in (7, 8):
+    for one in ("BEGIN", *(f'INSERT INTO shop."main.web".{name} VALUES ({number})' for name in ("debit", "credit"))):
+        connection.execute(one)
+    if number == 8:
+        other.execute('INSERT INTO shop."main.web".credit VALUES (9)')
+    try:
+        found.append(connection.execute("COMMIT").fetchall())
+    except duckdb.Error as error:
+        found.append(str(error))
 """
 
 
-def test_duckdb_reads_and_writes_the_same_tables(shop: Shop, place: Path) -> None:
-    shop.sql("CREATE TABLE shop.main.web.ducks USING iceberg AS SELECT id FROM range(3)")
-    shop.repo.branch("main").commit("A table of Spark")
-    shop.repo.create_tag("v-duck", "main")
+def duckdb(shop: Shop, place: Path, statements: str, more: str = "") -> list:
+    """What the last two of some statements found, which know the repository as the catalog ``shop``.
+
+    ``more`` is Python that runs after the statements, and puts into ``found`` what it finds.
+    """
     text = ATTACH.text.rpartition(";")[0].replace("http://127.0.0.1:8010", shop.options["aws_endpoint_url"])
     text = text.replace("'KEY'", f"'{shop.options['aws_access_key_id']}'")
     text = text.replace("'SECRET'", f"'{shop.options['aws_secret_access_key']}'")
@@ -277,11 +312,37 @@ def test_duckdb_reads_and_writes_the_same_tables(shop: Shop, place: Path) -> Non
         keys = f"KEY_ID '{os.environ['AWS_ACCESS_KEY_ID']}', SECRET '{os.environ['AWS_SECRET_ACCESS_KEY']}'"
         where = f"ENDPOINT '{shop.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false"
         text += f";CREATE SECRET files (TYPE s3, {keys}, {where})"
-    text += """;INSERT INTO shop."main.web".ducks VALUES (3);
-        SELECT id FROM shop."main.web".ducks ORDER BY id; SELECT id FROM shop."v-duck.web".ducks ORDER BY id"""
-    command = [str(engines.python(place, "duckdb")), "-c", DUCKDB]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    command = [str(engines.python(place, "duckdb")), "-c", f"{DUCKDB}{more}\nprint(json.dumps(found))"]
+    done = subprocess.run(command, input=f"{text};{statements}", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1])[-2:] == [[[0], [1], [2], [3]], [[0], [1], [2]]]
+    found = json.loads(done.stdout.splitlines()[-1])[-2:]
+    assert isinstance(found, list)
+    return found
+
+
+def test_duckdb_reads_and_writes_the_same_tables(shop: Shop, place: Path) -> None:
+    shop.sql("CREATE TABLE shop.main.web.ducks USING iceberg AS SELECT id FROM range(3)")
+    shop.repo.branch("main").commit("A table of Spark")
+    shop.repo.create_tag("v-duck", "main")
+    found = duckdb(
+        shop,
+        place,
+        """INSERT INTO shop."main.web".ducks VALUES (3);
+        SELECT id FROM shop."main.web".ducks ORDER BY id; SELECT id FROM shop."v-duck.web".ducks ORDER BY id""",
+    )
+    assert found == [[[0], [1], [2], [3]], [[0], [1], [2]]]
     shop.sql("REFRESH TABLE shop.main.web.ducks")
     assert shop.sql("SELECT id FROM shop.main.web.ducks ORDER BY id") == [[0], [1], [2], [3]]
+
+
+@on_both_catalogs
+def test_a_transaction_of_duckdb_commits_both_tables_or_none(shop: Shop, place: Path) -> None:
+    for name in ("debit", "credit"):
+        shop.sql(f"CREATE TABLE shop.main.web.{name} USING iceberg AS SELECT id FROM range(3)")
+    committed, refused = duckdb(shop, place, "", TRANSACTIONS)
+    assert committed == []
+    assert "Requirement failed: branch main has changed" in refused
+    shop.sql("REFRESH TABLE shop.main.web.debit")
+    shop.sql("REFRESH TABLE shop.main.web.credit")
+    rows = [shop.sql(f"SELECT id FROM shop.main.web.{name} ORDER BY id") for name in ("debit", "credit")]
+    assert rows == [[[0], [1], [2], [7]], [[0], [1], [2], [7], [9]]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -59,10 +60,8 @@ def table_change(
     check_metadata(io, before, after)
     old = {} if before is None else {one.snapshot_id: one for one in before.snapshots}
     now = {one.snapshot_id: one for one in after.snapshots}
-    statistics = {one.statistics_path: one for one in _statistics(after)}
-    files: dict[str, int | None] = {path: one.file_size_in_bytes for path, one in statistics.items()}
-    for one in () if before is None else _statistics(before):
-        files.pop(one.statistics_path, None)
+    had, has = (_statistics(each) for each in (before, after))
+    files: dict[str, int | None] = {path: size for path, size in has.items() if path not in had}
     known: set[str] = set()
     for snapshot in now.values():
         if snapshot.snapshot_id in old:
@@ -76,11 +75,13 @@ def table_change(
                 files[manifest.manifest_path] = manifest.manifest_length
                 for entry in manifest.fetch_manifest_entry(io):
                     if every or entry.status == ManifestEntryStatus.ADDED:
-                        files[entry.data_file.file_path] = _size(entry.data_file)
+                        path, size = entry.data_file.file_path, entry.data_file.file_size_in_bytes
+                        # A deletion vector is told by its own size, and not that of the Puffin file around it.
+                        files[path] = None if path.endswith(".puffin") else size
     gone = {one.metadata_file for one in (before.metadata_log if before else ())}
     gone -= {one.metadata_file for one in after.metadata_log} | {last}
     gone |= _unreachable(io, [one for one in old.values() if one.snapshot_id not in now], now.values())
-    gone |= {one.statistics_path for one in (_statistics(before) if before else ())} - statistics.keys()
+    gone |= had.keys() - has.keys()
     root = after.location
     text = after.model_dump_json().encode()
     if len(text) > MOST_METADATA:
@@ -124,7 +125,12 @@ def manifests_of(io: TableFileIO, snapshot: Any) -> list[ManifestFile]:
     """The manifests of a snapshot. Raises ``InvalidInput`` where it has no list of them."""
     if not snapshot.manifest_list:
         raise InvalidInput(f"snapshot {snapshot.snapshot_id} has no manifest list: write the table in version 2")
-    return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
+    return [*_listed(io, snapshot.manifest_list)]
+
+
+@lru_cache(maxsize=4)  # a merge looks at the lists of a table several times; they never change
+def _listed(io: TableFileIO, address: str) -> tuple[ManifestFile, ...]:
+    return tuple(read_manifest_list(io.new_input(address)))
 
 
 def _unreachable(io: TableFileIO, removed: Sequence[Any], kept: Iterable[Any]) -> set[str]:
@@ -145,19 +151,15 @@ def _data_files(io: TableFileIO, manifests: Iterable[ManifestFile], *, live: boo
     return {one.data_file.file_path for one in entries}
 
 
-def _statistics(metadata: TableMetadata) -> list[Any]:
-    return [*metadata.statistics, *metadata.partition_statistics]
+def _statistics(metadata: TableMetadata | None) -> dict[str, int]:
+    found = [*metadata.statistics, *metadata.partition_statistics] if metadata else []
+    return {one.statistics_path: one.file_size_in_bytes for one in found}
 
 
 def file_after(last: str) -> str:
     """The name of the metadata file that follows another one, below the table's location."""
     found = _VERSION.fullmatch(last)
     return f"metadata/{int(found[1]) + 1 if found else 0:05d}-{uuid4()}.metadata.json"
-
-
-def _size(file: Any) -> int | None:
-    """The size of a data file. A deletion vector is told by its own size, and not that of the Puffin file around it."""
-    return None if file.file_path.endswith(".puffin") else file.file_size_in_bytes
 
 
 def parsed(text: bytes, path: str) -> TableMetadata:

@@ -7,7 +7,6 @@ conflict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -222,7 +221,11 @@ def _with_table(
         pairs = zip(*(_rows(batch.column(name)) for name in ("left", "right")), strict=True)
         touched |= dict(zip(batch.column("path").to_pylist(), pairs, strict=True))
     # Other objects in the folder are none of the table's.
-    touched = {path: pair for path, pair in touched.items() if any(_below(table.root, one) for one in pair)}
+    touched = {
+        path: pair
+        for path, pair in touched.items()
+        if any(one and one.physical_address.startswith(table.root) for one in pair)
+    }
     named = {*change.files, change.pointer, f"{table.folder}{change.metadata[0]}"}
     before = {path: ctx.reader.stat(dest, path) for path in {*touched, *change.gone, *named}}
     known = {path: new for path, (_, new) in touched.items() if path in change.files}
@@ -237,8 +240,13 @@ def _with_table(
     for path, entry in before.items():
         if not _same(entry, after[path]):
             counts[_kind(entry, after[path])] += 1
-    kept = [entry for entry in after.values() if entry and entry is not _NEW]
-    rows = [_staged(kept), tombstones(pa.chunked_array([[path for path in after if not after[path]]], pa.string()))]
+    kept = [
+        {**entry.to_json(), "tombstone": False, "metadata": [*entry.metadata.items()]}
+        for entry in after.values()
+        if entry and entry is not _NEW
+    ]
+    gone = pa.chunked_array([[path for path in after if not after[path]]], pa.string())
+    rows = [pa.Table.from_pylist(kept, STAGED_SCHEMA), tombstones(gone)]
     if publish:
         table.files.publish()
         made = {path: file for path, file in change.files.items() if path not in known}
@@ -265,15 +273,6 @@ def _same(one: Entry | None, other: Entry | None) -> bool:
     return (one and one.identity) == (other and other.identity)
 
 
-def _below(root: str, entry: Entry | None) -> bool:
-    return entry is not None and entry.physical_address.startswith(root)
-
-
 def _rows(column: pa.ChunkedArray) -> list[Entry | None]:
     found = iter(entries(pa.Table.from_struct_array(column.drop_null())))
     return [next(found) if there else None for there in column.is_valid().to_pylist()]
-
-
-def _staged(rows: Iterable[Entry]) -> pa.Table:
-    made = [{**row.to_json(), "tombstone": False, "metadata": [*row.metadata.items()]} for row in rows]
-    return pa.Table.from_pylist(made, STAGED_SCHEMA)

@@ -249,7 +249,7 @@ def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow,
         # What was complete once may have been deleted or damaged since: then nothing of it is taken for granted.
         answers = [*needed(in_hand, wanted, Metarange.empty())]
     names = ("physical_address", "path", "size_bytes", "checksum")
-    rows = (zip(*(answer.objects.column(name).to_pylist() for name in names), strict=True) for answer in answers)
+    rows = (zip(*(objects.column(name).to_pylist() for name in names), strict=True) for _, objects in answers)
     return tuple(Missing(*values) for some in rows for values in some)
 
 
