@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.header import Header
 from email.utils import formatdate
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from starlette.responses import Response
@@ -45,6 +46,11 @@ KEPT_HEADERS = ("cache-control", "content-disposition", "content-encoding", "con
 
 HEADER = "http:"
 """Begins the name of user metadata that holds such a header. No name of a client's own metadata has a colon."""
+PARTS = "s3:parts"
+"""The name of user metadata that tells of the parts in which an object came."""
+_PARTS = re.compile(r"([0-9a-f]{16}) ([1-9][0-9]{0,12}) (x-amz-checksum-[a-z0-9]{1,16}|) ([A-Za-z0-9+/=,-]*)")
+CHECKSUM = "x-amz-checksum-"
+MOST_PARTS = 10_000
 
 
 class Refused(Exception):
@@ -66,7 +72,7 @@ def refusal(error: LakeopsError) -> Refused:
     """
     match error:
         case RepositoryNotFound():
-            return Refused(404, "NoSuchBucket", error.message)
+            return Refused(404, "NoSuchBucket", f"{error.message}; clients name it in the path (path-style addressing)")
         case RefNotFound() | InvalidInput(kind="invalid_ref"):
             return Refused(404, "NoSuchKey", error.message)
         case PathTaken() | NotAsSeen():
@@ -99,9 +105,7 @@ def elements(**contents: str | int | bool) -> list[str]:
     return [element(name, content) for name, content in contents.items()]
 
 
-def owner_element() -> str:
-    """Whom everything belongs to."""
-    return nest("Owner", elements(ID=OWNER, DisplayName=OWNER))
+OWNER_ELEMENT: str = nest("Owner", elements(ID=OWNER, DisplayName=OWNER))
 
 
 def document(name: str, inner: Iterable[str]) -> Response:
@@ -144,12 +148,41 @@ def object_headers(entry: Entry) -> dict[str, str]:
     }
 
 
-def checksum_headers(entry: Entry) -> dict[str, str]:
-    """The SHA-256 of the whole contents, for clients that ask for it and compare it themselves."""
-    if algorithm_of(entry.checksum) != "sha256":
-        return {}
-    encoded = base64.b64encode(bytes.fromhex(entry.checksum)).decode()
-    return {"x-amz-checksum-sha256": encoded, "x-amz-checksum-type": "FULL_OBJECT"}
+class Parts(NamedTuple):
+    """How many parts an object came in, 0 if whole, and checksums in base64: of the object and, if known, the parts."""
+
+    number: int
+    size: int
+    header: str
+    sums: list[str]
+
+
+def parts_of(entry: Entry) -> Parts:
+    """The parts of an object. Metadata of other contents counts for nothing."""
+    sha256 = entry.checksum if algorithm_of(entry.checksum) == "sha256" else ""
+    header, whole = f"{CHECKSUM}sha256", base64.b64encode(bytes.fromhex(sha256)).decode()
+    found = _PARTS.fullmatch(entry.metadata.get(PARTS, ""))
+    if found is None or found[1] != sha256[:16] or entry.size_bytes > MOST_PARTS * int(found[2]):
+        return Parts(0, entry.size_bytes, header, [whole])
+    header, sums = (found[3], found[4].split(",")) if found[3] else (header, [whole])
+    return Parts(-(-entry.size_bytes // int(found[2])), int(found[2]), header, sums)
+
+
+def checksum_headers(entry: Entry, number: int = 0) -> dict[str, str]:
+    """The checksum that the client of an upload in parts chose, of all or of a part, or else the SHA-256."""
+    parts = parts_of(entry)
+    value = next(iter(parts.sums[number if parts.number else 0 :]), "")
+    return (
+        {parts.header: value, f"{CHECKSUM}type": "COMPOSITE" if "-" in parts.sums[0] else "FULL_OBJECT"}
+        if value
+        else {}
+    )
+
+
+def sum_elements(headers: Mapping[str, str]) -> list[str]:
+    """Checksums as documents have them."""
+    named = [(name.removeprefix(CHECKSUM), value) for name, value in headers.items()]
+    return [element("Checksum" + ("Type" if name == "type" else name.upper()), value) for name, value in named]
 
 
 def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -162,7 +195,7 @@ def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
             shown = value if is_plain(value) else Header(safe(value), "utf-8").encode(maxlinelen=0)
             found[f"x-amz-meta-{key.lower()}"] = shown
         else:
-            missing += 1
+            missing += key != PARTS
     return found | ({"x-amz-missing-meta": str(missing)} if missing else {})
 
 

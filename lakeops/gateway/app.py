@@ -39,7 +39,7 @@ except ImportError:
     ) from None
 
 from lakeops import serving as limited
-from lakeops.gateway.answers import Refused, document, elements, error_document, nest, owner_element, refusal, timestamp
+from lakeops.gateway.answers import OWNER_ELEMENT, Refused, document, elements, error_document, nest, refusal, timestamp
 from lakeops.gateway.chunks import Chunks, chunks_of
 from lakeops.gateway.headers import BUCKET, check_headers, subresource
 from lakeops.gateway.reading import OVERRIDES, get_object, list_objects, number_of, unknown
@@ -59,10 +59,8 @@ _BACKLOG = 512
 _MAX_PARAMETERS = 100
 _MIN_SECRET = 16
 ICEBERG = b"/iceberg/v1/"
-_LISTING = {"continuation-token", "delimiter", "encoding-type", "fetch-owner", "list-type", "marker", "max-keys"} | {
-    "prefix",
-    "start-after",
-}
+_LISTING = {"prefix", "delimiter", "encoding-type", "fetch-owner", "list-type", "max-keys"}
+_LISTING |= {"marker", "start-after", "continuation-token"}
 _BUCKETS = {"bucket-region", "continuation-token", "max-buckets", "prefix"}
 """Parameters of listings. Any other one may ask for something that is not here."""
 
@@ -76,12 +74,8 @@ def _parse_request(scope: Scope) -> S3Request:
     """Parse the request of an ASGI scope, without its body. Raises ``Refused`` for other text than UTF-8."""
     try:
         path = unquote(scope["raw_path"].decode("ascii"), errors="strict")
-        query = parse_qsl(
-            scope["query_string"].decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=_MAX_PARAMETERS,
-        )
+        text = scope["query_string"].decode("ascii")
+        query = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
         headers = [(name.decode("ascii").lower(), _text(value)) for name, value in scope["headers"]]
     except ValueError:
         raise Refused(400, "InvalidURI", "the path or the query is not UTF-8, or has too many parts") from None
@@ -167,7 +161,7 @@ class Gateway:
 
     def _dispatch(self, asked: S3Request) -> Response:
         if asked.method not in {"GET", "HEAD"}:
-            if self._writing is None or asked.method not in {"PUT", "POST", "DELETE"}:
+            if self._writing is None:
                 raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
             return self._writing.answer(self._lake, asked)
         check_headers(asked.headers, None)
@@ -204,7 +198,7 @@ class Gateway:
         buckets = [nest("Bucket", elements(Name=one.id, CreationDate=timestamp(one.creation_date))) for one in shown]
         more = elements(ContinuationToken=shown[-1].id) if len(page) > limit else []
         more += elements(Prefix=prefix) if prefix else []
-        return document("ListAllMyBucketsResult", [owner_element(), nest("Buckets", buckets), *more])
+        return document("ListAllMyBucketsResult", [OWNER_ELEMENT, nest("Buckets", buckets), *more])
 
 
 async def _receive_body(scope: Scope, receive: Receive, chunks: Chunks | None) -> BinaryIO:
@@ -267,18 +261,14 @@ def keys_of(settings: Settings) -> Credentials | None:
     if name is None and secret is None:
         return None
     if name is None or secret is None:
-        raise InvalidInput(
-            "gateway_access_key and gateway_secret_key go together; set both or none", kind="invalid_settings"
-        )
-    if "/" in name or not name.isascii() or not name.isprintable() or "," in name or " " in name:
-        raise InvalidInput(
-            "gateway_access_key must be ASCII without spaces, commas and slashes", kind="invalid_settings"
-        )
-    if len(secret.get_secret_value()) < _MIN_SECRET:
-        raise InvalidInput(
-            f"gateway_secret_key is too short; give at least {_MIN_SECRET} characters", kind="invalid_settings"
-        )
-    return Credentials(name, secret.get_secret_value())
+        flaw = "gateway_access_key and gateway_secret_key go together; set both or none"
+    elif "/" in name or not name.isascii() or not name.isprintable() or "," in name or " " in name:
+        flaw = "gateway_access_key must be ASCII without spaces, commas and slashes"
+    elif len(secret.get_secret_value()) < _MIN_SECRET:
+        flaw = f"gateway_secret_key is too short; give at least {_MIN_SECRET} characters"
+    else:
+        return Credentials(name, secret.get_secret_value())
+    raise InvalidInput(flaw, kind="invalid_settings")
 
 
 @contextmanager

@@ -14,12 +14,11 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from lakeops.gateway.answers import Refused
+from lakeops.gateway.answers import CHECKSUM, Refused
 from lakeops.gateway.signature import Seed
 
 STREAMING = "STREAMING-"
 _ALGORITHM = "AWS4-HMAC-SHA256"
-CHECKSUM = "x-amz-checksum-"
 _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 _KINDS = {
     f"STREAMING-{_ALGORITHM}-PAYLOAD": (True, False),
@@ -33,10 +32,9 @@ _EMPTY = hashlib.sha256().hexdigest()
 _HEADER = re.compile(rb"([0-9a-fA-F]{1,12})(?:;chunk-signature=([0-9a-f]{64}))?")
 _CRCS = {"crc32": ("CRC32", 4), "crc32c": ("CRC32C", 4), "crc64nvme": ("CRC64-NVME", 8)}
 """The model of each sum, and how many bytes it has."""
-
-
-Digest = Any
-"""A digest in the making, with the methods ``update`` and ``digest`` of ``hashlib``'s."""
+_BOTH = ("COMPOSITE", "FULL_OBJECT")
+TYPES = {"": _BOTH[1:], "crc32": _BOTH, "crc32c": _BOTH, "crc64nvme": _BOTH[1:], "sha1": _BOTH[:1], "sha256": _BOTH[:1]}
+"""The types of checksum that an upload in parts has with each algorithm, the usual one first."""
 
 
 class _Crc:
@@ -53,12 +51,12 @@ class _Crc:
         return self._sum.to_bytes(self._size, "big")
 
 
-def digests_of(names: Mapping[str, str] | list[str]) -> dict[str, Digest]:
-    """A digest for each name of a checksum (``x-amz-checksum-crc32``, ...) or of ``content-md5`` among the names.
+def digests_of(names: Mapping[str, str] | list[str]) -> dict[str, Any]:
+    """A digest as ``hashlib`` has them for each name of a checksum (``x-amz-checksum-crc32``) or ``content-md5``.
 
     Raises ``Refused`` for a checksum that nobody here can compute.
     """
-    found: dict[str, Digest] = {}
+    found: dict[str, Any] = {}
     for name in names:
         kind = name.removeprefix(CHECKSUM)
         if name == "content-md5":
@@ -79,17 +77,19 @@ def encoded(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
-def check_digest(name: str, digest: bytes, given: str, suffix: str = "") -> None:
-    """Compare a digest with the one in base64 that a client gave. Raises ``Refused`` when they differ."""
+def check_digest(name: str, found: str, given: str) -> None:
+    """Compare a digest in base64 with the one that a client gave. Raises ``Refused`` when they differ."""
     if name == "content-md5" and not re.fullmatch(r"[A-Za-z0-9+/]{22}==", given):
         raise Refused(400, "InvalidDigest", "Content-MD5 is not an MD5 in base64")
-    if given != encoded(digest) + suffix:
+    if given != found:
         raise Refused(400, "BadDigest", f"the body is not the one of {name}")
 
 
 def chunks_of(headers: Mapping[str, str], seed: Seed) -> Chunks | None:
     """The decoder of a request's body. None when the body does not come in chunks. Raises ``Refused``."""
     kind = headers.get("x-amz-content-sha256", "")
+    if "x-amz-trailer" in headers and not kind.endswith("-TRAILER"):
+        raise Refused(400, "InvalidRequest", "lines behind a body need x-amz-content-sha256: STREAMING-...-TRAILER")
     if not kind.startswith(STREAMING):
         if "x-amz-decoded-content-length" in headers:
             raise Refused(400, "InvalidRequest", "a body in chunks needs x-amz-content-sha256: STREAMING-...")
@@ -111,7 +111,7 @@ class Chunks:
     digests whose values follow the last chunk, None where nothing follows.
     """
 
-    def __init__(self, seed: Seed | None, size: int, trailing: dict[str, Digest] | None) -> None:
+    def __init__(self, seed: Seed | None, size: int, trailing: dict[str, Any] | None) -> None:
         self._seed = seed
         self._previous = seed.signature if seed else ""
         self._size = size
@@ -178,7 +178,7 @@ class Chunks:
         if (yield from self._line()):
             raise _malformed("there are bytes behind the end of a chunk")
 
-    def _trailers(self, digests: dict[str, Digest]) -> Iterator[None]:
+    def _trailers(self, digests: dict[str, Any]) -> Iterator[None]:
         # An empty line also precedes the signature.
         while (line := (yield from self._line())) or not (self._seed is None or _TRAILER_SIGNATURE in self.trailers):
             name, separator, value = line.decode("latin-1").partition(":")
@@ -194,7 +194,7 @@ class Chunks:
             said = "the trailer behind the last chunk is not the one that x-amz-trailer names"
             raise Refused(400, "MalformedTrailerError", said)
         for name, digest in digests.items():
-            check_digest(name, digest.digest(), self.trailers[name])
+            check_digest(name, encoded(digest.digest()), self.trailers[name])
 
     def _verify(self, given: str, algorithm: str, *hashes: str) -> None:
         """Compare a signature with that of these hashes, where there are signatures."""

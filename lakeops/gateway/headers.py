@@ -6,13 +6,13 @@ not do refuses the request, unless it asks for what is so anyway. ``docs/gateway
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from starlette.responses import Response
 
-from lakeops.gateway.answers import OWNER, Refused, document, element, nest, owner_element
+from lakeops.gateway.answers import OWNER, OWNER_ELEMENT, Refused, document, element, nest
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Header:
     code: str = "NotImplemented"
 
 
-def _refused(answer: str, *names: str, harmless: tuple[str, ...] = ()) -> Header:
+def _refused(answer: str, *names: str, harmless: Sequence[str] = ()) -> Header:
     status, code = answer.split()
     said = " and ".join(f"`{value or 'empty'}`" for value in harmless)
     taken = f"{said} changes nothing; other values: " if said else ""
@@ -38,49 +38,44 @@ def _refused(answer: str, *names: str, harmless: tuple[str, ...] = ()) -> Header
 
 HEADERS: tuple[Header, ...] = (
     Header(("x-amz-date", "x-amz-content-sha256", "x-amz-decoded-content-length", "x-amz-trailer"), "served"),
-    Header(("x-amz-meta-*",), "served"),
-    Header(("x-amz-copy-source", "x-amz-copy-source-range", "x-amz-metadata-directive"), "served"),
-    Header(
-        ("x-amz-copy-source-if-*match", "x-amz-copy-source-if-*modified-since"),
-        "served by CopyObject and UploadPartCopy",
-    ),
+    Header(("x-amz-meta-*", "x-amz-metadata-directive", "x-amz-copy-source"), "served"),
+    Header(("x-amz-copy-source-range",), "served by UploadPartCopy"),
+    Header(("x-amz-copy-source-if-*match", "x-amz-copy-source-if-*modified-since"), "served by copies"),
     Header(("x-amz-checksum-*", "x-amz-sdk-checksum-algorithm"), "served: sums are compared, and given back"),
-    Header(("x-amz-mp-object-size",), "served"),
+    Header(("x-amz-mp-object-size",), "served by CompleteMultipartUpload"),
     Header(("x-amz-object-attributes", "x-amz-max-parts", "x-amz-part-number-marker"), "served"),
-    _refused(
-        "403 AccessDenied", "x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner", harmless=(OWNER,)
-    ),
-    _refused("400 InvalidStorageClass", "x-amz-storage-class", harmless=("standard",)),
-    _refused("400 AccessControlListNotSupported", "x-amz-acl", harmless=("private", "bucket-owner-full-control")),
+    _refused("403 AccessDenied", "x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner", harmless=[OWNER]),
+    _refused("400 InvalidStorageClass", "x-amz-storage-class", harmless=["standard"]),
+    _refused("400 AccessControlListNotSupported", "x-amz-acl", harmless=["private", "bucket-owner-full-control"]),
     _refused("400 AccessControlListNotSupported", "x-amz-grant-*"),
     _refused("400 InvalidRequest", "x-amz-object-lock-*"),
-    _refused("501 NotImplemented", "x-amz-bucket-object-lock-enabled", harmless=("false",)),
+    _refused("501 NotImplemented", "x-amz-bucket-object-lock-enabled", harmless=["false"]),
     _refused("501 NotImplemented", "x-amz-server-side-encryption*", "x-amz-copy-source-server-side-encryption-*"),
-    _refused("501 NotImplemented", "x-amz-tagging", harmless=("",)),
-    _refused(
-        "501 NotImplemented", "x-amz-website-redirect-location", "x-amz-write-offset-bytes", "x-amz-mfa", "x-amz-if-*"
-    ),
-    Header(("x-amz-tagging-directive",), "ignored: no object has tags"),
+    _refused("501 NotImplemented", "x-amz-tagging", harmless=[""]),
+    _refused("501 NotImplemented", "x-amz-website-redirect-location", "x-amz-write-offset-bytes"),
+    _refused("501 NotImplemented", "x-amz-mfa", "x-amz-if-*"),
+    _refused("400 InvalidArgument", "x-amz-tagging-directive", harmless=["copy", "replace"]),
     Header(("x-amz-request-payer", "x-amz-bypass-governance-retention"), "ignored: nobody pays, and nothing is locked"),
-    Header(
-        ("x-amz-optional-object-attributes", "x-amz-te", "x-amz-user-agent", "x-amz-api-version", "x-amz-cf-id"),
-        "ignored",
-    ),
+    Header(("x-amz-optional-object-attributes",), "ignored: no object is restored"),
+    Header(("x-amz-te", "x-amz-user-agent", "x-amz-api-version", "x-amz-cf-id"), "ignored"),
     _refused("501 NotImplemented", "x-amz-*"),
 )
 """The first row that has a header's name counts."""
 
 _CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+SOURCE_CONDITIONS: tuple[str, ...] = tuple(f"x-amz-copy-source-{name}" for name in _CONDITIONS)
+_OF_SOME = {*_CONDITIONS, *SOURCE_CONDITIONS, "content-range", "x-amz-copy-source-range", "x-amz-mp-object-size"}
+"""Headers of requests that write which some of them serve, and all others refuse."""
 
 
 def check_headers(headers: Mapping[str, str], conditions: tuple[str, ...] | None) -> None:
     """Refuse what is asked for and is not done. Raises ``Refused``.
 
-    The request takes some ``conditions``, with or without ``x-amz-copy-source-`` in front. None stands for requests
-    that read, which take them all, and which headers that are not known do not change.
+    The request serves some ``conditions``. None stands for requests that read, which serve them all, and which headers
+    that are not known do not change.
     """
     for name, value in headers.items():
-        if conditions is not None and name.removeprefix("x-amz-copy-source-") in _CONDITIONS and name not in conditions:
+        if conditions is not None and name in _OF_SOME and name not in conditions:
             raise Refused(501, "NotImplemented", f"this gateway does not know {name} of such a request")
         if not name.startswith("x-amz-"):
             continue
@@ -94,7 +89,7 @@ _GRANT = (
     '<Grant><Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">'
     f"<ID>{OWNER}</ID><DisplayName>{OWNER}</DisplayName></Grantee><Permission>FULL_CONTROL</Permission></Grant>"
 )
-_ACL = ("AccessControlPolicy", [owner_element(), nest("AccessControlList", [_GRANT])])
+_ACL = ("AccessControlPolicy", [OWNER_ELEMENT, nest("AccessControlList", [_GRANT])])
 _NO_LOCK = "NoSuchObjectLockConfiguration"
 
 BUCKET: dict[str, tuple[str, list[str]] | str] = {

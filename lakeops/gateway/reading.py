@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
+from calendar import timegm
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
+from email.utils import parsedate_tz
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -15,16 +16,18 @@ from starlette.responses import Response, StreamingResponse
 
 from lakeops.gateway.answers import (
     KEPT_HEADERS,
+    MOST_PARTS,
+    OWNER_ELEMENT,
     Refused,
     checksum_headers,
     document,
-    element,
     elements,
     etag,
     is_plain,
     nest,
     object_headers,
-    owner_element,
+    parts_of,
+    sum_elements,
     timestamp,
 )
 from lakeops.gateway.headers import OBJECT, subresource
@@ -43,8 +46,7 @@ PIECE = 1 << 20
 """Bytes of one object that an answer has in memory. Smaller objects are checked before their first byte goes out."""
 OVERRIDES = {f"response-{name}": name for name in ("content-type", *KEPT_HEADERS)}
 """Parameters that say what a header of the answer is to be."""
-_ATTRIBUTES = {"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"}
-_RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
+_RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})")
 
 
 # --- listings ---
@@ -82,11 +84,11 @@ def list_objects(repository: Repository, query: Mapping[str, str]) -> Response:
         given |= {"StartAfter": shown(start)} if start else {}
     else:
         given |= {"Marker": shown(start)} | ({"NextMarker": shown(page[-1][0])} if truncated else {})
-    owner = [] if newer and query.get("fetch-owner") != "true" else [owner_element()]
+    owner = [] if newer and query.get("fetch-owner") != "true" else [OWNER_ELEMENT]
     rows = []
     for key, entry in page:
         if entry is None:
-            rows.append(nest("CommonPrefixes", [element("Prefix", shown(key))]))
+            rows.append(nest("CommonPrefixes", elements(Prefix=shown(key))))
             continue
         head = elements(Key=shown(key), LastModified=timestamp(entry.mtime), ETag=etag(entry))
         rows.append(nest("Contents", [*head, *elements(Size=entry.size_bytes, StorageClass="STANDARD"), *owner]))
@@ -173,19 +175,24 @@ def get_object(repository: Repository, asked: S3Request) -> Response:
     check_conditions(entry, asked.headers)
     whole = "if-range" in asked.headers and not has_etag(asked.headers["if-range"], entry)
     part = range_of(entry, None if whole else asked.headers.get("range"))
+    number, parts = number_of(asked.query, "partNumber", MOST_PARTS + 1, left_out=0), parts_of(entry)
+    if "partNumber" in asked.query:
+        start = parts.size * (number - 1)
+        if "range" in asked.headers:
+            raise Refused(400, "InvalidRequest", "a request names a range or a part, and not both")
+        if not 0 < number <= max(parts.number, 1):
+            raise Refused(400, "InvalidPart", f"the object has {max(parts.number, 1)} parts")
+        part = ByteRange(start, min(parts.size, entry.size_bytes - start), is_range=parts.number > 0)
     overridden = {name: asked.query[given] for given, name in OVERRIDES.items() if given in asked.query}
     if not all(is_plain(value) for value in overridden.values()):
         raise Refused(400, "InvalidArgument", "a header is printable ASCII text")
     headers = {**object_headers(entry), **overridden, "content-length": str(part.length)}
-    if "partNumber" in asked.query:
-        if asked.query["partNumber"] != "1":
-            raise Refused(400, "InvalidPart", "objects are kept whole here, as one part")
-        headers["x-amz-mp-parts-count"] = "1"
+    if number:
+        headers["x-amz-mp-parts-count"] = str(max(parts.number, 1))
     if part.is_range:
-        last = part.start + part.length - 1
-        headers["content-range"] = f"bytes {part.start}-{last}/{entry.size_bytes}"
-    elif asked.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
-        headers.update(checksum_headers(entry))
+        headers["content-range"] = f"bytes {part.start}-{part.start + part.length - 1}/{entry.size_bytes}"
+    if (number or not part.is_range) and asked.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
+        headers.update(checksum_headers(entry, number))
     status = 206 if part.is_range else 200
     if asked.method == "HEAD":
         return Response(None, status, headers)
@@ -218,21 +225,35 @@ def unknown(names: Iterable[str]) -> Refused:
 
 
 def _attributes(entry: Entry, headers: Mapping[str, str]) -> Response:
-    """Answer GetObjectAttributes. Objects are kept whole, so ``ObjectParts`` is left out."""
+    """Answer GetObjectAttributes. Raises ``Refused``."""
+    parts, sums = parts_of(entry), sum_elements(checksum_headers(entry))
+    page, told = page_of_parts(range(1, parts.number + 1), headers, "x-amz-")
+    for number in page:
+        about = elements(PartNumber=number, Size=min(parts.size, entry.size_bytes - parts.size * (number - 1)))
+        told.append(nest("Part", about + sum_elements(checksum_headers(entry, number))[:1]))
+    known = {
+        "ETag": elements(ETag=etag(entry).strip('"')),
+        "Checksum": [nest("Checksum", sums)] if sums else [],
+        "ObjectParts": [nest("ObjectParts", [*elements(PartsCount=parts.number), *told])] if parts.number else [],
+        "StorageClass": elements(StorageClass="STANDARD"),
+        "ObjectSize": elements(ObjectSize=entry.size_bytes),
+    }
     wanted = {name.strip() for name in headers.get("x-amz-object-attributes", "").split(",")}
-    if not wanted <= _ATTRIBUTES:
-        raise Refused(400, "InvalidArgument", f"x-amz-object-attributes is some of {', '.join(sorted(_ATTRIBUTES))}")
-    inner = elements(ETag=etag(entry).strip('"')) if "ETag" in wanted else []
-    sums = checksum_headers(entry)
-    if "Checksum" in wanted and sums:
-        inner.append(
-            nest("Checksum", elements(ChecksumSHA256=sums["x-amz-checksum-sha256"], ChecksumType="FULL_OBJECT"))
-        )
-    inner += elements(StorageClass="STANDARD") if "StorageClass" in wanted else []
-    inner += elements(ObjectSize=entry.size_bytes) if "ObjectSize" in wanted else []
+    if not wanted <= known.keys():
+        raise Refused(400, "InvalidArgument", f"x-amz-object-attributes is some of {', '.join(known)}")
+    inner = [one for name, found in known.items() if name in wanted for one in found]
     answer = document("GetObjectAttributesResponse", inner)
     answer.headers["last-modified"] = object_headers(entry)["last-modified"]
     return answer
+
+
+def page_of_parts(numbers: Iterable[int], asked: Mapping[str, str], before: str = "") -> tuple[list[int], list[str]]:
+    """The numbers of the parts of a page, and the elements that tell of the page. Raises ``Refused``."""
+    limit = number_of(asked, f"{before}max-parts", PAGE)
+    marker = number_of(asked, f"{before}part-number-marker", MOST_PARTS, left_out=0)
+    found = sorted(number for number in numbers if number > marker)
+    told = elements(PartNumberMarker=marker, MaxParts=limit, IsTruncated=0 < limit < len(found))
+    return found[:limit], told + (elements(NextPartNumberMarker=found[:limit][-1]) if found[:limit] else [])
 
 
 def check_conditions(entry: Entry, asked: Mapping[str, str], before: str = "") -> None:
@@ -265,7 +286,8 @@ def has_etag(given: str, entry: Entry) -> bool:
 
 def _is_later(entry: Entry, date: str | None) -> bool | None:
     try:
-        return None if date is None else entry.mtime > parsedate_to_datetime(date).timestamp()
+        given = parsedate_tz(date or "")
+        return None if given is None else entry.mtime > timegm(given[:9]) - (given[9] or 0)  # without a zone it is UTC
     except (ValueError, OverflowError):  # no date
         return None
 

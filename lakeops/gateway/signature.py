@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from io import BytesIO
 from ipaddress import ip_address
@@ -29,15 +30,9 @@ SKEW = timedelta(minutes=15)
 LONGEST = timedelta(days=7)
 """How long a presigned URL may count, as in S3."""
 
+_ISO = "%Y%m%dT%H%M%SZ"
 _HEADER = re.compile(r"AWS4-HMAC-SHA256 +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([0-9a-f]{64})")
-_PARAMETERS = (
-    "X-Amz-Algorithm",
-    "X-Amz-Credential",
-    "X-Amz-Date",
-    "X-Amz-Expires",
-    "X-Amz-SignedHeaders",
-    "X-Amz-Signature",
-)
+_PARAMETERS = [f"X-Amz-{one}" for one in ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")]
 
 
 @dataclass(frozen=True)
@@ -133,32 +128,34 @@ def verify(request: S3Request, keys: Credentials, now: datetime) -> Seed:
         raise Refused(403, "InvalidAccessKeyId", "the gateway does not know this access key")
     expected, seed = _signature(request, claim, keys, region, payload)
     if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
-        raise Refused(
-            403,
-            "SignatureDoesNotMatch",
-            "the signature is not that of this request: compare the secret key, and let a proxy pass on Host unchanged",
+        flaw = (
+            "the signature is not that of this request: compare the secret key, and let a proxy pass on Host unchanged"
         )
+        raise Refused(403, "SignatureDoesNotMatch", flaw)
     if date != claim.timestamp[:8]:
         raise Refused(403, "SignatureDoesNotMatch", "the credential's date is not that of the signature")
     return seed
 
 
 def _in_headers(request: S3Request, now: datetime) -> tuple[_Claim, str]:
-    given = request.headers.get("authorization")
-    if (given or "").startswith("AWS ") or "AWSAccessKeyId" in request.query:
+    given = request.headers.get("authorization", "")
+    if given.startswith("AWS ") or "AWSAccessKeyId" in request.query:
         raise Refused(400, "InvalidRequest", "signatures of version 2 are not taken; sign with version 4 (s3v4)")
-    if given is None:
+    if not given and request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise Refused(501, "NotImplemented", "this gateway takes no forms; presign a PutObject")
+    if not given:
         raise Refused(403, "AccessDenied", "this gateway takes signed requests only; configure its access key")
     found = _HEADER.fullmatch(given.strip())
     if found is None:
-        raise Refused(400, "InvalidRequest", f"the Authorization header is not one of {ALGORITHM}")
-    timestamp = request.headers.get("x-amz-date", "")
-    if abs(now - _parse_timestamp(timestamp)) > SKEW:
+        code = "AuthorizationHeaderMalformed" if given.startswith(ALGORITHM) else "InvalidArgument"
+        raise Refused(400, code, f"the Authorization header is not one of {ALGORITHM}")
+    begun = _parse_timestamp(request.headers.get("x-amz-date") or request.headers.get("date", ""))
+    if abs(now - begun) > SKEW:
         raise Refused(403, "RequestTimeTooSkewed", "the request's time is more than 15 minutes from the gateway's")
     payload = request.headers.get("x-amz-content-sha256")
     if payload is None:
         raise Refused(400, "InvalidRequest", "the header x-amz-content-sha256 is missing")
-    return _Claim(found[1], timestamp, _covered(request, found[2]), found[3]), payload
+    return _Claim(found[1], begun.strftime(_ISO), _covered(request, found[2]), found[3]), payload
 
 
 def _presigned(request: S3Request, now: datetime) -> tuple[_Claim, str]:
@@ -197,10 +194,10 @@ def _covered(request: S3Request, listed: str) -> frozenset[str]:
 def _parse_timestamp(timestamp: str) -> datetime:
     try:
         if re.fullmatch(r"[0-9]{8}T[0-9]{6}Z", timestamp):
-            return datetime.strptime(timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    except ValueError:  # it looks like a date
-        pass
-    raise Refused(403, "AccessDenied", "a signed request has x-amz-date as 20260131T235959Z")
+            return datetime.strptime(timestamp, _ISO).replace(tzinfo=UTC)
+        return parsedate_to_datetime(timestamp).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Refused(403, "AccessDenied", "a signed request has x-amz-date as 20260131T235959Z") from None
 
 
 def _signature(request: S3Request, claim: _Claim, keys: Credentials, region: str, payload: str) -> tuple[str, Seed]:

@@ -176,9 +176,8 @@ class IcebergRest:
     def _answer(self, scope: Scope, headers: dict[str, str], body: bytes) -> Response:
         try:
             segments = scope["raw_path"].decode("ascii")[len(PREFIX) :].split("/")
-            query = parse_qsl(
-                scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_PARAMETERS
-            )
+            text = scope["query_string"].decode("ascii")
+            query = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS)
             match scope["method"], *segments:
                 case "POST", "oauth", "tokens":
                     return self._token(headers, body)

@@ -11,6 +11,7 @@ Nothing is committed here.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -28,22 +29,26 @@ from xml.etree import ElementTree as ET
 from starlette.responses import Response
 
 from lakeops.gateway.answers import (
+    CHECKSUM,
     HEADER,
     KEPT_HEADERS,
+    MOST_PARTS,
     OWNER,
+    OWNER_ELEMENT,
+    PARTS,
     Refused,
+    checksum_headers,
     document,
-    element,
     elements,
     etag,
     etag_of,
     nest,
-    owner_element,
     refusal,
+    sum_elements,
     timestamp,
 )
-from lakeops.gateway.chunks import CHECKSUM, STREAMING, Digest, check_digest, digests_of, encoded
-from lakeops.gateway.headers import check_headers
+from lakeops.gateway.chunks import STREAMING, TYPES, check_digest, digests_of, encoded
+from lakeops.gateway.headers import SOURCE_CONDITIONS, check_headers
 from lakeops.gateway.reading import (
     PAGE,
     PIECE,
@@ -53,6 +58,7 @@ from lakeops.gateway.reading import (
     find_object,
     has_etag,
     number_of,
+    page_of_parts,
     range_of,
     unknown,
 )
@@ -66,6 +72,7 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
+from lakeops.model.ids import OBJECT_METADATA_BYTES
 from lakeops.model.records import Entry
 from lakeops.model.sanitising import excerpt
 
@@ -77,24 +84,17 @@ SPOOL_BYTES = 4 << 20
 """Bytes of a body that stay in memory. A larger body goes to the disk."""
 MOST_UPLOADS = 200
 """Uploads in parts that are kept. A finished one, or else the oldest, gives way, and its client begins again."""
-MOST_DOCUMENT = 2 << 20
+_NO_UPLOAD = (404, "NoSuchUpload", "no such upload of this key is under way; begin again")
+MOST_DOCUMENT = 4 << 20
 """The largest list of parts or of keys that is read, in bytes."""
 SOURCE = "x-amz-copy-source"
 LEAST_PART = 5 << 20
 """Bytes of each part but the last, as in S3."""
 _OF_SOURCE = "x-amz-copy-source-"
-_SOURCE_CONDITIONS = tuple(
-    f"{_OF_SOURCE}if-{name}" for name in ("match", "none-match", "modified-since", "unmodified-since")
-)
-_SUMS_ARE = ("x-amz-checksum-algorithm", "x-amz-checksum-type")
+_ALGORITHM, _TYPE = f"{CHECKSUM}algorithm", f"{CHECKSUM}type"
 _UPLOADS = {"uploads", "prefix", "max-uploads", "key-marker", "upload-id-marker", "encoding-type"}
-_KEEPING = [
-    nest("Initiator", elements(ID=OWNER, DisplayName=OWNER)),
-    owner_element(),
-    element("StorageClass", "STANDARD"),
-]
+_KEEPING = [nest("Initiator", elements(ID=OWNER, DisplayName=OWNER)), OWNER_ELEMENT, *elements(StorageClass="STANDARD")]
 _PART = re.compile(r"[1-9][0-9]{0,4}")
-_MOST_PARTS = 10_000
 _DELTA_COMMIT = re.compile(r"(.*/)?_delta_log/[0-9]{20}\.json", re.DOTALL)
 """A version of a Delta table, which nobody may replace.
 
@@ -122,15 +122,16 @@ class Writing:
         work: Callable[[Repository, S3Request], Response]
         match asked.method, *named:
             case ("PUT",) if SOURCE in asked.headers:
-                work, conditions = partial(_copy, lake), ("if-none-match", *_SOURCE_CONDITIONS)
+                work, conditions = partial(_copy, lake), ("if-none-match", *SOURCE_CONDITIONS)
             case ("PUT",):
                 work, conditions = _put, ("if-match", "if-none-match")
             case "PUT", "partNumber", "uploadId":
-                work, conditions = partial(self._part, lake), _SOURCE_CONDITIONS if SOURCE in asked.headers else ()
+                work = partial(self._part, lake)
+                conditions = (*SOURCE_CONDITIONS, f"{_OF_SOURCE}range") if SOURCE in asked.headers else ()
             case "POST", "uploads":
                 work = partial(self._begin, lake)
             case "POST", "uploadId":
-                work, conditions = self._complete, ("if-match", "if-none-match")
+                work, conditions = self._complete, ("if-match", "if-none-match", "x-amz-mp-object-size")
             case "DELETE", "uploadId":
                 work = self._abort
             case ("DELETE",) if asked.key:
@@ -139,9 +140,12 @@ class Writing:
                 return Response(status_code=204)
             case "POST", "delete":
                 work = _delete_many
+            case "PUT", "acl":
+                raise Refused(400, "AccessControlListNotSupported", "rights are those of the gateway's keys")
             case _:
                 raise unknown(named or [asked.method])
         check_headers(asked.headers, conditions)
+        _check_body(asked)
         return work(repository, asked)
 
     def list_uploads(self, repository: Repository, asked: S3Request) -> Response:
@@ -157,40 +161,38 @@ class Writing:
         mine = sorted((key, name, begun) for (bucket, key), name, begun in open_ if bucket == repository.id)
         found = [one for one in mine if one[0].startswith(prefix) and one[:2] > behind]
         page = found[:limit]
-        given: dict[str, str | int | bool] = {"Bucket": repository.id, "Prefix": shown(prefix), "MaxUploads": limit}
-        given |= {"KeyMarker": shown(marker), "IsTruncated": 0 < limit < len(found)}
-        if given["IsTruncated"]:
-            given |= {"NextKeyMarker": shown(page[-1][0]), "NextUploadIdMarker": page[-1][1]}
-        rows = [
-            nest("Upload", [*elements(Key=shown(key), UploadId=name, Initiated=timestamp(begun)), *_KEEPING])
-            for key, name, begun in page
-        ]
-        return document("ListMultipartUploadsResult", [*elements(**given), *rows])
+        more = 0 < limit < len(found)
+        after = {"NextKeyMarker": shown(page[-1][0]), "NextUploadIdMarker": page[-1][1]} if more else {}
+        given = elements(Bucket=repository.id, Prefix=shown(prefix), MaxUploads=limit, KeyMarker=shown(marker))
+        given += elements(IsTruncated=more, **after)
+        rows = [elements(Key=shown(key), UploadId=name, Initiated=timestamp(begun)) for key, name, begun in page]
+        return document("ListMultipartUploadsResult", given + [nest("Upload", row + _KEEPING) for row in rows])
 
     def list_parts(self, repository: Repository, asked: S3Request) -> Response:
         """Answer ListParts. Raises ``Refused``."""
         upload, query = self._upload(repository, asked), asked.query
-        limit = number_of(query, "max-parts", PAGE)
-        marker = number_of(query, "part-number-marker", _MOST_PARTS, left_out=0)
         with upload.lock:
             upload.require_open()
-            found = sorted(number for number in upload.parts if number > marker)
-            parts = {number: upload.parts[number] for number in found[:limit]}
-        given: dict[str, str | int | bool] = {"Bucket": repository.id, "Key": asked.key, "UploadId": query["uploadId"]}
-        given |= {"PartNumberMarker": marker, "MaxParts": limit, "IsTruncated": 0 < limit < len(found)}
-        given |= {"NextPartNumberMarker": max(parts)} if parts else {}
-        rows = [*_KEEPING]
-        for number, part in parts.items():
-            inner = elements(PartNumber=number, ETag=etag_of(part.sha256), Size=part.size)
-            rows.append(nest("Part", [*inner, element("LastModified", timestamp(upload.begun)), *_sums(part.sums)]))
-        return document("ListPartsResult", [*elements(**given), *rows])
+            page, told = page_of_parts(upload.parts, query)
+            parts = {number: upload.parts[number] for number in page}
+        rows = elements(Bucket=repository.id, Key=asked.key, UploadId=query["uploadId"]) + told + _KEEPING
+        for n, part in parts.items():
+            row = elements(
+                PartNumber=n, ETag=etag_of(part.sha256), Size=part.size, LastModified=timestamp(upload.begun)
+            )
+            rows.append(nest("Part", row + sum_elements(part.sums)))
+        return document("ListPartsResult", rows)
 
     def _begin(self, lake: Lake, repository: Repository, asked: S3Request) -> Response:
         _branch_and_path(repository, asked.key)
-        digests_of([CHECKSUM + asked.headers.get(_SUMS_ARE[0], "crc32").lower()])  # refuses one that is not known
+        algorithm = asked.headers.get(_ALGORITHM, "").lower()
+        types = TYPES.get(algorithm, ("",))
+        kind = asked.headers.get(_TYPE, types[0]).upper()
+        if not kind or kind not in types:
+            raise Refused(400, "InvalidRequest", f"{_ALGORITHM} {algorithm!r} with {_TYPE} {kind!r} is none of S3's")
         name, begun = self._ids.new(), int(lake.clock.now().timestamp())
-        content_type = asked.headers.get("content-type")
-        upload = MultipartUpload((repository.id, asked.key), content_type, _metadata(asked.headers), begun)
+        about = asked.headers.get("content-type"), _metadata(asked.headers)
+        upload = MultipartUpload((repository.id, asked.key), *about, begun, algorithm, kind)
         oldest = None
         with self._lock:
             if len(self._uploads) >= MOST_UPLOADS:
@@ -202,21 +204,20 @@ class Writing:
                 oldest.file.close()
         fields = elements(Bucket=repository.id, Key=asked.key, UploadId=name)
         answer = document("InitiateMultipartUploadResult", fields)
-        answer.headers.update({name: asked.headers[name] for name in _SUMS_ARE if name in asked.headers})
+        answer.headers.update({_ALGORITHM: algorithm.upper(), _TYPE: kind} if algorithm else {})
         return answer
 
     def _part(self, lake: Lake, repository: Repository, asked: S3Request) -> Response:
         upload = self._upload(repository, asked)
         given = asked.query["partNumber"]
-        if not _PART.fullmatch(given) or int(given) > _MOST_PARTS:
-            raise Refused(400, "InvalidArgument", f"partNumber is 1 to {_MOST_PARTS}")
+        if not _PART.fullmatch(given) or int(given) > MOST_PARTS:
+            raise Refused(400, "InvalidArgument", f"partNumber is 1 to {MOST_PARTS}")
         if SOURCE not in asked.headers:
-            body = _checked_body(asked)
             sums = _given_sums(asked)
-            mark = upload.add(int(given), iter(lambda: body.read(PIECE), b""), sums)
+            mark = upload.add(int(given), iter(lambda: asked.body.read(PIECE), b""), sums)
             return Response(headers={"etag": mark, **sums})
         _, source, entry = _find_source(lake, asked.headers)
-        wanted = asked.headers.get("x-amz-copy-source-range")
+        wanted = asked.headers.get(f"{_OF_SOURCE}range")
         part = ByteRange(0, entry.size_bytes, is_range=False)
         if wanted is not None:
             found = re.fullmatch(r"bytes=([0-9]{1,18})-([0-9]{1,18})", wanted)
@@ -231,7 +232,7 @@ class Writing:
 
     def _complete(self, repository: Repository, asked: S3Request) -> Response:
         branch, path = _branch_and_path(repository, asked.key)
-        listed = [_listed(part) for part in _parse_document(asked).iterfind("{*}Part")]
+        listed = [_listed(part) for part in _parse_document(asked, "CompleteMultipartUpload").iterfind("{*}Part")]
         told = tuple((number, mark) for number, mark, _ in listed)
         upload = self._upload(repository, asked)
         with upload.lock:
@@ -240,15 +241,17 @@ class Writing:
                 size = sum(part.size for part in parts)
                 if asked.headers.get("x-amz-mp-object-size", str(size)) != str(size):
                     raise Refused(400, "InvalidRequest", f"the parts have {size} bytes, and not x-amz-mp-object-size")
+                if asked.headers.get(_TYPE, upload.kind).upper() != upload.kind:
+                    raise Refused(400, "InvalidRequest", f"the upload began with the {_TYPE} {upload.kind!r}")
                 with cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES)) as whole:
-                    upload.join(parts, whole, _given_sums(asked))
+                    kept, sums = upload.join(parts, whole, _given_sums(asked))
                     whole.seek(0)
-                    entry = _stage(branch, path, whole, asked, upload.content_type, upload.metadata)
-                upload.completed = told, etag(entry)
+                    entry = _stage(branch, path, whole, asked, upload.content_type, upload.metadata | kept)
+                upload.completed = told, etag(entry), sum_elements(sums)
                 upload.parts.clear()
                 upload.file.close()
         fields = elements(Bucket=repository.id, Key=asked.key, ETag=upload.completed[1])
-        return document("CompleteMultipartUploadResult", fields + _sums(_given_sums(asked)))
+        return document("CompleteMultipartUploadResult", fields + upload.completed[2])
 
     def _abort(self, repository: Repository, asked: S3Request) -> Response:
         upload = self._upload(repository, asked)
@@ -262,7 +265,7 @@ class Writing:
     def _upload(self, repository: Repository, asked: S3Request) -> MultipartUpload:
         found = self._uploads.get(asked.query["uploadId"])
         if found is None or found.place != (repository.id, asked.key):
-            raise _no_such_upload()
+            raise Refused(*_NO_UPLOAD)
         return found
 
 
@@ -276,11 +279,8 @@ class UploadPart:
     sums: dict[str, str]
 
 
-Listed = tuple[int, str, dict[str, str]]
-"""A part as the end of an upload lists it: its number, its ETag without quotes, and its checksums by their headers."""
-
-
-def _listed(part: ET.Element) -> Listed:
+def _listed(part: ET.Element) -> tuple[int, str, dict[str, str]]:
+    """Read a part of the list that ends an upload: its number, its ETag without quotes, its checksums by header."""
     number = part.findtext("{*}PartNumber") or ""
     if not _PART.fullmatch(number):
         raise Refused(400, "MalformedXML", "a part has a PartNumber")
@@ -296,18 +296,21 @@ class MultipartUpload:
     Attributes:
         place: the repository and the key.
         lock: held while a part is added, and while the upload ends, so that it ends once.
-        completed: the parts that the object was made of, and its ETag. A client that asks again has the first answer:
-            another object may be at the key by now.
+        algorithm: of the checksum that the client chose, empty for none, and its type in ``kind``.
+        completed: the parts that the object was made of, its ETag and its checksums. A client that asks again has the
+            first answer: another object may be at the key by now.
     """
 
     place: tuple[str, str]
     content_type: str | None
     metadata: dict[str, str]
     begun: int
+    algorithm: str
+    kind: str
     file: BinaryIO = field(default_factory=lambda: cast("BinaryIO", TemporaryFile()))  # noqa: SIM115 - until the end
     lock: RLock = field(default_factory=RLock)
     parts: dict[int, UploadPart] = field(default_factory=dict)
-    completed: tuple[tuple[tuple[int, str], ...], str] | None = None
+    completed: tuple[tuple[tuple[int, str], ...], str, list[str]] | None = None
 
     def add(self, number: int, body: Iterable[bytes], sums: Mapping[str, str] | None = None) -> str:
         """Keep a part, which replaces an earlier one. Returns its ETag. Raises ``Refused`` after the end."""
@@ -318,14 +321,13 @@ class MultipartUpload:
             for piece in body:
                 digest.update(piece)
                 self.file.write(piece)
-            size = self.file.tell() - start
-            self.parts[number] = UploadPart(start, size, digest.hexdigest(), dict(sums or {}))
+            self.parts[number] = UploadPart(start, self.file.tell() - start, digest.hexdigest(), dict(sums or {}))
         return etag_of(digest.hexdigest())
 
     def require_open(self) -> None:
         """Raise ``Refused`` once the upload has ended."""
         if self.file.closed:
-            raise _no_such_upload()
+            raise Refused(*_NO_UPLOAD)
 
     def pieces(self, part: UploadPart) -> Iterator[bytes]:
         """The bytes of a part, some at a time."""
@@ -333,54 +335,62 @@ class MultipartUpload:
         for at in range(0, part.size, PIECE):
             yield self.file.read(min(PIECE, part.size - at))
 
-    def join(self, parts: list[UploadPart], whole: BinaryIO, sums: Mapping[str, str]) -> None:
+    def join(self, parts: list[UploadPart], whole: BinaryIO, given: Mapping[str, str]) -> tuple[dict[str, str], ...]:
         """Write parts one behind the other to a file, and compare what a client says of all. Raises ``Refused``.
 
-        A sum that ends in the number of parts is the one of their sums.
+        A sum that ends in the number of parts is the one of their sums. Returns what is kept as metadata, and the sums.
         """
-        digests = digests_of(sums)
+        chosen = CHECKSUM + self.algorithm if self.algorithm else next(iter(given), "")
+        names = [*{chosen: "", **given}] if chosen else []
+        composed = {name for name in names if "-" in given.get(name, "-" if self.kind == "COMPOSITE" else "")}
+        sha256, digests = hashlib.sha256(), digests_of(names)
+        running = [sha256, *(digest for name, digest in digests.items() if name not in composed)]
         for part in parts:
             for piece in self.pieces(part):
                 whole.write(piece)
-                for digest in digests.values():
+                for digest in running:
                     digest.update(piece)
-        for name, given in sums.items():
-            suffix = f"-{len(parts)}" if "-" in given else ""
-            if suffix:
-                digests |= digests_of([name])
-                for part in parts:
-                    digests[name].update(self.digest(part, name).digest())
-            check_digest(name, digests[name].digest(), given, suffix)
+            for name in composed:
+                digests[name].update(base64.b64decode(self.sum_of(part, name)))
+        sums = {name: encoded(one.digest()) + f"-{len(parts)}" * (name in composed) for name, one in digests.items()}
+        for name, text in given.items():
+            check_digest(name, sums[name], text)
+        each = [sums.get(chosen, ""), *(self.sum_of(part, chosen) for part in parts if chosen)]
+        size, room = parts[0].size, OBJECT_METADATA_BYTES - sum(len((k + v).encode()) for k, v in self.metadata.items())
+        even = 0 < parts[-1].size <= size and {part.size for part in parts[:-1]} <= {size}
+        about = f"{sha256.hexdigest()[:16]} {size} {chosen} "
+        text = about + (",".join(each) if len(PARTS + about + ",".join(each)) <= room else each[0])
+        sums |= {_TYPE: "COMPOSITE" if composed else "FULL_OBJECT"} if sums else {}
+        return {PARTS: text} if even and len(PARTS + text) <= room else {}, sums
 
-    def digest(self, part: UploadPart, name: str) -> Digest:
-        """The digest of a part that a checksum's header names. Raises ``Refused`` for one that is not known."""
-        digest = digests_of([name])[name]
-        for piece in self.pieces(part):
-            digest.update(piece)
-        return digest
+    def sum_of(self, part: UploadPart, name: str) -> str:
+        """The checksum of a part that a header names, in base64. Raises ``Refused`` for one that is not known."""
+        if name not in part.sums:
+            digest = digests_of([name])[name]
+            for piece in self.pieces(part):
+                digest.update(piece)
+            part.sums[name] = encoded(digest.digest())
+        return part.sums[name]
 
-    def listed(self, told: list[Listed]) -> list[UploadPart]:
+    def listed(self, told: list[tuple[int, str, dict[str, str]]]) -> list[UploadPart]:
         """The parts of a list. Raises ``Refused`` for other than uploaded ones, small ones, and after the end."""
         self.require_open()
         numbers = [number for number, _, _ in told]
         if not numbers or numbers != sorted(set(numbers)):
-            raise Refused(400, "InvalidPartOrder", "the parts are listed in ascending order, and there is at least one")
+            code = "InvalidPartOrder" if numbers else "MalformedXML"
+            raise Refused(400, code, "the parts are listed in ascending order, and there is at least one")
         parts: list[UploadPart] = []
         for number, mark, sums in told:
             part = self.parts.get(number)
             if part is None or etag_of(part.sha256) != f'"{mark}"':
                 raise Refused(400, "InvalidPart", "a part that is listed was not uploaded, or was uploaded again since")
             for name, given in sums.items():
-                if (part.sums.get(name) or encoded(self.digest(part, name).digest())) != given:
+                if self.sum_of(part, name) != given:
                     raise Refused(400, "InvalidPart", f"{name} of part {number} is not the one of its bytes")
             parts.append(part)
         if any(part.size < LEAST_PART for part in parts[:-1]):
             raise Refused(400, "EntityTooSmall", f"each part but the last has at least {LEAST_PART} bytes")
         return parts
-
-
-def _no_such_upload() -> Refused:
-    return Refused(404, "NoSuchUpload", "no such upload of this key is under way; begin again")
 
 
 def _create_bucket(lake: Lake, asked: S3Request) -> Response:
@@ -396,14 +406,12 @@ def _create_bucket(lake: Lake, asked: S3Request) -> Response:
 def _put(repository: Repository, asked: S3Request) -> Response:
     if asked.headers.keys().isdisjoint({"content-length", "transfer-encoding"}):
         raise Refused(411, "MissingContentLength", "the length of the body is not known; send Content-Length")
-    body = _checked_body(asked)
     branch, _, path = asked.key.partition("/")
-    if not path and asked.key.endswith("/") and not body.read(1):  # the folder that a branch is
+    if not path and asked.key.endswith("/") and not asked.body.read(1):  # the folder that a branch is
         repository.branch(branch).commit_id  # noqa: B018 - raises for none
         return Response(headers={"etag": etag_of(hashlib.sha256().hexdigest())})
-    body.seek(0)
     target, path = _branch_and_path(repository, asked.key)
-    entry = _stage(target, path, body, asked, asked.headers.get("content-type"), _metadata(asked.headers))
+    entry = _stage(target, path, asked.body, asked, asked.headers.get("content-type"), _metadata(asked.headers))
     return Response(headers={"etag": etag(entry), **_given_sums(asked)})
 
 
@@ -418,6 +426,8 @@ def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
     if asked.headers.get("if-none-match", "*") != "*":
         raise Refused(501, "NotImplemented", "If-None-Match of a copy is * alone")
     told: dict[str, Any] = {}
+    if _ALGORITHM in asked.headers:
+        raise Refused(501, "NotImplemented", f"this gateway computes no checksum of a copy; leave {_ALGORITHM} out")
     directive = asked.headers.get("x-amz-metadata-directive", "COPY")
     if directive not in {"COPY", "REPLACE"}:
         raise Refused(400, "InvalidArgument", "x-amz-metadata-directive is COPY or REPLACE")
@@ -438,7 +448,8 @@ def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
 
     # Another one may replace the source after the look.
     entry = retrying(lambda error: isinstance(error, NotAsSeen), Ids())(look_and_link)
-    return document("CopyObjectResult", elements(ETag=etag(entry), LastModified=timestamp(entry.mtime)))
+    made = elements(ETag=etag(entry), LastModified=timestamp(entry.mtime))
+    return document("CopyObjectResult", made + sum_elements(checksum_headers(entry)))
 
 
 def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Ref, Entry]:
@@ -516,20 +527,12 @@ def _decoded(value: str) -> str:
 
 
 def _given_sums(asked: S3Request) -> dict[str, str]:
-    about, given = {"algorithm", "type", "mode"}, {**asked.headers, **asked.trailers}
-    names = [name for name in given if name.startswith(CHECKSUM) and name.removeprefix(CHECKSUM) not in about]
-    return {name: given[name] for name in names}
+    given = {**asked.headers, **asked.trailers}
+    return {name: given[name] for name in digests_of(given) if name.startswith(CHECKSUM)}
 
 
-def _sums(given: Mapping[str, str]) -> list[str]:
-    """Checksums as documents have them."""
-    found = [element("Checksum" + name.removeprefix(CHECKSUM).upper(), value) for name, value in given.items()]
-    kind = "COMPOSITE" if any("-" in value for value in given.values()) else "FULL_OBJECT"
-    return [*found, element("ChecksumType", kind)] if found else []
-
-
-def _checked_body(asked: S3Request) -> BinaryIO:
-    """Compare the body with what the headers say of it, and return it from its beginning. Raises ``Refused``.
+def _check_body(asked: S3Request) -> None:
+    """Compare the body with what the headers say of it. Raises ``Refused``.
 
     The signatures of chunks were verified while they came.
     """
@@ -538,31 +541,32 @@ def _checked_body(asked: S3Request) -> BinaryIO:
     # The end of an upload tells the checksum of the object, and not of its own body.
     ends = asked.method == "POST" and "uploadId" in asked.query
     told = digests_of([name for name in asked.headers if not (ends and name.startswith(CHECKSUM))])
-    named = asked.headers.get("x-amz-sdk-checksum-algorithm")
-    if named is not None and not ends and CHECKSUM + named.lower() not in {*told, *asked.trailers}:
-        raise Refused(400, "InvalidRequest", f"{named} is announced as the checksum, and none came")
     sha256 = hashlib.sha256()
     size = 0
     while piece := body.read(PIECE):
         size += len(piece)
         for digest in (*told.values(), sha256):
             digest.update(piece)
+    named = asked.headers.get("x-amz-sdk-checksum-algorithm")
+    if size and named is not None and not ends and CHECKSUM + named.lower() not in {*told, *asked.trailers}:
+        raise Refused(400, "InvalidRequest", f"{named} is announced as the checksum, and none came")
     if re.fullmatch(r"[0-9a-f]{64}", signed) and signed != sha256.hexdigest():
         raise Refused(400, "XAmzContentSHA256Mismatch", "the body is not the one that was signed")
     for name, digest in told.items():
-        check_digest(name, digest.digest(), asked.headers[name])
+        check_digest(name, encoded(digest.digest()), asked.headers[name])
     if not signed.startswith(STREAMING) and asked.headers.get("content-length", str(size)) != str(size):
         raise Refused(400, "IncompleteBody", "the body ended early")
     body.seek(0)
-    return body
 
 
-def _parse_document(asked: S3Request) -> ET.Element:
-    text = _checked_body(asked).read(MOST_DOCUMENT + 1)
+def _parse_document(asked: S3Request, name: str) -> ET.Element:
+    text = asked.body.read(MOST_DOCUMENT + 1)
     try:
-        if len(text) > MOST_DOCUMENT or b"<!" in text:  # nothing in these documents declares anything
+        plain = len(text) <= MOST_DOCUMENT and b"<!" not in text  # nothing in these documents declares anything
+        found = ET.fromstring(text if plain else b"")  # noqa: S314 - it is signed, small, and declares no entities
+        if found.tag.rpartition("}")[2] != name:
             raise ET.ParseError
-        return ET.fromstring(text)  # noqa: S314 - it is signed, small, and declares no entities
+        return found
     except ET.ParseError:
         raise Refused(400, "MalformedXML", "the body is not the XML that this request takes") from None
 
@@ -582,7 +586,7 @@ def _delete(repository: Repository, key: str, match: str | None) -> None:
 
 
 def _delete_many(repository: Repository, asked: S3Request) -> Response:
-    listed = _parse_document(asked)
+    listed = _parse_document(asked, "Delete")
     objects = listed.findall("{*}Object")
     if not 0 < len(objects) <= PAGE:
         raise Refused(400, "MalformedXML", f"a list has 1 to {PAGE} keys")
@@ -592,14 +596,14 @@ def _delete_many(repository: Repository, asked: S3Request) -> Response:
         try:
             if one.findtext("{*}VersionId", "null") != "null":
                 raise Refused(501, "NotImplemented", "this gateway deletes no versions")
-            if one.find("{*}LastModifiedTime") is not None or one.find("{*}Size") is not None:
+            if not {child.tag.rpartition("}")[2] for child in one} <= {"Key", "VersionId", "ETag"}:
                 raise Refused(501, "NotImplemented", "this gateway knows no condition but ETag")
             _delete(repository, key, one.findtext("{*}ETag"))
         except (LakeopsError, Refused) as error:
             refused = error if isinstance(error, Refused) else refusal(error)
             rows.append(nest("Error", elements(Key=key, Code=refused.code, Message=refused.message)))
         else:
-            rows.append(nest("Deleted", [element("Key", key)]))
-    if (listed.findtext("{*}Quiet") or "") == "true":
+            rows.append(nest("Deleted", elements(Key=key)))
+    if (listed.findtext("{*}Quiet") or "").strip().lower() in {"true", "1"}:
         rows = [row for row in rows if row.startswith("<Error>")]
     return document("DeleteResult", rows)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from support.served import KEYS, lake, s3_client
+from support.served import KEYS, lake, s3_client, signed
 
 from lakeops import Lake, Repository
 from lakeops.gateway.headers import BUCKET, HEADERS, OBJECT
@@ -33,6 +33,7 @@ REFUSED = {
     "x-amz-copy-source-server-side-encryption-customer-algorithm": ["AES256"],
     "x-amz-storage-class": ["GLACIER", "REDUCED_REDUNDANCY"],
     "x-amz-tagging": ["k=v"],
+    "x-amz-tagging-directive": ["nonsense"],
     "x-amz-website-redirect-location": ["/else"],
     "x-amz-write-offset-bytes": ["3"],
     "x-amz-mfa": ["1 2"],
@@ -45,7 +46,7 @@ HARMLESS = {
     "x-amz-expected-bucket-owner": ["lakeops"],
     "x-amz-storage-class": ["STANDARD"],
     "x-amz-tagging": [""],
-    "x-amz-tagging-directive": ["COPY"],
+    "x-amz-tagging-directive": ["COPY", "REPLACE"],
     "x-amz-request-payer": ["requester"],
     "x-amz-user-agent": ["aws-sdk-js"],
     "x-amz-api-version": ["2006-03-01"],
@@ -79,7 +80,8 @@ def ask(s3: Any, operation: str, headers: dict[str, str], **more: Any) -> tuple[
         **({"CopySource": "shop/main/old"} if "copy" in operation else {}),
         **more,
     }
-    more |= {"MetadataDirective": "REPLACE", "Metadata": {"k": "v"}} if "copy" in operation else {}
+    more |= {"MetadataDirective": "REPLACE", "Metadata": {"k": "v"}} if operation == "copy_object" else {}
+    more = {name: value for name, value in more.items() if value is not None}
     s3.meta.events.register("before-call.s3", add)
     try:
         answer = getattr(s3, operation)(**more)
@@ -126,6 +128,98 @@ def test_what_is_so_anyway_is_taken(repo: Repository, s3: Any, name: str) -> Non
     assert repo.ref("main").read("old") == b"new"
 
 
+@pytest.fixture
+def upload(s3: Any) -> Iterator[dict[str, Any]]:
+    """An upload with one part."""
+    where = {"Bucket": "shop", "Key": "main/parts"}
+    where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
+    s3.upload_part(**where, PartNumber=1, Body=b"1")
+    yield where
+    s3.abort_multipart_upload(**where)
+
+
+def writes(s3: Any, upload: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The arguments of each request that writes."""
+    mark = s3.list_parts(**upload)["Parts"][0]["ETag"]
+    return {
+        "put_object": {"Body": b"1"},
+        "copy_object": {},
+        "create_multipart_upload": {},
+        "upload_part": {**upload, "PartNumber": 2, "Body": b"2"},
+        "upload_part_copy": {**upload, "PartNumber": 2},
+        "complete_multipart_upload": {**upload, "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": mark}]}},
+        "delete_object": {},
+        "delete_objects": {"Key": None, "Delete": {"Objects": [{"Key": "main/old"}]}},
+        "abort_multipart_upload": upload,
+    }
+
+
+PUTS = {"put_object", "complete_multipart_upload"}
+SERVED_BY = {
+    "if-match": {*PUTS, "delete_object"},
+    "if-none-match": {*PUTS, "copy_object"},
+    "if-modified-since": set(),
+    "if-unmodified-since": set(),
+    "content-range": set(),
+    "x-amz-copy-source-range": {"upload_part_copy"},
+    "x-amz-copy-source-if-match": {"copy_object", "upload_part_copy"},
+    "x-amz-copy-source-if-none-match": {"copy_object", "upload_part_copy"},
+    "x-amz-copy-source-if-modified-since": {"copy_object", "upload_part_copy"},
+    "x-amz-copy-source-if-unmodified-since": {"copy_object", "upload_part_copy"},
+    "x-amz-mp-object-size": {"complete_multipart_upload"},
+}
+
+
+@pytest.mark.parametrize("name", SERVED_BY)
+def test_a_header_of_some_requests_is_refused_by_all_others(
+    repo: Repository, s3: Any, upload: dict[str, Any], name: str
+) -> None:
+    for operation, more in writes(s3, upload).items():
+        if operation not in SERVED_BY[name]:
+            assert ask(s3, operation, {name: "bytes 0-0/1"}, **more) == (501, "NotImplemented"), operation
+    assert not list(repo.branch("main").uncommitted())
+    assert [one["Size"] for one in s3.list_parts(**upload)["Parts"]] == [1]
+
+
+CHECKS = {
+    "Content-MD5": ("AAAAAAAAAAAAAAAAAAAAAA==", "BadDigest"),
+    "content-md5": ("nonsense", "InvalidDigest"),
+    "x-amz-checksum-crc32": ("AAAAAQ==", "BadDigest"),
+    "x-amz-checksum-crc32c": ("AAAAAQ==", "BadDigest"),
+    "x-amz-checksum-crc64nvme": ("AAAAAAAAAAE=", "BadDigest"),
+    "x-amz-checksum-sha1": ("AAAA", "BadDigest"),
+    "x-amz-checksum-sha256": ("nonsense", "BadDigest"),
+    "x-amz-trailer": ("x-amz-checksum-crc32", "InvalidRequest"),
+    "x-amz-decoded-content-length": ("1", "InvalidRequest"),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_what_is_said_of_a_body_is_compared_whatever_the_request(
+    repo: Repository, s3: Any, upload: dict[str, Any], name: str
+) -> None:
+    value, code = CHECKS[name]
+    for operation, more in writes(s3, upload).items():
+        if operation not in {"delete_object", "abort_multipart_upload"}:  # which have no body
+            s3.meta.events.register_first(
+                "before-sign.s3", take_out := lambda request, **_: _keep(request, name, value)
+            )
+            try:
+                assert ask(s3, operation, {name: value}, **more) == (400, code), operation
+            finally:
+                s3.meta.events.unregister("before-sign.s3", take_out)
+    assert not list(repo.branch("main").uncommitted())
+    assert [one["Size"] for one in s3.list_parts(**upload)["Parts"]] == [1]
+
+
+def _keep(request: Any, name: str, value: str) -> None:
+    """Leave the header as the test has it, where the client puts another one beside."""
+    for other in [one for one in request.headers if one.lower().startswith(("x-amz-checksum-", "x-amz-sdk-checksum"))]:
+        del request.headers[other]
+    del request.headers[name]
+    request.headers[name] = value
+
+
 def test_headers_that_a_presigned_url_has_in_its_query_count_as_well(repo: Repository, s3: Any) -> None:
     import urllib.error
     import urllib.request
@@ -161,8 +255,10 @@ def test_reads_leave_out_what_they_do_not_know(repo: Repository, s3: Any) -> Non
 def test_subresources_are_read_and_not_written(repo: Repository, s3: Any, place: str, name: str) -> None:
     expected = (BUCKET if place == "shop" else OBJECT)[name]
     for method, body in (("GET", b""), ("PUT", b"<X/>"), ("DELETE", b"")):
-        status, text = _signed(s3, method, f"/{place}?{name}", body)
-        if method != "GET":
+        status, text = signed(s3, method, f"/{place}?{name}", body)
+        if (method, name) == ("PUT", "acl"):
+            assert (status, "<Code>AccessControlListNotSupported</Code>" in text) == (400, True)
+        elif method != "GET":
             assert (status, "NotImplemented" in text) == (501, True)
         elif isinstance(expected, str):
             assert (status, f"<Code>{expected}</Code>" in text) == (404, True)
@@ -170,21 +266,4 @@ def test_subresources_are_read_and_not_written(repo: Repository, s3: Any, place:
             assert (status, f"<{expected[0]} " in text) == (200, True)
     assert repo.ref("main").read("old") == b"old"
     assert not list(repo.branch("main").uncommitted())
-    assert _signed(s3, "GET", f"/{place}/none?{name}", b"")[0] in {404, 501}
-
-
-def _signed(s3: Any, method: str, path: str, body: bytes) -> tuple[int, str]:
-    import http.client
-
-    from botocore.auth import S3SigV4Auth
-    from botocore.awsrequest import AWSRequest
-    from botocore.credentials import Credentials
-
-    request = AWSRequest(method, s3.meta.endpoint_url + path, data=body)
-    S3SigV4Auth(Credentials(KEYS.access_key, KEYS.secret_key), "s3", "us-east-1").add_auth(request)
-    connection = http.client.HTTPConnection(s3.meta.endpoint_url.removeprefix("http://"))
-    connection.request(method, path, body, dict(request.headers))
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return answer.status, text
+    assert signed(s3, "GET", f"/{place}/none?{name}", b"")[0] in {404, 501}

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import http.client
 import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from email.utils import formatdate
 from itertools import count
 from typing import Any
 
 import pytest
+import requests
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 from support.errors import has_kind
-from support.served import KEYS, lake, s3_client
+from support.served import KEYS, lake, s3_client, signed
 
 from lakeops import Lake, Repository
 from lakeops.gateway.app import Gateway
@@ -156,8 +159,9 @@ def test_an_upload_in_parts(repo: Repository, s3: Any) -> None:
     assert code(lambda: complete(first, second, stale)) == (400, "InvalidPart")
     done = complete(first, second, third, IfNoneMatch="*")
     assert repo.ref("main").read("big") == b"a" * LEAST_PART + b"b" * LEAST_PART + b"c"
-    assert repo.ref("main").stat("big").metadata == {"k": "v"}
-    assert s3.head_object(**where)["ETag"] == done["ETag"]
+    assert {**repo.ref("main").stat("big").metadata, "s3:parts": ""} == {"k": "v", "s3:parts": ""}
+    head = s3.head_object(**where)
+    assert (head["ETag"], head["Metadata"], "MissingMeta" in head) == (done["ETag"], {"k": "v"}, False)
     assert code(lambda: complete(first)) == (404, "NoSuchUpload")
     gone = s3.create_multipart_upload(**where)["UploadId"]
     s3.abort_multipart_upload(**where, UploadId=gone)
@@ -221,7 +225,7 @@ def test_what_asks_for_something_else_than_the_object_leaves_the_object_as_it_is
     source = {"CopySource": "shop/main/other"}
     repo.branch("main").put("other", b"other")
     for work, wanted in (
-        (lambda: s3.put_object_acl(**old, ACL="private"), 501),
+        (lambda: s3.put_object_acl(**old, ACL="private"), 400),
         (lambda: s3.put_object_tagging(**old, Tagging={"TagSet": [{"Key": "k", "Value": "v"}]}), 501),
         (lambda: s3.put_object_retention(**old, Retention={"Mode": "GOVERNANCE"}), 501),
         (lambda: s3.put_object_legal_hold(**old, LegalHold={"Status": "ON"}), 501),
@@ -317,6 +321,186 @@ def test_sums_of_parts_and_of_the_whole_are_compared_at_the_end(repo: Repository
     done = complete(**{field: given}, MpuObjectSize=LEAST_PART + 1)
     assert done[field] == given
     assert repo.ref("main").read("big") == b"".join(texts)
+
+
+def in_parts(s3: Any, texts: list[bytes], key: str = "main/parts", **about: Any) -> Any:
+    """Upload an object in parts; gives the answer to its end."""
+    where, listed = {"Bucket": "shop", "Key": key}, []
+    upload = where | {"UploadId": s3.create_multipart_upload(**where, **about)["UploadId"]}
+    for number, text in enumerate(texts, 1):
+        algorithm = {name: value for name, value in about.items() if name == "ChecksumAlgorithm"}
+        done = s3.upload_part(**upload, PartNumber=number, Body=text, **algorithm)
+        listed.append({"PartNumber": number, "ETag": done["ETag"]})
+    return s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": listed})
+
+
+PARTS = [b"a" * LEAST_PART, b"b" * LEAST_PART, b"c"]
+TYPES = {"CRC32": {"COMPOSITE", "FULL_OBJECT"}, "CRC32C": {"COMPOSITE", "FULL_OBJECT"}, "CRC64NVME": {"FULL_OBJECT"}}
+TYPES |= {"SHA1": {"COMPOSITE"}, "SHA256": {"COMPOSITE"}}
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), [(one, kind) for one, kinds in TYPES.items() for kind in sorted(kinds)])
+def test_parts_and_the_checksum_that_was_chosen_are_read_after_the_end(
+    repo: Repository, s3: Any, algorithm: str, kind: str
+) -> None:
+    field, header, where = f"Checksum{algorithm}", f"x-amz-checksum-{algorithm.lower()}", {"Bucket": "shop"}
+    sums = [sum_of(header, text) for text in PARTS]
+    whole = sum_of(header, b"".join(PARTS))
+    if kind == "COMPOSITE":
+        whole = sum_of(header, b"".join(map(base64.b64decode, sums))) + "-3"
+    # boto3 sends CRC32C and CRC64NVME by another package alone; the gateway computes those that did not come.
+    own = {"CRC32C", "CRC64NVME"}.isdisjoint({algorithm})
+    begun = {"ChecksumAlgorithm": algorithm, "ChecksumType": kind}
+    if own:
+        done = in_parts(s3, PARTS, **begun, Metadata={"k": "v"})
+    else:
+        upload = {**where, "Key": "main/parts"}
+        upload["UploadId"] = s3.create_multipart_upload(**upload, **begun, Metadata={"k": "v"})["UploadId"]
+        marks = [
+            s3.upload_part(**upload, PartNumber=n, Body=text, **{field: sums[n - 1]})["ETag"]
+            for n, text in enumerate(PARTS, 1)
+        ]
+        listed = [{"PartNumber": n, "ETag": mark} for n, mark in enumerate(marks, 1)]
+        done = s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": listed})
+    assert (done[field], done["ChecksumType"]) == (whole, kind)
+    s3.copy_object(**where, Key="main/copy", CopySource="shop/main/parts")
+    for key in ("main/parts", "main/copy"):
+        head = s3.head_object(**where, Key=key, ChecksumMode="ENABLED")
+        assert (head[field], head["ChecksumType"], head["Metadata"]) == (whole, kind, {"k": "v"})
+        assert s3.get_object(**where, Key=key)["Body"].read() == b"".join(PARTS)
+        for number, text in enumerate(PARTS, 1):
+            part = s3.get_object(**where, Key=key, PartNumber=number, ChecksumMode="ENABLED")
+            assert (part["PartsCount"], part[field], part["Body"].read()) == (3, sums[number - 1], text)
+            head = s3.head_object(**where, Key=key, PartNumber=number)
+            assert (head["ContentLength"], head["PartsCount"]) == (len(text), 3)
+        attributes = {"ObjectAttributes": ["Checksum", "ObjectParts"], "MaxParts": 2}
+        found = s3.get_object_attributes(**where, Key=key, **attributes)
+        assert found["Checksum"] == {field: whole, "ChecksumType": kind}
+        parts = found["ObjectParts"]
+        assert (parts["TotalPartsCount"], parts["IsTruncated"], parts["NextPartNumberMarker"]) == (3, True, 2)
+        rest = s3.get_object_attributes(**where, Key=key, **attributes, PartNumberMarker=2)["ObjectParts"]
+        assert not rest["IsTruncated"]
+        assert parts["Parts"] + rest["Parts"] == [
+            {"PartNumber": n, "Size": len(text), field: sums[n - 1]} for n, text in enumerate(PARTS, 1)
+        ]
+    assert code(lambda: s3.get_object(**where, Key="main/parts", PartNumber=4)) == (400, "InvalidPart")
+    both = {"PartNumber": 1, "Range": "bytes=0-0"}
+    assert code(lambda: s3.get_object(**where, Key="main/parts", **both)) == (400, "InvalidRequest")
+
+
+@pytest.mark.parametrize("algorithm", [*TYPES, "", "MD5"])
+@pytest.mark.parametrize("kind", ["COMPOSITE", "FULL_OBJECT", "NONSENSE"])
+def test_only_checksums_that_s3_has_are_begun_with(s3: Any, algorithm: str, kind: str) -> None:
+    where, about = {"Bucket": "shop", "Key": "main/x"}, {"x-amz-checksum-type": kind}
+    about |= {"x-amz-checksum-algorithm": algorithm} if algorithm else {}
+    s3.meta.events.register("before-call.s3", add := lambda params, **_: params["headers"].update(about))
+    if kind not in TYPES.get(algorithm, {"FULL_OBJECT"} if not algorithm else set()):
+        assert code(lambda: s3.create_multipart_upload(**where)) == (400, "InvalidRequest")
+        return
+    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    s3.meta.events.unregister("before-call.s3", add)
+    mark = s3.upload_part(**upload, PartNumber=1, Body=b"1")["ETag"]
+    other = {"FULL_OBJECT": "COMPOSITE", "COMPOSITE": "FULL_OBJECT"}[kind]
+    ended = {"MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": mark}]}, "ChecksumType": other}
+    assert code(lambda: s3.complete_multipart_upload(**upload, **ended)) == (400, "InvalidRequest")
+    s3.complete_multipart_upload(**upload, **ended | {"ChecksumType": kind})
+
+
+def test_parts_are_known_as_far_as_the_metadata_has_room(repo: Repository, s3: Any) -> None:
+    where, main = {"Bucket": "shop", "Key": "main/parts"}, repo.branch("main")
+    for taken, known in ((0, "sums"), (1900, "sizes"), (2035, "none")):
+        in_parts(s3, PARTS, ChecksumAlgorithm="SHA256", Metadata={"k": "x" * taken})
+        head = s3.head_object(**where, ChecksumMode="ENABLED", PartNumber=1)
+        assert head["PartsCount"] == (1 if known == "none" else 3)
+        assert ("ChecksumSHA256" in head) == (known != "sizes")
+        assert s3.get_object(**where)["Body"].read() == b"".join(PARTS)
+    for sizes in ([LEAST_PART, LEAST_PART + 1], [LEAST_PART + 1, LEAST_PART, 1]):
+        in_parts(s3, [b"x" * size for size in sizes])
+        assert s3.head_object(**where, PartNumber=1)["PartsCount"] == 1
+        assert main.stat("parts").metadata == {}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        None,
+        "",
+        "x",
+        "0" * 16 + " 1 x-amz-checksum-crc32 AAAAAA==",
+        "{} 0  ",
+        "{} 1 x-amz-checksum-crc32",
+        "{} 1 set-cookie a",
+        "{} 1 x-amz-checksum-crc32 a\r\nx-evil:1",
+        "{} -1  ",
+        "{} 99999999999999999999  ",
+    ],
+)
+def test_parts_of_other_contents_count_for_nothing(repo: Repository, s3: Any, kept: str | None) -> None:
+    main, where = repo.branch("main"), {"Bucket": "shop", "Key": "main/x"}
+    if kept is None:
+        in_parts(s3, PARTS, ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT")
+        about = main.stat("parts").metadata
+    else:
+        about = {"s3:parts": kept.format(hashlib.sha256(b"else").hexdigest()[:16])}
+    main.put("x", b"else", metadata=about)
+    got = s3.get_object(**where, ChecksumMode="ENABLED")
+    assert (got["Body"].read(), got["ChecksumSHA256"]) == (b"else", sum_of("x-amz-checksum-sha256", b"else"))
+    assert not {"x-evil", "set-cookie", "x-amz-checksum-crc32"} & got["ResponseMetadata"]["HTTPHeaders"].keys()
+    assert s3.head_object(**where, PartNumber=1)["PartsCount"] == 1
+    assert "ObjectParts" not in s3.get_object_attributes(**where, ObjectAttributes=["ObjectParts", "Checksum"])
+
+
+@pytest.mark.parametrize("algorithm", TYPES)
+def test_a_copy_that_is_to_have_a_checksum_of_its_own_is_refused(repo: Repository, s3: Any, algorithm: str) -> None:
+    copy = {"Bucket": "shop", "Key": "main/x", "CopySource": "shop/main/old"}
+    assert code(lambda: s3.copy_object(**copy, ChecksumAlgorithm=algorithm)) == (501, "NotImplemented")
+    assert repo.ref("main").find("x") is None
+    assert s3.copy_object(**copy)["CopyObjectResult"]["ChecksumSHA256"] == sum_of("x-amz-checksum-sha256", b"old")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "gone"),
+    [
+        ("?delete", "<Foo><Object><Key>main/old</Key></Object></Foo>", 400, False),
+        ("?delete", "<Delete><Object><Key>main/old</Key><IfSize>9</IfSize></Object></Delete>", 200, False),
+        ("?delete", "<Delete><Object><Key>main/old</Key><Size>9</Size></Object></Delete>", 200, False),
+        ("?delete", "<Delete><Object><Key>main/old</Key><LastModifiedTime/></Object></Delete>", 200, False),
+        ("?delete", "<Delete><Object><Key>main/old</Key><ETag/></Object></Delete>", 200, False),
+        ("?delete", "<Delete><Quiet>true</Quiet><Object><Key>main/old</Key></Object></Delete>", 200, True),
+        ("?delete", "<Delete><Quiet>1</Quiet><Object><Key>main/old</Key></Object></Delete>", 200, True),
+        ("/main/x?uploadId={}", "<Delete><Part><PartNumber>1</PartNumber></Part></Delete>", 400, False),
+        ("/main/x?uploadId={}", "<CompleteMultipartUpload/>", 400, False),
+    ],
+)
+def test_a_document_that_asks_for_more_than_is_done_is_refused(
+    repo: Repository, s3: Any, path: str, body: str, status: int, gone: bool
+) -> None:
+    where = {"Bucket": "shop", "Key": "main/x"}
+    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    found = signed(s3, "POST", "/shop" + path.format(upload["UploadId"]), body.encode())
+    assert found[0] == status
+    if status == 200:
+        assert ("<Error>" in found[1]) is not gone
+        assert "<Deleted>" not in found[1]
+    else:
+        assert "<Code>MalformedXML</Code>" in found[1]
+    assert (repo.ref("main").find("old") is None) is gone
+    s3.abort_multipart_upload(**upload)
+
+
+@pytest.mark.parametrize("kind", ["x-amz-date", "date", "both"])
+def test_requests_are_signed_with_either_date(repo: Repository, s3: Any, kind: str) -> None:
+    more = {"x-amz-date": {}, "date": {"Date": formatdate(usegmt=True)}}
+    more["both"] = {**more["date"], "X-Amz-Date": formatdate(usegmt=True)}
+    assert signed(s3, "PUT", "/shop/main/x", b"1", more[kind])[0] == 200
+    assert repo.ref("main").read("x") == b"1"
+
+
+def test_a_form_is_refused_and_stages_nothing(repo: Repository, s3: Any) -> None:
+    form = s3.generate_presigned_post("shop", "main/x")
+    answer = requests.post(form["url"], data=form["fields"], files={"file": b"1"}, timeout=60)
+    assert (answer.status_code, "<Code>NotImplemented</Code>" in answer.text) == (501, True)
+    assert repo.ref("main").find("x") is None
 
 
 @pytest.mark.parametrize("kind", SUMS)

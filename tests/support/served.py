@@ -1,14 +1,18 @@
 """Repositories that gateways of tests serve, such as one whose names are hard to spell, and clients of them."""
 
+import http.client
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import boto3
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.credentials import Credentials as Keys
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.app import listening, server_of
@@ -77,6 +81,18 @@ def running(lake: Lake, keys: Credentials | None = KEYS, *, write: bool = False)
         finally:
             server.should_exit = True
             thread.join()
+
+
+def signed(s3: Any, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Send a request as it is spelled, signed with the gateway's keys; gives the status and the text of the answer."""
+    request = AWSRequest(method, s3.meta.endpoint_url + path, headers=headers, data=body)
+    S3SigV4Auth(Keys(KEYS.access_key, KEYS.secret_key), "s3", "us-east-1").add_auth(request)
+    connection = http.client.HTTPConnection(s3.meta.endpoint_url.removeprefix("http://"))
+    connection.request(method, path, body, dict(request.headers))
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
 
 
 @contextmanager
