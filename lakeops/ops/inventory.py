@@ -44,8 +44,8 @@ _SAMPLE = 32
 _MOST_MANIFEST = 64 << 20
 
 
-def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> Iterator[Listing]:
-    """The objects of a source that an inventory names, in path order: what a scan of the source would give.
+def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> tuple[int, Iterator[Listing]]:
+    """The objects of a source that an inventory names: how many, and in path order what a scan would give of them.
 
     ``file`` is a path or URL: ``.parquet``, ``.csv``, ``.csv.gz`` (with a header), or an S3 Inventory's manifest. Keys
     are those of the source's bucket, and what lies elsewhere in it is left out. Keys of a directory are relative to it.
@@ -65,15 +65,18 @@ def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> Ite
     twice = pc.index(pc.equal(keys[1:], keys[:-1]), value=True).as_py() if len(keys) > 1 else -1
     if twice >= 0:
         raise InvalidInput(f"inventory {excerpt(file)} names {excerpt(keys[twice].as_py())} twice")
-    if not store.remote:
-        yield from _listed(store, keys)
-    elif known == ["key"]:
-        for head in in_flight(partial(_head, store), (key.as_py() for chunk in keys.chunks for key in chunk)):
+    return len(keys), _listings(store, found) if store.remote else _listed(store, keys)
+
+
+def _listings(store: ObjectStore, found: pa.Table) -> Iterator[Listing]:
+    if found.column_names == ["key"]:
+        keys = (key.as_py() for chunk in found["key"].chunks for key in chunk)
+        for head in in_flight(partial(_head, store), keys):
             yield Listing([head.key], [head.size_bytes], [head.mtime], [head.etag])
-    else:
-        _check_some(store, found)
-        for batch in found.to_batches(_BATCH):
-            yield Listing(*(batch.column(name).to_pylist() for name in ("key", "size", "mtime", "mark")))
+        return
+    _check_some(store, found)
+    for batch in found.to_batches(_BATCH):
+        yield Listing(*(batch.column(name).to_pylist() for name in ("key", "size", "mtime", "mark")))
 
 
 def _listed(store: ObjectStore, keys: pa.ChunkedArray) -> Iterator[Listing]:

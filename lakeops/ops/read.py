@@ -53,15 +53,6 @@ def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.
     return pc.binary_join_element_wise(text(root), keys, text("/"))
 
 
-def relative(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Addresses with those inside the namespace relative to it, whatever they are."""
-    root = namespace + "/"
-    if namespace.startswith("file://") and pc.any(pc.match_substring(addresses, "%")).as_py():
-        return _map_each(addresses, lambda address: layout.relative(namespace, address))
-    inside = pc.starts_with(addresses, root)
-    return pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
-
-
 def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
     """Whether no key has a byte that is written otherwise in a URL: all bytes of a column are looked up at once."""
     for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:

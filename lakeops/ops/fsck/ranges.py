@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakeops.catalog.audit import CatalogSnapshot
 from lakeops.engine.base import Engine, first_of_each
@@ -90,11 +91,13 @@ class Uses:
         self.inner = np.concatenate([self.inner, np.zeros(len(self._numbers) - known, np.bool_)])
         self.inner[members[:-1]] = True
 
-    def rows(self) -> Iterator[RangeRow]:
-        """The different ranges, each once, in the order of their numbers."""
-        for table in self._rows:
-            for batch in table.to_batches(max_chunksize=1024):
-                yield from Metarange(pa.Table.from_batches([batch], METARANGE_SCHEMA)).rows(0, batch.num_rows)
+    def rows(self) -> Iterator[tuple[int, RangeRow]]:
+        """The different ranges with their numbers, each once, by their first paths: neighbours share objects."""
+        whole = pa.concat_tables([METARANGE_SCHEMA.empty_table(), *self._rows])
+        order = pc.sort_indices(whole["first_path"])
+        for start in range(0, len(order), 1024):
+            numbers = order.slice(start, 1024)
+            yield from zip(numbers.to_pylist(), Metarange(whole.take(numbers)).rows(0, len(numbers)), strict=True)
 
     def ranges_for(self, objects: int) -> int:
         """How many ranges hold so many objects, on average. At least one."""
@@ -193,8 +196,9 @@ def _keys(table: pa.Table) -> list[bytes]:
     return [data[at : at + width] for at in range(0, len(data), width)]
 
 
-_MOST_IN_A_TASK = 100_000
-"""Objects in the ranges of a task: its result holds columns of all their rows."""
+_MOST_IN_A_TASK = 500_000
+_MOST_WITH_COLUMNS = 100_000
+"""Objects in the ranges of a task, and where its result holds columns of all their rows."""
 
 OPEN = Flaw("range_boundary", "the cutting rule does not end it here, and another range follows it")
 
@@ -203,23 +207,29 @@ OPEN = Flaw("range_boundary", "the cutting rule does not end it here, and anothe
 class CheckedRange:
     """One range of the repository, looked at: its number among ``Uses``, and what is wrong with it.
 
-    ``table`` has the wanted columns of its rows. None when the file cannot be used.
+    ``entries`` counts its rows, and ``table`` has the wanted columns of the sound ones. None when there are none.
     """
 
     number: int
     row: RangeRow
     flaws: tuple[Flaw, ...]
-    table: pa.Table | None
+    entries: int = 0
+    table: pa.Table | None = None
 
 
 def check_ranges(
-    engine: Engine, store: ObjectStore, uses: Uses, split: Split | None, columns: tuple[str, ...]
+    engine: Engine,
+    store: ObjectStore,
+    uses: Uses,
+    split: Split | None,
+    columns: tuple[str, ...],
+    on_needed: Callable[[pa.Array], None],
 ) -> Iterator[CheckedRange]:
-    """Every range of ``uses``, in any order, each once."""
-    numbered = enumerate(uses.rows())
+    """Every range of ``uses``, in any order, each once. ``on_needed`` is called with the keys that they refer to."""
+    numbered = uses.rows()
     waiting: dict[int, list[tuple[int, RangeRow]]] = {}
     spoilt: list[CheckedRange] = []
-    size = min(engine.group(len(uses)), uses.ranges_for(_MOST_IN_A_TASK))
+    size = min(engine.group(len(uses)), uses.ranges_for(_MOST_WITH_COLUMNS if columns else _MOST_IN_A_TASK))
 
     def tasks() -> Iterator[VerifyTask]:
         index = 0
@@ -230,17 +240,18 @@ def check_ranges(
                 if flaw is None:
                     usable.append((number, row))
                 else:
-                    spoilt.append(CheckedRange(number, row, (flaw,), None))
+                    spoilt.append(CheckedRange(number, row, (flaw,)))
             if usable:
                 waiting[index] = usable
                 yield VerifyTask(index, tuple(row for _, row in usable), split, columns)
                 index += 1
 
     for result in first_of_each(engine.run(verify, tasks(), store)):
+        on_needed(result.needed.table["physical_address"].combine_chunks())
         for (number, row), verified in zip(waiting.pop(result.index), result.ranges, strict=False):
             open_inside = not verified.closed and uses.inner[number]
             flaws = (*verified.flaws, OPEN) if open_inside else verified.flaws
-            yield CheckedRange(number, row, flaws, verified.table)
+            yield CheckedRange(number, row, flaws, verified.entries, verified.table)
         yield from spoilt
         spoilt.clear()
     yield from spoilt
